@@ -2,7 +2,7 @@
 
 Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`; with neither, all clusters.  A command
 that changes something goes to masters (a slave learns it from its master), one that shows something to masters, or to a
-slave while a master is gone.
+slave while a master is gone.  A change goes to all of them, whatever one says (`at_each`).
 """
 
 import time
@@ -44,6 +44,32 @@ from rocketsim_client.validation import seconds
 T = TypeVar("T")
 
 MAX_QUERY_MESSAGES = 64
+
+
+def at_each(
+    places: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
+) -> dict[str, T]:
+    """What each of these says, by place (an address, or the name of a broker that has none), but those that have found
+    that there is nothing (`absent`).  All are asked, whatever one says: a user that was disabled is disabled wherever
+    it can be.  Then raises what the first one that refused has said, with its place and theirs who have done it."""
+    done: dict[str, T] = {}
+    failures: list[tuple[str, RocketSimError]] = []
+    asked = list(places)
+    for place in asked:
+        try:
+            done[place] = call(place)
+        except RocketSimError as error:
+            if absent is None or not isinstance(error, absent):
+                failures.append((place, error))
+    if not failures:
+        return done
+    where, first = failures[0]
+    if len(asked) == 1:
+        raise first
+    others = [f"refused at {other}" for other, _ in failures[1:]] + [f"done at {other}" for other in done]
+    told = first.again()
+    told.args = (f"{first} ({'; '.join([f'at {where}', *others])})",)
+    raise told from first
 
 
 class Admin:
@@ -156,15 +182,15 @@ class Admin:
             attributes=attributes or {},
         )
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.update_topic(address, config, self._timeout_s) for address in masters}
+        return at_each(masters, lambda at: self._brokers.update_topic(at, config, self._timeout_s))
 
     def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
         """The addresses of the brokers that had it, and have it no more."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._had(masters, TopicNotExist, lambda at: self._brokers.delete_topic(at, topic, self._timeout_s))
+        deleted = at_each(masters, lambda at: self._brokers.delete_topic(at, topic, self._timeout_s), TopicNotExist)
         if not deleted:
             raise TopicNotExist(f"topic {topic!r} is not at {', '.join(masters)}")
-        return deleted
+        return list(deleted)
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
         found: list[TopicStatus] = []
@@ -182,7 +208,7 @@ class Admin:
         self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
         masters = self.masters(broker_addr, cluster_name)
-        return {address: self._brokers.update_sub_group(address, config, self._timeout_s) for address in masters}
+        return at_each(masters, lambda at: self._brokers.update_sub_group(at, config, self._timeout_s))
 
     def delete_sub_group(
         self,
@@ -194,14 +220,14 @@ class Admin:
     ) -> list[str]:
         """The addresses of the brokers that had it, and have it no more."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._had(
+        deleted = at_each(
             masters,
-            GroupNotExist,
             lambda at: self._brokers.delete_sub_group(at, group, remove_offset, self._timeout_s),
+            GroupNotExist,
         )
         if not deleted:
             raise GroupNotExist(f"consumer group {group!r} is not at {', '.join(masters)}")
-        return deleted
+        return list(deleted)
 
     def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
         """All subscription groups of one broker."""
@@ -241,16 +267,17 @@ class Admin:
         names = sorted({data.broker_name for data in route.queues if broker_name in (None, data.broker_name)})
         if not names:
             raise BrokerNotExist(f"topic {topic!r} is not on broker {broker_name!r}")
-        found: list[ResetOffset] = []
-        for name in names:
-            address = route.addresses(name).get(MASTER_ID)
-            if address is None:
-                done = f"; done on {', '.join(sorted({row.queue.broker_name for row in found}))}" if found else ""
-                raise BrokerNotExist(f"broker {name!r} has no master, which alone can reset offsets{done}")
-            found += self._brokers.reset_offset_by_time(
-                address, name, group, topic, timestamp_ms, wanted, force, self._timeout_s
+        masters = {route.addresses(name).get(MASTER_ID) or name: name for name in names}
+
+        def reset(place: str) -> list[ResetOffset]:
+            name = masters[place]
+            if place == name:
+                raise BrokerNotExist(f"broker {name!r} has no master, which alone can reset offsets")
+            return self._brokers.reset_offset_by_time(
+                place, name, group, topic, timestamp_ms, wanted, force, self._timeout_s
             )
-        return found
+
+        return [*chain.from_iterable(at_each(masters, reset).values())]
 
     # --- brokers --------------------------------------------------------------------------------------------------
 
@@ -276,7 +303,7 @@ class Admin:
     ) -> dict[str, dict[str, str]]:
         """Run-time keys only; by broker address, the values as they are now."""
         members = self._members(broker_addr, cluster_name)
-        return {address: self._brokers.update_broker_config(address, values, self._timeout_s) for address in members}
+        return at_each(members, lambda at: self._brokers.update_broker_config(at, values, self._timeout_s))
 
     def promote_slave(
         self,
@@ -305,30 +332,6 @@ class Admin:
 
     # --- access control -------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def _at_each(
-        masters: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
-    ) -> dict[str, T]:
-        """Of every master, by address, but those that have found that there is nothing (`absent`).  All are asked,
-        whatever one says: a user that was disabled is disabled wherever it can be.  Then raises what the first one that
-        refused has said, with its address and theirs who have done it."""
-        done: dict[str, T] = {}
-        failures: list[tuple[str, RocketSimError]] = []
-        for address in masters:
-            try:
-                done[address] = call(address)
-            except RocketSimError as error:
-                if absent is None or not isinstance(error, absent):
-                    failures.append((address, error))
-        if not failures:
-            return done
-        where, first = failures[0]
-        others = [f"refused at {other}" for other, _ in failures[1:]] + [f"done at {other}" for other in done]
-        told = first.again()
-        told.args = (f"{first} ({'; '.join([f'at {where}', *others])})",)
-        told.address = where
-        raise told from first
-
     def create_user(
         self,
         username: str,
@@ -339,7 +342,7 @@ class Admin:
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
         """`user_type`: Super or Normal.  By broker address."""
-        return self._at_each(
+        return at_each(
             self.masters(broker_addr, cluster_name),
             lambda at: self._brokers.create_user(at, username, password, user_type, self._timeout_s),
         )
@@ -357,14 +360,14 @@ class Admin:
         """What is None stays as it is.  `user_status`: enable or disable."""
         masters = self.masters(broker_addr, cluster_name)
         wanted = password or "", user_type or "", user_status or ""
-        return self._at_each(masters, lambda at: self._brokers.update_user(at, username, *wanted, self._timeout_s))
+        return at_each(masters, lambda at: self._brokers.update_user(at, username, *wanted, self._timeout_s))
 
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> list[str]:
         """With its policies.  The addresses of the brokers that had it, and have it no more."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._at_each(masters, lambda at: self._brokers.delete_user(at, username, self._timeout_s), NotFound)
+        deleted = at_each(masters, lambda at: self._brokers.delete_user(at, username, self._timeout_s), NotFound)
         if not deleted:
             raise NotFound(f"User:{username} is not at {', '.join(masters)}")
         return list(deleted)
@@ -374,7 +377,7 @@ class Admin:
     ) -> dict[str, list[UserInfo]]:
         """All, or the one of that name, by broker address.  Nobody is told a password."""
         masters = self.masters(broker_addr, cluster_name)
-        found = self._at_each(masters, lambda at: self._brokers.list_users(at, username, self._timeout_s), NotFound)
+        found = at_each(masters, lambda at: self._brokers.list_users(at, username, self._timeout_s), NotFound)
         if not found:
             raise NotFound(f"User:{username} is not at {', '.join(masters)}")
         return found
@@ -390,7 +393,7 @@ class Admin:
         """`subject`: `User:name`.  A policy replaces the one of the same resource, others stay.  By broker address."""
         wanted = AclInfo(subject, tuple(policies))
         masters = self.masters(broker_addr, cluster_name)
-        return self._at_each(masters, lambda at: self._brokers.create_acl(at, wanted, self._timeout_s))
+        return at_each(masters, lambda at: self._brokers.create_acl(at, wanted, self._timeout_s))
 
     def update_acl(
         self,
@@ -403,14 +406,14 @@ class Admin:
         """As `create_acl`, for a user that has policies."""
         wanted = AclInfo(subject, tuple(policies))
         masters = self.masters(broker_addr, cluster_name)
-        return self._at_each(masters, lambda at: self._brokers.update_acl(at, wanted, self._timeout_s))
+        return at_each(masters, lambda at: self._brokers.update_acl(at, wanted, self._timeout_s))
 
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> list[str]:
         """All policies of the user, or the one of a resource.  The addresses of the brokers that had them."""
         masters = self.masters(broker_addr, cluster_name)
-        deleted = self._at_each(
+        deleted = at_each(
             masters, lambda at: self._brokers.delete_acl(at, subject, resource, self._timeout_s), NotFound
         )
         if not deleted:
@@ -428,9 +431,7 @@ class Admin:
     ) -> dict[str, list[AclInfo]]:
         """Of all users or of one, for all resources or for one; by broker address."""
         masters = self.masters(broker_addr, cluster_name)
-        found = self._at_each(
-            masters, lambda at: self._brokers.list_acls(at, subject, resource, self._timeout_s), NotFound
-        )
+        found = at_each(masters, lambda at: self._brokers.list_acls(at, subject, resource, self._timeout_s), NotFound)
         if not found:
             raise NotFound(f"{subject} has no policies at {', '.join(masters)}")
         return found
@@ -514,18 +515,6 @@ class Admin:
             raise BrokerNotExist(
                 f"no broker of cluster {cluster_name!r} is known" if cluster_name else "no broker is known"
             )
-        return found
-
-    @staticmethod
-    def _had(addresses: Iterable[str], absent: type[RocketSimError], call: Callable[[str], None]) -> list[str]:
-        """Those where `call` did not find that there is nothing."""
-        found = []
-        for address in addresses:
-            try:
-                call(address)
-                found.append(address)
-            except absent:
-                continue
         return found
 
     def _broker_names(self, cluster_name: str | None) -> list[str]:

@@ -31,9 +31,11 @@ def change_at_masters(
     change: "Callable[[Admin, str], Mapping[str, object]]",
 ) -> list[dict[str, object]]:
     """A row for each broker with its setting after `change`, which gets an admin client and a master's address."""
+    from rocketsim_client.admin import at_each
+
     with open_admin(name_server, broker_addr) as admin:
-        done = [change(admin, address) for address in admin.masters(broker_addr, cluster)]
-    return [{"brokerAddr": at, **facts(value)} for found in done for at, value in found.items()]
+        done = at_each(admin.masters(broker_addr, cluster), lambda address: change(admin, address))
+    return [{"brokerAddr": at, **facts(value)} for found in done.values() for at, value in found.items()]
 
 
 def facts(value: object) -> dict[str, object]:
