@@ -542,10 +542,11 @@ class BrokerNode:
             self.consumption.note_transactions()
             self.offsets.close(self.machine.now_ms())
             self.consumption.note_offsets()
-            if saving := self.consumption.saving():
-                saving()
+            self.consumption.catch_up()  # what follows needs all of the state
             self.consumption.timer_delivery.write_check()
             self.consumption.write_order_info()
+            if saving := self.consumption.saving():
+                saving()
         except (RocketSimError, OSError) as error:
             logger.error("the journal and the log keep what could not be written: %s", error)
         finally:

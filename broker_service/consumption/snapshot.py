@@ -3,7 +3,7 @@
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
 The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose bytes before
-that offset have this CRC.  Without a valid one the start reads the whole log.  Pure.
+that offset have this CRC; so many as could be read.  Without a valid one the start reads the whole log.  Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,6 +29,7 @@ from broker_service.consumption.transitions import (
 )
 
 TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
+SHORT_TAIL_BYTES = 4 << 10  # if a bad sector lies before them
 
 _MAGIC = b"RSIMCONS"
 _VERSION = 2  # 1 knew nothing of half messages: what they say is read from the log again

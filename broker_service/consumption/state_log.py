@@ -113,10 +113,13 @@ class StateLog:
         self.catch_up()
         if self._is_saved or self._untold is not None:
             return None
-        self._is_saved = True
         store = self._store
-        end, tail = store.end_offset, store.tail_crc(snapshots.TAIL_BYTES)
-        self._saved_at = end
+        try:
+            tail = store.tail_crc(snapshots.TAIL_BYTES)
+        except ReadFailed:
+            tail = store.tail_crc(snapshots.SHORT_TAIL_BYTES)
+        self._saved_at = end = store.end_offset
+        self._is_saved = True
         queues = [
             (place, one.next, dict(one.under_way), one.locks.groups() if one.locks is not None else ())
             for place, one in self.state.queues.items()
@@ -143,7 +146,8 @@ class StateLog:
         for path in (self._path, self._older):
             try:
                 snapshot = snapshots.decode(self._store.disk.read_synced(path))
-                if self._store.tail_crc_at(snapshot.log_offset, snapshots.TAIL_BYTES) == snapshot.tail:
+                size = snapshot.tail[0] or snapshots.TAIL_BYTES
+                if self._store.tail_crc_at(snapshot.log_offset, size) == snapshot.tail:
                     return snapshot
                 why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
             except FileNotFoundError:

@@ -712,6 +712,20 @@ async def test_one_batch_under_way_in_a_queue_names_its_attempt(tmp_path: Path) 
     assert order_info(tmp_path)["t@g"]["0"]["a"] == "x"
 
 
+async def test_rocketmqs_file_is_written_also_where_no_snapshot_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with in_order(tmp_path) as one:
+        await one.send("a1 a2")
+        await one.take(attempt_id="x")
+
+        def failing() -> None:
+            raise ReadFailed("a bad sector near the end of the log")
+
+        monkeypatch.setattr(one.consumption, "saving", failing)
+    assert order_info(tmp_path)["t@g"]["0"]["a"] == "x"
+
+
 async def test_without_deliveries_in_order_no_such_file_is_made_and_rocketmqs_old_one_says_nothing(
     tmp_path: Path,
 ) -> None:

@@ -21,6 +21,7 @@ from broker_service.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult
+from tests.store.test_bad_sectors import BadDisk
 from tests.support.brokers import small_config
 from tests.support.memory_files import SECTOR, MemoryFiles, PowerCut
 
@@ -94,6 +95,42 @@ def test_a_snapshot_is_due_after_so_much_of_the_log(monkeypatch: pytest.MonkeyPa
     assert not log.is_snapshot_due
     log.reload()
     assert not log.is_snapshot_due
+
+
+def with_a_bad_sector(before_end: int) -> tuple[BadDisk, StateLog]:
+    """So many bytes before the end of the log, which no snapshot knows yet."""
+    disk = BadDisk()
+    store = store_on(disk)
+    log = StateLog(store, SNAPSHOT)
+    while store.end_offset < 20_000:
+        append(store)
+    log.catch_up()
+    disk.bad = (str(ROOT / "commitlog" / f"{0:020d}"), store.end_offset - before_end)
+    return disk, log
+
+
+def test_a_bad_sector_near_the_end_of_the_log_does_not_hold_up_a_snapshot() -> None:
+    disk, log = with_a_bad_sector(5_000)
+    save(log)
+    store = log._store
+    found = StateLog(store, SNAPSHOT)._snapshot()
+    assert found is not None and found.log_offset == store.end_offset
+    assert found.tail[0] == snapshot.SHORT_TAIL_BYTES
+    disk.bad = None
+    assert StateLog(store, SNAPSHOT)._snapshot() is not None, "also when the sector is mended"
+    handle = disk.open(ROOT / "commitlog" / f"{0:020d}")
+    disk.pwrite(handle, b"other", store.end_offset - 4_000)
+    assert StateLog(store, SNAPSHOT)._snapshot() is None, "and for no other log"
+
+
+def test_a_snapshot_that_a_bad_sector_holds_up_is_written_when_it_is_mended() -> None:
+    disk, log = with_a_bad_sector(1_000)
+    for _ in range(2):
+        with pytest.raises(ReadFailed, match="cannot be read at"):
+            log.saving()
+    disk.bad = None
+    save(log)
+    assert log.saving() is None
 
 
 def timer(number: int) -> Record:
