@@ -395,9 +395,35 @@ async def test_who_does_not_finish_the_handshake_is_let_go(
             await asyncio.wait_for(reader.read(), 60)
         writer.close()
         await until(lambda: node.v2_port.connections == 0, "it is gone")
+
+
+async def test_connections_and_refusals_are_counted_also_after_the_port_has_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker_service.v2.port.most_connections", lambda _: 1)
+
+    def counted(node: BrokerNode) -> list[float]:
         node.metrics.picture()
         found = {one.name: one.samples[0].value for one in node.metrics.collect() if "front" in one.name}
-        assert found == {"rocketsim_front_connections": 0.0, "rocketsim_front_connections_refused": 0.0}
+        return [found[f"rocketsim_front_connections{what}"] for what in ("", "_refused")]
+
+    async with tls_broker(tmp_path) as node:
+        assert counted(node) == [0, 0]
+        where = node.v2_port.address.split(":")
+        _, first = await asyncio.open_connection(*where)
+        first.write(HELLO)
+        front = node.v2_port._front
+        assert front is not None
+        await until(lambda: node.v2_port.connections == 1 and not front._silent, "it has said something")
+        for _ in range(2):
+            reader, other = await asyncio.open_connection(*where)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            other.close()
+        assert counted(node) == [1, 2]
+        await node.v2_port.close(0)
+        assert counted(node) == [0, 2]
+        first.close()
 
 
 async def test_nobody_behind_closes_the_connection() -> None:
