@@ -224,7 +224,8 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "access control"])
 async def test_an_idle_telemetry_stream_holds_none_of_its_commands(tmp_path: Path, keys: dict[str, Any]) -> None:
-    """Ten thousand may be idle, and a client says how large its settings are."""
+    """Ten thousand may be idle, and a client says how large its settings are.  With access control the last one that
+    needs rights is kept, but as it came: it is asked for again when these change."""
     mark = "the one that is looked for"
     settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]), user_agent=d.UA(version=mark))
     command = s.TelemetryCommand(settings=settings).SerializeToString()
