@@ -236,8 +236,14 @@ class Clients:
         return client
 
     def _sweep_at(self, at: float) -> None:
-        if self._sweeping is None:
-            self._sweeping = asyncio.get_running_loop().call_later(max(0.0, at - self._clock()), self.sweep)
+        """Or before, if a sweep is due by then: it calls the next one."""
+        loop = asyncio.get_running_loop()
+        when = loop.time() + max(0.0, at - self._clock())
+        if self._sweeping is not None and self._sweeping.when() <= when:
+            return
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        self._sweeping = loop.call_at(when, self.sweep)
 
     def sweep(self) -> None:
         """Forget the clients that are gone; called again when the next one may be."""

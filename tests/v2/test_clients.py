@@ -62,6 +62,22 @@ async def test_it_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> No
     assert len(setup.clients) == 0
 
 
+async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer() -> None:
+    """Clients call before they have a stream, from when on they may be silent for `SILENT_S`."""
+    loop = asyncio.get_running_loop()
+    clients = Clients(loop.time, lambda client_id: None)
+    clients.heard("silent")
+    stream = ClientStream("c", context=None)
+    clients.opened(stream)
+    clients.ended(stream)
+    sweep = clients._sweeping
+    assert sweep is not None and sweep.when() <= loop.time() + STREAM_GONE_S
+    clients.heard("silent")
+    assert clients._sweeping is sweep
+    clients.close()
+    assert sweep.cancelled()
+
+
 async def test_who_reconnects_in_time_was_never_gone(setup: Setup) -> None:
     setup.clients.ended(setup.stream())
     setup.after(STREAM_GONE_S / 2)
