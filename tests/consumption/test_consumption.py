@@ -22,6 +22,7 @@ from broker_service.consumption import looks as looks_module
 from broker_service.consumption import receipt_handle, selection, state_log
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.consumption.polls import Polls
 from broker_service.consumption.retries import RENEWED_FOR_MS, retry_topic
 from broker_service.consumption.transitions import Place
 from broker_service.errors import (
@@ -417,6 +418,19 @@ async def test_a_poll_is_notified_of_an_arrival_and_one_message_notifies_one_pol
         assert sorted(len(bodies) for bodies in await asyncio.gather(*polls)) == [1, 1, 32]
 
 
+async def test_what_arrives_ends_one_poll_of_each_group_the_oldest_and_it_ends_the_next() -> None:
+    polls = Polls(most=16)
+    waits = [asyncio.create_task(polls.wait(group, "t", 60, "c")) for group in ("g", "h", "g", "h")]
+    await until(lambda: polls.held == 4, "all wait")
+    polls.arrived([("t", 0), ("t", 1), ("other", 0)])
+    assert [await waits[0], await waits[1]] == [True, True]
+    assert ([wait.done() for wait in waits], polls.held) == ([True, True, False, False], 2)
+    polls.notify("g", "t")
+    assert (await waits[2], waits[3].done()) == (True, False)
+    polls.arrived([(retry_topic("h", "t"), 0)])
+    assert (await waits[3], polls.held) == (True, 0)
+
+
 async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
     """Trap 13: the messages of a retry topic count as arrivals of the topic."""
     async with consumer(tmp_path) as one:
@@ -672,6 +686,21 @@ async def test_renewed_deliveries_stay_while_the_client_is_there(tmp_path: Path)
         there.clear()
         await one.later(60_000)
         assert [(body_of(it), it.attempt) for it in (await one.pop()).deliveries] == [(b"b", 2)]
+        assert await one.ack(b) == [INVALID]
+
+
+async def test_a_renewed_delivery_may_be_acknowledged_before_its_renewal_is_written(tmp_path: Path) -> None:
+    """It has no end while the client is there, however late the broker is in saying so."""
+    async with consumer(tmp_path) as one:
+        there = {"c"}
+        one.consumption.is_connected = there.__contains__
+        one.consumption._grace_until = 0.0
+        await put(one.node, "t", b"a", b"b")
+        a, b = (await one.pop(auto_renew=True)).deliveries
+        late_ms = one.node.broker.now_ms() + RENEWED_FOR_MS + 5_000
+        one.node.broker.now_ms = lambda: late_ms
+        assert await one.ack(a) == [OK]
+        there.clear()
         assert await one.ack(b) == [INVALID]
 
 

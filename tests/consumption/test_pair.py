@@ -114,13 +114,19 @@ async def test_a_promoted_slave_goes_on_with_the_same_locks(tmp_path: Path) -> N
         assert a3.queue_offset == 2
 
 
-async def test_an_ack_says_when_no_slave_has_it(tmp_path: Path) -> None:
+async def test_pops_acks_changes_and_dead_letters_say_when_no_slave_has_them(tmp_path: Path) -> None:
     async with running(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as node:
-        await put(node, "t", b"a")
-        popped = await pop(node)
+        await put(node, "t", b"a", b"b")
+        popped = await pop(node, max_messages=1)
         assert popped.stored is PutStatus.SLAVE_NOT_AVAILABLE
         assert await ack(node, *popped.deliveries) == [(OK, PutStatus.SLAVE_NOT_AVAILABLE)]
         assert await ack(node, *popped.deliveries) == [(OK, PutStatus.SLAVE_NOT_AVAILABLE)]  # again
+        (b,) = (await pop(node)).deliveries
+        change = ChangeInvisible(group="g", topic="t", receipt_handle=b.receipt_handle, invisible_ms=60_000)
+        assert (await node.consumption.change_invisible(change)).stored is PutStatus.SLAVE_NOT_AVAILABLE
+        for _ in range(2):
+            settled = await node.consumption.forward_to_dlq("g", "t", b.receipt_handle)
+            assert (settled.status, settled.stored) == (OK, PutStatus.SLAVE_NOT_AVAILABLE)
 
 
 async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
