@@ -1,21 +1,25 @@
 """RocketMQ's `config/timercheck`: how far a real RocketMQ has delivered messages with a delivery time.
 
-    | read until 8 | timer log position 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros |
+    | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
 RocketMQ has put the records of the timer topic in front of the queue offset into its wheel, and delivered those whose
-TIMER_OUT_MS is before `read until`.
+TIMER_OUT_MS is before `read until`.  The CRC is that of the fields when this broker has written them: RocketMQ, which
+does not know of it, has delivered nothing unless they have changed.  What this broker has delivered, its log says, and
+not this file: the log may have been cut since.
 """
 
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from isal import isal_zlib
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.store.message_store import MessageStore
 
 _FIELDS = Struct(">7q")
+_OURS = Struct(">I")
 _SIZE = 4096
 
 
@@ -29,18 +33,30 @@ class TimerCheck(NamedTuple):
     counter: int = 0
 
 
-def read(store: MessageStore, path: Path) -> TimerCheck | None:
+def encode(check: TimerCheck) -> bytes:
+    """As this broker writes it."""
+    fields = _FIELDS.pack(*check)
+    return fields.ljust(_SIZE - _OURS.size, b"\0") + _OURS.pack(isal_zlib.crc32(fields))
+
+
+def is_ours(data: bytes) -> bool:
+    """Whether this broker has written it, and RocketMQ nothing since."""
+    return data == encode(TimerCheck(*_FIELDS.unpack_from(data)))
+
+
+def _read(store: MessageStore, path: Path) -> bytes | None:
     """None without a file, and for one that is cut off."""
     try:
         data = store.disk.read_synced(path)
     except FileNotFoundError:
         return None
-    return TimerCheck(*_FIELDS.unpack_from(data)) if len(data) >= _FIELDS.size else None
+    return data if len(data) >= _FIELDS.size else None
 
 
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
     """`oldest`: the log offset of the oldest message that waits, if one does."""
-    before = read(store, path) or TimerCheck()
+    data = _read(store, path)
+    before = TimerCheck(*_FIELDS.unpack_from(data)) if data is not None else TimerCheck()
     at = store.queue_end(TIMER_TOPIC, 0) if oldest is None else record.locate(store.read_record(oldest)).queue_offset
     check = before._replace(
         read_ms=now_ms // 1000 * 1000,
@@ -49,14 +65,15 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
         timestamp_ms=now_ms,
         counter=before.counter + 1,
     )
-    store.disk.write_atomically(path, _FIELDS.pack(*check).ljust(_SIZE, b"\0"))
+    store.disk.write_atomically(path, encode(check))
 
 
 def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
     """(second, log offset): what waits in a second before and in front of the offset, RocketMQ has delivered."""
-    check = read(store, path)
-    if check is None:
+    content = _read(store, path)
+    if content is None or is_ours(content):
         return None
+    check = TimerCheck(*_FIELDS.unpack_from(content))
     first, end = store.queue_bounds(TIMER_TOPIC, 0)
     if check.queue_offset >= end:
         return check.read_ms // 1000, store.end_offset

@@ -374,6 +374,10 @@ def test_a_damaged_snapshot_is_none() -> None:
     for damaged in (b"", data[:-1], data[:20], data[:-1] + bytes((data[-1] ^ 1,)), bytes(len(data))):
         with pytest.raises(ValueError, match=r"bytes|CRC"):
             snapshot.decode(damaged)
+    other_offset = data.replace((3).to_bytes(8, "big"), (4).to_bytes(8, "big"))
+    assert other_offset != data
+    with pytest.raises(ValueError, match="its CRC does not fit"):
+        snapshot.decode(other_offset)
 
 
 def test_acks_out_of_order_commit_the_lowest_that_is_missing() -> None:

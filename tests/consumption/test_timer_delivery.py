@@ -20,6 +20,7 @@ from broker_service.consumption.transitions import Copied, Copying, Transition
 from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
+from broker_service.replication.catch_up import Cut
 from broker_service.store.message_store import MessageStore
 from tests.consumption.test_pair import pair
 from tests.support.brokers import bodies_in, message, running, send_of
@@ -576,6 +577,7 @@ async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -
     assert len(data) == 4096
     numbers = [int.from_bytes(data[at : at + 8], "big") for at in range(0, 64, 8)]
     assert numbers == [START + 5000, 0, 2, 2, 0, START + 5000, 1, 0]
+    assert timer_check.is_ours(data)
     async with timed(tmp_path, START + 5000) as one:
         await one.later(4000)
     with_none = timer_check._FIELDS.unpack_from(path.read_bytes())
@@ -604,3 +606,20 @@ async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: 
         assert one.received() == [b"not in the wheel", b"in the wheel"]
     again = timer_check._FIELDS.unpack_from((tmp_path / "config/timercheck").read_bytes())
     assert (again[1], again[6]) == (52, 8), "what is RocketMQ's own stays"
+
+
+async def test_what_was_delivered_before_a_clean_stop_comes_again_if_that_was_cut_off_the_log(tmp_path: Path) -> None:
+    """The slave that was promoted meanwhile had not heard of it, nor has it delivered it."""
+    async with timed(tmp_path) as one:
+        await one.send(b"a")
+        end = one.node.store.end_offset
+        await one.later(8000)
+        assert one.received() == [b"a"]
+    async with timed(tmp_path, START + 8000, broker_role=BrokerRole.SLAVE, broker_id=1) as one:
+        store = one.node.store
+        store.truncate(end, None)
+        one.node.replication_slave._broker.log_cut(Cut(end, end, end, None))
+        assert one.received() == []
+        await one.node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await one.later(0)
+        assert one.received() == [b"a"]
