@@ -941,6 +941,28 @@ async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
         assert len(await one.bodies()) == 2  # once each, although each was delivered twice
 
 
+async def test_a_reset_leaves_other_groups_and_the_groups_retries_which_are_reset_by_their_topic(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        other, retries = Consumer(one.node, group="h"), retry_topic("g", "t")
+        await put(one.node, "t", b"a", b"b")
+        a, _ = (await one.pop()).deliveries
+        of_other = (await other.pop()).deliveries
+        await one.nack(a)
+        await one.later(0)
+        (again,) = (await one.pop()).deliveries
+        reset = Operations(one.node.broker, one.node.leadership).reset_offset_by_time
+        await reset("g", "t", -1, [], force=True)
+        assert (await other.ack(*of_other), other.committed(), one.committed()) == ([OK, OK], 2, 2)
+        await one.nack(again)
+        await one.later(0)
+        (again,) = (await one.pop()).deliveries
+        assert (body_of(again), again.attempt) == (b"a", 3)
+        await reset("g", retries, -1, [], force=True)
+        assert (await one.ack(again), one.committed(topic=retries)) == ([INVALID], 2)
+        await one.later(INVISIBLE_MS)
+        assert await one.bodies() == []
+
+
 async def test_a_nack_without_a_time_waits_as_the_groups_retry_policy_says(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         policy = {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 700, "max": 5000, "multiplier": 3}}
