@@ -1211,6 +1211,30 @@ async def test_of_two_snapshots_the_older_one_is_used_if_the_newer_one_is_not_va
         assert await one.ack(*popped) == [OK] * 4
 
 
+async def test_without_a_snapshot_what_has_expired_with_the_log_is_neither_repeated_nor_skipped(tmp_path: Path) -> None:
+    keys = {"mapped_file_size_commit_log": 1 << 16, "delete_when": ";".join(map(str, range(24)))}
+    bodies = [b"%d" % number + bytes(9_000) for number in range(24)]
+    async with consumer(tmp_path, **keys) as one:
+        for number, body in enumerate(bodies[:20]):
+            await put(one.node, "t", body)
+            (delivery,) = (await one.pop(max_messages=1)).deliveries
+            if number % 2:
+                assert await one.ack(delivery) == [OK]
+        await put(one.node, "t", *bodies[20:])
+        one.node.store.flush()
+        one.node.store.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000, needed_from=1 << 17)
+        first, _ = one.node.store.queue_bounds("t", 0)
+        assert 4 < first < 16
+    for path in (tmp_path / "rocketsim").glob("consumption.snapshot*"):
+        path.unlink()
+    async with consumer(tmp_path, **keys) as one:
+        await one.later(INVISIBLE_MS)
+        found = {int(body_of(it).rstrip(bytes(1))): it.attempt for it in (await one.pop()).deliveries}
+        left = [number for number in range(first, 20) if number % 2 == 0]
+        assert found == dict.fromkeys(left, 2) | dict.fromkeys(range(20, 24), 1)
+        assert one.committed() == 20
+
+
 async def test_how_far_a_group_is_goes_nowhere_without_the_log_that_says_so(tmp_path: Path) -> None:
     async with consumer(tmp_path / "m") as one:
         await put(one.node, "t", b"a", b"b")
