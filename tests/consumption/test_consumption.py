@@ -941,7 +941,9 @@ async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
         assert len(await one.bodies()) == 2  # once each, although each was delivered twice
 
 
-async def test_a_reset_leaves_other_groups_and_the_groups_retries_which_are_reset_by_their_topic(tmp_path: Path) -> None:
+async def test_a_reset_leaves_other_groups_and_the_groups_retries_which_are_reset_by_their_topic(
+    tmp_path: Path,
+) -> None:
     async with consumer(tmp_path) as one:
         other, retries = Consumer(one.node, group="h"), retry_topic("g", "t")
         await put(one.node, "t", b"a", b"b")

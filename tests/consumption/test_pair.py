@@ -1,5 +1,6 @@
 """The state of consumption on a pair: what a slave has, what a promotion goes on with, what a cut takes away."""
 
+import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,9 @@ from broker_service import periodic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
+from broker_service.consumption import snapshot
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
+from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole, PutStatus
@@ -51,9 +54,13 @@ async def ack(node: BrokerNode, *deliveries: Delivery) -> list[tuple[HandleStatu
 
 
 def state(node: BrokerNode) -> dict[Any, Any]:
+    return queues_of(node.consumption.state)
+
+
+def queues_of(state: State) -> dict[Any, Any]:
     return {
         place: (queue.next, queue.committed, {**queue.under_way}, queue.locks.groups() if queue.locks else ())
-        for place, queue in node.consumption.state.queues.items()
+        for place, queue in state.queues.items()
     }
 
 
@@ -127,6 +134,33 @@ async def test_pops_acks_changes_and_dead_letters_say_when_no_slave_has_them(tmp
         for _ in range(2):
             settled = await node.consumption.forward_to_dlq("g", "t", b.receipt_handle)
             assert (settled.status, settled.stored) == (OK, PutStatus.SLAVE_NOT_AVAILABLE)
+
+
+@pytest.mark.parametrize("every_s", [0.05, 3600.0])
+async def test_a_slave_writes_snapshots_too_from_time_to_time_and_when_it_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float
+) -> None:
+    monkeypatch.setattr(periodic, "SNAPSHOT_EVERY_S", every_s)
+    monkeypatch.setattr(periodic, "SNAPSHOT_LOOK_S", 0.05)
+    path = tmp_path / "s" / "rocketsim" / "consumption.snapshot"
+    encode, threads = snapshot.encode, set[threading.Thread]()
+
+    def noted(*parts: Any) -> bytes:
+        threads.add(threading.current_thread())
+        return encode(*parts)
+
+    monkeypatch.setattr(snapshot, "encode", noted)
+    async with pair(tmp_path) as (master, slave, _):
+        await popped_on_both(master, slave)
+        if every_s < 1:
+            await until(path.exists, "a snapshot while it runs")
+        assert path.exists() == bool(threads) == (every_s < 1)
+        assert threading.current_thread() not in threads  # the event loop goes on meanwhile
+        expected = state(slave)
+    read = State()
+    for transition in snapshot.decode(path.read_bytes()).transitions:
+        read.apply(transition)
+    assert queues_of(read) == expected
 
 
 async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
