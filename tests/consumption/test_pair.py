@@ -13,7 +13,7 @@ from broker_service import periodic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
-from broker_service.consumption import snapshot
+from broker_service.consumption import snapshot, state_log
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC
@@ -136,12 +136,17 @@ async def test_pops_acks_changes_and_dead_letters_say_when_no_slave_has_them(tmp
             assert (settled.status, settled.stored) == (OK, PutStatus.SLAVE_NOT_AVAILABLE)
 
 
-@pytest.mark.parametrize("every_s", [0.05, 3600.0])
+@pytest.mark.parametrize(
+    ("every_s", "log_bytes", "at_work"),
+    [(0.05, 1 << 40, True), (3600.0, 1, True), (3600.0, 1 << 40, False)],
+    ids=["time", "bytes", "stop"],
+)
 async def test_a_slave_writes_snapshots_too_from_time_to_time_and_when_it_stops(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, log_bytes: int, at_work: bool
 ) -> None:
     monkeypatch.setattr(periodic, "SNAPSHOT_EVERY_S", every_s)
     monkeypatch.setattr(periodic, "SNAPSHOT_LOOK_S", 0.05)
+    monkeypatch.setattr(state_log, "SNAPSHOT_LOG_BYTES", log_bytes)
     path = tmp_path / "s" / "rocketsim" / "consumption.snapshot"
     encode, threads = snapshot.encode, set[threading.Thread]()
 
@@ -152,9 +157,9 @@ async def test_a_slave_writes_snapshots_too_from_time_to_time_and_when_it_stops(
     monkeypatch.setattr(snapshot, "encode", noted)
     async with pair(tmp_path) as (master, slave, _):
         await popped_on_both(master, slave)
-        if every_s < 1:
+        if at_work:
             await until(path.exists, "a snapshot while it runs")
-        assert path.exists() == bool(threads) == (every_s < 1)
+        assert path.exists() == bool(threads) == at_work
         assert threading.current_thread() not in threads  # the event loop goes on meanwhile
         expected = state(slave)
     read = State()
