@@ -758,6 +758,24 @@ async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivere
         assert await one.bodies() == []
 
 
+async def test_after_a_restart_each_client_counts_as_connected_until_it_had_time_to_come_back(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.consumption.is_connected = lambda client_id: True
+        await put(one.node, "t", b"a")
+        await one.pop(auto_renew=True)
+        await one.later(60_000)
+        now_ms = one.node.broker.now_ms()
+    async with consumer(tmp_path) as one:
+        one.node.broker.now_ms = lambda: now_ms
+        await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
+        await one.later(60_000)
+        assert await one.bodies() == []
+        clock = one.node.broker.clock
+        one.node.broker.clock = lambda: clock() + 30
+        await one.later(60_000)
+        assert await one.bodies() == [b"a"]
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
