@@ -160,7 +160,11 @@ class Operations:
     async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
-        """Where each queue's offset stands now.  Without `force` an offset only goes back, as with mqadmin."""
+        """Where each queue's offset stands now.
+
+        Without `force` an offset only goes back, as with mqadmin: a queue whose offset would go forward stays as it is,
+        with what is under way.
+        """
         broker = self._broker
         queue_ids = self._check_resets(group, topic_name, queue_ids)
         if timestamp < AT_THE_END:
@@ -172,14 +176,16 @@ class Operations:
             raise ServiceNotAvailable(
                 f"topic {topic_name} was deleted and made again while its offsets were looked for; reset them again"
             )
-        resets = []
+        resets: list[Reset] = []
+        starts: dict[int, int] = {}
         for queue_id, wanted in wanted_of.items():
             previous = broker.offsets.progress(group, topic_name, queue_id).offset
-            keeps = previous != NO_OFFSET and wanted > previous and not force
-            resets.append(Reset(queue_id, previous if keeps else wanted, previous))
+            if previous == NO_OFFSET or wanted <= previous or force:
+                starts[queue_id] = wanted
+            resets.append(Reset(queue_id, starts.get(queue_id, previous), previous))
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
         for listener in broker.offsets_reset:
-            listener(group, topic_name, {reset.queue_id: reset.offset for reset in resets})
+            listener(group, topic_name, starts)
         broker.offsets.reset(group, topic_name, moved)
         logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets

@@ -959,6 +959,19 @@ async def test_a_reset_begins_anew_where_it_says(tmp_path: Path) -> None:
         assert len(await one.bodies()) == 2  # once each, although each was delivered twice
 
 
+async def test_a_reset_that_would_go_forward_and_may_not_changes_nothing(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", b"a", b"b")
+        a, b = (await one.pop()).deliveries
+        assert await one.ack(b) == [OK]
+        (reset,) = await Operations(one.node.broker, one.node.leadership).reset_offset_by_time(
+            "g", "t", -1, [], force=False
+        )
+        assert (reset.previous, reset.offset) == (0, 0)
+        assert await one.bodies() == []
+        assert (await one.ack(a), one.committed()) == ([OK], 2)
+
+
 async def test_a_reset_leaves_other_groups_and_the_groups_retries_which_are_reset_by_their_topic(
     tmp_path: Path,
 ) -> None:
