@@ -128,7 +128,7 @@ class Clients:
     """Consumers, and producers with a stream, by client id.
 
     A stream counts from its start, not from its settings: a client that reconnects does not send them again.
-    `gone` is called once for each client that is gone.  `clock`: seconds, monotonic.
+    `gone` is called for each client that is gone, and each time that one says so.  `clock`: seconds, monotonic.
     """
 
     def __init__(self, clock: Callable[[], float], gone: Callable[[str], None]) -> None:
@@ -172,14 +172,17 @@ class Clients:
             self._sweep_at(client.until)
 
     def terminated(self, client_id: str) -> None:
-        """The client has said that it is gone; its streams end by themselves."""
-        if (client := self._clients.pop(client_id, None)) is not None:
-            for topic in client.topics:
-                producers = self._producers[topic]
-                del producers[client_id]
-                if not producers:
-                    del self._producers[topic]
-            self._gone(client_id)
+        """The client has said that it is gone; its streams end by themselves.
+
+        It need not have called here: what is renewed for it may be of the master before this one.
+        """
+        client = self._clients.pop(client_id, None)
+        for topic in client.topics if client is not None else ():
+            producers = self._producers[topic]
+            del producers[client_id]
+            if not producers:
+                del self._producers[topic]
+        self._gone(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
         """The client's newest stream; None without one."""

@@ -102,9 +102,13 @@ async def test_a_goodbye_counts_at_once_and_once(setup: Setup) -> None:
     setup.clients.terminated("c")
     assert setup.gone == ["c"] and not setup.clients.is_connected("c")
     setup.clients.ended(stream)
-    setup.clients.terminated("c")
     setup.after(1000)
     assert setup.gone == ["c"]
+
+
+async def test_a_goodbye_counts_of_a_client_that_the_master_before_knew(setup: Setup) -> None:
+    setup.clients.terminated("c")
+    assert setup.gone == ["c"] and not setup.clients.is_connected("c") and len(setup.clients) == 0
 
 
 async def test_streams_are_bounded_and_one_that_ends_makes_room(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
