@@ -53,6 +53,12 @@ def _read(store: MessageStore, path: Path) -> bytes | None:
     return data if len(data) >= _FIELDS.size else None
 
 
+def is_rocketmqs(store: MessageStore, path: Path) -> bool:
+    """Whether it may say what RocketMQ has delivered."""
+    data = _read(store, path)
+    return data is not None and not is_ours(data)
+
+
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
     """`oldest`: the log offset of the oldest message that waits, if one does."""
     data = _read(store, path)

@@ -64,6 +64,7 @@ class TimerDelivery:
         self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
         self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
         self._copies_unread_since: float | None = None
+        self._has_begun = False  # what RocketMQ has delivered is settled
         self._needed = NeededLog(broker.store, lambda: self.timers.oldest(self._given_up()))
         broker.visibility.arrived.append(self._arrived)
 
@@ -82,14 +83,14 @@ class TimerDelivery:
         self._retry_at.clear()
         self._unreadable_since.clear()
         self._copies_unread_since = None
-        is_begun = False
+        self._has_begun = False
         await self._may_begin.wait()
         while self._broker.mastership.standing is Standing.WRITABLE:
             self._arrival.clear()
             try:
-                if not is_begun:
+                if not self._has_begun:
                     await self._begin()
-                    is_begun = True
+                    self._has_begun = True
                 sleep_s = await self._deliver_due()
             except (RocketSimError, OSError) as error:
                 logger.warning("messages with a delivery time wait: %s", error)
@@ -301,9 +302,13 @@ class TimerDelivery:
     # --- for a real RocketMQ ----------------------------------------------------------------------------------------
 
     def write_check(self) -> None:
-        """Has a RocketMQ that gets this store go on at the oldest message that waits."""
-        if self._broker.store.queue_end(TIMER_TOPIC, 0):
-            timer_check.write(self._broker.store, self._check_path, self.timers.oldest(), self._broker.now_ms())
+        """Has a RocketMQ that gets this store go on at the oldest message that waits.
+
+        What RocketMQ has said stays until it is read here.
+        """
+        store, path = self._broker.store, self._check_path
+        if store.queue_end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):
+            timer_check.write(store, path, self.timers.oldest(), self._broker.now_ms())
 
     @property
     def _check_path(self) -> Path:

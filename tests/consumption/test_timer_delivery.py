@@ -590,8 +590,12 @@ async def test_no_file_is_made_without_messages_that_have_waited(tmp_path: Path)
     assert not (tmp_path / "config/timercheck").exists()
 
 
-async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: Path) -> None:
-    """It has put the first three into its wheel, and delivered what was due in the second before `read until`."""
+@pytest.mark.parametrize("stopped_before", [False, True])
+async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: Path, stopped_before: bool) -> None:
+    """It has put the first three into its wheel, and delivered what was due in the second before `read until`.
+
+    A broker that stops before it has read that leaves it to the next start.
+    """
     async with timed(tmp_path) as one:
         await one.send(b"delivered")
         await one.send(b"in the wheel", in_ms=6000)
@@ -600,6 +604,9 @@ async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: 
     check = TimerCheck(START + 5000, 52, 3, 3, 0, START, 7)
     (tmp_path / "config/timercheck").write_bytes(timer_check._FIELDS.pack(*check).ljust(4096, b"\0"))
     forget_snapshots(tmp_path)
+    if stopped_before:
+        async with timed(tmp_path, START + 5000, broker_role=BrokerRole.SLAVE, broker_id=1):
+            pass
     async with timed(tmp_path, START + 5000) as one:
         await until(lambda: one.timers.count <= 2, "it is read when the broker takes writes")
         await one.later(1000)
