@@ -63,7 +63,7 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
     """`oldest`: the log offset of the oldest message that waits, if one does."""
     data = _read(store, path)
     before = TimerCheck(*_FIELDS.unpack_from(data)) if data is not None else TimerCheck()
-    at = store.queue_end(TIMER_TOPIC, 0) if oldest is None else record.locate(store.read_record(oldest)).queue_offset
+    at = store.queue_end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
     check = before._replace(
         read_ms=now_ms // 1000 * 1000,
         queue_offset=at,

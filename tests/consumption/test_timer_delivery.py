@@ -568,10 +568,16 @@ async def test_nothing_expires_that_only_unflushed_records_have_moved(tmp_path: 
 
 
 async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -> None:
+    """Also if the disk cannot read the message that waits there."""
+
+    def unreadable(log_offset: int) -> bytes:
+        raise BAD_SECTOR
+
     async with timed(tmp_path) as one:
         await one.send(b"a", b"b")
         await one.send(b"c", b"d", in_ms=9000)
         await one.later(5000)
+        one.node.store.read_record = unreadable
     path = tmp_path / "config/timercheck"
     data = path.read_bytes()
     assert len(data) == 4096
