@@ -619,11 +619,17 @@ def broker_services(
 ) -> list[Service]:
     """Each with the name under which reflection and health know it."""
     return [
-        Service(broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name, add_to_server, broker),
+        Service(
+            broker_pb2.DESCRIPTOR.services_by_name["Broker"].full_name,
+            add_to_server,
+            broker,
+            frequent=("Send", "Pull", "PullRange"),
+        ),
         Service(
             replication_pb2.DESCRIPTOR.services_by_name["Replication"].full_name,
             master_frame.add_to_server,
             replication,
+            frequent=("Replicate",),
         ),
         Service(
             admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
@@ -634,6 +640,7 @@ def broker_services(
             consumption_pb2.DESCRIPTOR.services_by_name["Consumption"].full_name,
             consumption_pb2_grpc.add_ConsumptionServicer_to_server,
             consumption,
+            frequent=("Pop", "Ack"),
         ),
         Service(
             transactions_pb2.DESCRIPTOR.services_by_name["Transactions"].full_name,

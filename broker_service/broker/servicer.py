@@ -185,7 +185,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return pb.SearchOffsetsResponse(offsets=offsets, broker_id=self._broker.broker_id)
 
 
-def add_to_server(servicer: BrokerServicer, server: grpc.aio.Server) -> None:
+def add_to_server(servicer: BrokerServicer, server: Any) -> None:
     """As generated code does it; but what PullRange answers is bytes already, and what Send is asked still is."""
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(

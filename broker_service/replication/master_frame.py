@@ -52,7 +52,7 @@ def stub(channel: grpc.aio.Channel) -> ReplicationStub:
     return made
 
 
-def add_to_server(servicer: ReplicationServicer, server: grpc.aio.Server) -> None:
+def add_to_server(servicer: ReplicationServicer, server: Any) -> None:
     """As generated code does it, but for what is written to the stream."""
     add_ReplicationServicer_to_server(servicer, server)
     streams: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(

@@ -6,8 +6,8 @@ called without a stream since then, some time after its last call.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import grpc
@@ -30,11 +30,14 @@ MAX_STREAMS = 20_000  # of all clients: 40 KiB each
 MAX_STREAMS_OF_CLIENT = 16  # a client has one a broker, and for a moment those that broke off; the oldest one goes
 
 
+_NONE: Mapping[asyncio.Task[None], int] = {}  # of all streams
+
+
 class ClientStream:
     """`question`: makes the message that asks this client about a transaction; None: RocketMQ 5's."""
 
     __slots__ = (  # there may be ten thousand that are idle
-        *("_commands", "_context", "_is_stuck", "_task", "_was_read", "_writing"),
+        *("_commands", "_context", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
         *("client_id", "is_closing", "question"),
     )
 
@@ -44,15 +47,23 @@ class ClientStream:
         self.is_closing = False
         self._context = context
         self._task = asyncio.current_task()
-        self._writing = asyncio.Lock()
-        self._commands: dict[asyncio.Task[None], int] = {}  # and the size of each in bytes
+        self._writing: asyncio.Lock | None = None  # while there are writers
+        self._writers = 0
+        self._commands: Mapping[asyncio.Task[None], int] = _NONE  # and the size of each in bytes
         self._was_read: asyncio.Event | None = None  # a command was; made for the first who waits for it
         self._is_stuck = False
 
     async def say(self, command: Message) -> None:
         """Waits while the client does not read, so other calls must not wait for it."""
-        async with self._writing:
-            await self._context.write(command)
+        writing = self._writing = self._writing or asyncio.Lock()
+        self._writers += 1
+        try:
+            async with writing:
+                await self._context.write(command)
+        finally:
+            self._writers -= 1
+            if not self._writers:
+                self._writing = None
 
     def tell(self, command: Message) -> bool:
         """Sends without waiting; False if too many commands are under way to this client."""
@@ -60,12 +71,12 @@ class ClientStream:
         if self.is_closing or len(self._commands) >= MAX_COMMANDS or under_way + size > max(MAX_COMMAND_BYTES, size):
             return False
         task = asyncio.create_task(self._say_if_there(command))
-        self._commands[task] = size
+        self._commands = {**self._commands, task: size}
         task.add_done_callback(self._command_ended)
         return True
 
     def _command_ended(self, task: asyncio.Task[None]) -> None:
-        del self._commands[task]
+        self._commands = {other: size for other, size in self._commands.items() if other is not task} or _NONE
         if not task.cancelled():
             self._is_stuck = False
             if self._was_read is not None:
@@ -121,7 +132,7 @@ class _Client:
     streams: tuple[ClientStream, ...] = ()
     until: float = 0.0
     facts: ClientFacts | None = None
-    topics: dict[str, None] = field(default_factory=dict)  # that it has declared, or published to, as a producer
+    topics: tuple[str, ...] = ()  # that it has declared, or published to, as a producer
 
 
 class Clients:
@@ -204,7 +215,7 @@ class Clients:
         """The client is a producer of the topic; remembered while it is connected."""
         client = self._clients.get(client_id)
         if client is not None and topic not in client.topics and len(client.topics) < MAX_TOPICS:
-            client.topics[topic] = None
+            client.topics += (topic,)
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:

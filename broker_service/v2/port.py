@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
+from rocketmq_v2 import service_pb2, service_pb2_grpc
 from rocketsim_proto.limits import MAX_RPC_BYTES
 
 from broker_service.broker.core.broker import Broker
@@ -16,11 +17,11 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
 from broker_service.machine import Machine
 from broker_service.model import TlsMode
-from broker_service.server import build_server, host_port, write_address_file
+from broker_service.server import MethodTable, Service, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
 from broker_service.v2.clients import Clients
 from broker_service.v2.front import MAX_CONNECTIONS, Front, most_connections
-from broker_service.v2.servicer import V2Servicer, add_to_server
+from broker_service.v2.servicer import V2Servicer
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's p
 # Calls that gRPC has compressed are UNIMPLEMENTED: official clients make none, and 100 KiB may unpack to 100 MiB.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 HANDLES_SHARE = 0.75  # of the open files, for connections without a front; the rest is for the store and other ports
+FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
 
 
@@ -126,7 +128,7 @@ class Port:
             return False
         self._complained = False
         self._port = port  # kept, so that it opens with the same number again
-        add_to_server(self._servicer, server)
+        MethodTable(server).add(_service(self._servicer))
         self._servicer.own_address = host_port(config.advertised_host, port)
         self._front = front
         self._opened()
@@ -176,3 +178,8 @@ class Port:
             if self._front is front:
                 self._refused += front.refused
                 self._front = None
+
+
+def _service(servicer: V2Servicer) -> Service:
+    name = service_pb2.DESCRIPTOR.services_by_name["MessagingService"].full_name
+    return Service(name, service_pb2_grpc.add_MessagingServiceServicer_to_server, servicer, FREQUENT)

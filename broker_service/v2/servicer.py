@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import lru_cache
-from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -340,7 +339,3 @@ def peer_of(peer: str) -> tuple[str, bytes]:
         return "127.0.0.1", encode_host("127.0.0.1", 0)
     host = host.strip("[]").partition("%")[0]
     return host, encode_host(host, int(port))
-
-
-def add_to_server(servicer: V2Servicer, server: Any) -> None:
-    service_pb2_grpc.add_MessagingServiceServicer_to_server(servicer, server)

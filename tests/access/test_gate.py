@@ -25,6 +25,7 @@ from broker_service.access.gate import Gate, source_of
 from broker_service.access.model import Decision, Policy, User, address_of
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, of_topic
 from broker_service.errors import AccessDenied
+from broker_service.server import MethodTable
 from broker_service.v2.rights import V2_RIGHTS
 from tests.support.brokers import running
 
@@ -75,15 +76,14 @@ async def test_every_method_that_a_broker_serves_has_its_rights(
     """Also of a service that is put on its server by hand."""
     served: set[str] = set()
     server = type(grpc.aio.server())
-    for name in ("add_registered_method_handlers", "add_generic_rpc_handlers"):
-        real = getattr(server, name)
+    for added_to in (server, MethodTable):
+        real = added_to.add_registered_method_handlers
 
-        def record(self: Any, *arguments: Any, real: Any = real) -> Any:
-            if len(arguments) == 2:
-                served.update(f"/{arguments[0]}/{method}" for method in arguments[1])
-            return real(self, *arguments)
+        def record(self: Any, service: str, handlers: Any, real: Any = real) -> Any:
+            served.update(f"/{service}/{method}" for method in handlers)
+            return real(self, service, handlers)
 
-        monkeypatch.setattr(server, name, record)
+        monkeypatch.setattr(added_to, "add_registered_method_handlers", record)
     async with running(tmp_path, grpc_server_port=0):
         assert {f"{BROKER}Send", f"{V2}SendMessage", "/grpc.health.v1.Health/Check"} <= served
         assert served - {*RIGHTS, *V2_RIGHTS} == set()

@@ -13,7 +13,7 @@ from asyncio import base_events
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 from grpc.aio import AbortError, AioRpcError, Metadata
@@ -529,6 +529,10 @@ class Channel:
 # --- the server's side ------------------------------------------------------------------------------------------------
 
 
+class HandlerCallDetails(NamedTuple):
+    method: str
+
+
 class Server(grpc.aio.Server):
     def __init__(self, wire: Wire, process: Process, address: str) -> None:
         self._wire = wire
@@ -572,7 +576,9 @@ class Server(grpc.aio.Server):
             call.connection.to_client.send(call.connection._client_lost)
 
     def accept(self, connection: _Connection, method: _Method, deadline: float | None) -> None:
-        handler = self._registered.get(connection.path)
+        details = HandlerCallDetails(connection.path)
+        handlers = (self._registered.get(connection.path), *(one.service(details) for one in self._generic))
+        handler = next(filter(None, handlers), None)
         if handler is None:
             connection.to_client.send(
                 lambda: (
