@@ -374,7 +374,7 @@ class BrokerNode:
             self.consumption,
             self.refusals,
             connections=lambda: (
-                len(self.clients.streams),
+                self.clients.stream_count,
                 self.v2_port.connections,
                 self.v2_port.connections_refused,
             ),

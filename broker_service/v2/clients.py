@@ -38,12 +38,13 @@ class ClientStream:
 
     __slots__ = (  # there may be ten thousand that are idle
         *("_commands", "_context", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
-        *("client_id", "is_closing", "question"),
+        *("client_id", "is_closing", "is_open", "question"),
     )
 
     def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message] | None = None) -> None:
         self.client_id = client_id
         self.question = question
+        self.is_open = False
         self.is_closing = False
         self._context = context
         self._task = asyncio.current_task()
@@ -147,7 +148,7 @@ class Clients:
         self._gone = gone
         self._clients: dict[str, _Client] = {}
         self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
-        self.streams: set[ClientStream] = set()
+        self.stream_count = 0  # that are open, also of clients that are gone
         self._sweeping: asyncio.TimerHandle | None = None
 
     def heard(self, client_id: str) -> None:
@@ -165,14 +166,17 @@ class Clients:
             oldest = client.streams[0]
             self.ended(oldest)
             oldest.close()
-        if len(self.streams) >= MAX_STREAMS:
-            raise SystemBusy(f"{len(self.streams)} streams of clients are open already; connect again in a moment")
-        self.streams.add(stream)
+        if self.stream_count >= MAX_STREAMS:
+            raise SystemBusy(f"{self.stream_count} streams of clients are open already; connect again in a moment")
+        stream.is_open = True
+        self.stream_count += 1
         client = self._of(stream.client_id)
         client.streams = (*client.streams, stream)
 
     def ended(self, stream: ClientStream) -> None:
-        self.streams.discard(stream)
+        if stream.is_open:
+            stream.is_open = False
+            self.stream_count -= 1
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:

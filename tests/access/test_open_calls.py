@@ -249,7 +249,7 @@ async def test_an_idle_telemetry_stream_holds_none_of_its_commands(tmp_path: Pat
                 await stream.write(command)
                 assert s.TelemetryCommand.FromString(await stream.read()).status.code == d.OK
             await until(lambda: not held(), "the broker holds no command", 10)
-            assert len(node.clients.streams) == 1
+            assert node.clients.stream_count == 1
             stream.cancel()
 
 

@@ -134,11 +134,11 @@ async def serve(setup: Setup) -> None:
 async def test_of_one_clients_streams_the_oldest_ends(setup: Setup) -> None:
     calls = [asyncio.create_task(serve(setup)) for _ in range(MAX_STREAMS_OF_CLIENT)]
     await asyncio.sleep(0)
-    assert len(setup.clients.streams) == MAX_STREAMS_OF_CLIENT
+    assert setup.clients.stream_count == MAX_STREAMS_OF_CLIENT
     newest = setup.stream()
     await asyncio.gather(calls[0], return_exceptions=True)
     assert [call.done() for call in calls] == [True] + [False] * (MAX_STREAMS_OF_CLIENT - 1)
-    assert len(setup.clients.streams) == MAX_STREAMS_OF_CLIENT and setup.clients.stream_of("c") is newest
+    assert setup.clients.stream_count == MAX_STREAMS_OF_CLIENT and setup.clients.stream_of("c") is newest
     assert setup.clients.is_connected("c") and setup.gone == []
     for call in calls:
         call.cancel()

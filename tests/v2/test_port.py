@@ -92,7 +92,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
             await stream.write(settings())
             assert (await stream.read()).status.code == d.OK
         there[0][0].cancel()
-        await until(lambda: len(node.clients.streams) == 1, "the end of a stream")
+        await until(lambda: node.clients.stream_count == 1, "the end of a stream")
         again, answer = await opened(client, "c")
         assert answer.status.code == d.OK
         for stream in (there[1][0], again):
