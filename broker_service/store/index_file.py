@@ -199,6 +199,9 @@ class IndexFile:
             return "its entries do not chain"
         if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
             return "its entries are not those of its header"
+        # Zeros, which a power loss has left, chain like an entry of log offset 0, whose hash is hardly ever 0.
+        if not entries["hash"][: np.searchsorted(offsets, 1)].all():
+            return "an entry of log offset 0 is missing"
         first = int(np.searchsorted(offsets, sure_until))
         self._files.pwrite(self._handle, entries[first:].tobytes(), self._entry_at(first + 1))
         self._files.pwrite(self._handle, head.pack(), 0)
