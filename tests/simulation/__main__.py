@@ -1,12 +1,17 @@
 """`python -m tests.simulation SEED [STEPS]`: the run of that seed again, and the fewest decisions that show it.
 
-`python -m tests.simulation FIRST-LAST [STEPS]` runs many seeds.
+`python -m tests.simulation FIRST-LAST [STEPS]` runs the seeds from FIRST to LAST - 1.
+
+`python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py` instead: `deliveries`,
+`late-messages`, both also with `-on-bad-disks` and `-on-full-disks`.  It says of each mode what there was, and of each
+broken promise the last steps.
 """
 
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 
+from tests.simulation.plays import PLAYS, played
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.shrinking import shrunk, what_breaks
 from tests.simulation.world import World, plan
@@ -15,6 +20,8 @@ STEPS = 150
 
 
 def main(arguments: list[str]) -> int:
+    if arguments[0] in PLAYS:
+        return play(arguments[0], arguments[1])
     first, _, last = arguments[0].partition("-")
     steps = int(arguments[1]) if len(arguments) > 1 else STEPS
     if not last:
@@ -36,6 +43,24 @@ def main(arguments: list[str]) -> int:
     took = time.perf_counter() - began
     print(f"{said(counts)}; {said(faults)}")
     print(f"{took:.1f} s; {len(broken)} seeds broke a promise: {broken}")
+    return 1 if broken else 0
+
+
+def play(name: str, seeds: str) -> int:
+    first, _, last = seeds.partition("-")
+    began, broken = time.perf_counter(), []
+    counts, of_mode = defaultdict[str, Counter[str]](Counter), Counter[str]()
+    for seed in range(int(first), int(last or int(first) + 1)):
+        world = World(seed)
+        of_mode[world.mode] += 1
+        try:
+            counts[world.mode] += played(name, world)
+        except PromiseBroken as error:
+            broken.append(seed)
+            print(error, flush=True)
+    for mode, number in sorted(of_mode.items()):
+        print(f"{mode}, {number} seeds: {said(counts[mode])}")
+    print(f"{name}: {time.perf_counter() - began:.1f} s; {len(broken)} seeds broke a promise: {broken}")
     return 1 if broken else 0
 
 

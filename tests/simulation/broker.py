@@ -20,7 +20,7 @@ from broker_service.node import BrokerNode
 from tests.simulation.disk import READS, Damage, Disk
 from tests.simulation.network import Network, Wire
 from tests.simulation.virtual_loop import Process, VirtualLoop
-from tests.support.memory_files import PAGE, MemoryPath, PowerCut
+from tests.support.memory_files import PAGE, SECTOR, MemoryPath, PowerCut
 
 LOG_FILE = 4096
 PORT = 10911
@@ -220,6 +220,13 @@ class Broker:
         start = int(damage.path.name)
         return start + damage.begin, start + damage.end
 
+    def has_not_read(self, begin: int, end: int) -> bool:
+        """Whether a read of these bytes of its log has ever failed."""
+        sectors = {
+            (self._log_file(offset), offset % LOG_FILE // SECTOR) for offset in (*range(begin, end, SECTOR), end - 1)
+        }
+        return not sectors.isdisjoint(self.disk.unread_sectors)
+
     def fill(self, pages_left: int = 0) -> None:
         """Another program takes all the room except for a few pages."""
         self.disk.make_room(pages_left * PAGE)
@@ -296,10 +303,13 @@ class Broker:
         while begin < end:
             start = begin - begin % LOG_FILE
             stop = min(end, start + LOG_FILE)
-            content = content_of(self.root / "commitlog" / f"{start:020d}", durable=durable)
+            content = content_of(self._log_file(start), durable=durable)
             pieces.append(content[begin - start : stop - start].ljust(stop - begin, b"\0"))
             begin = stop
         return b"".join(pieces)
+
+    def _log_file(self, offset: int) -> Path:
+        return self.root / "commitlog" / f"{offset - offset % LOG_FILE:020d}"
 
     def __str__(self) -> str:
         if not self.is_up:

@@ -20,8 +20,11 @@ from rocketsim_proto import (
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
+from broker_service.consumption.model import FINAL, HandleStatus
 from broker_service.consumption.retries import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
+from broker_service.errors import RocketSimError
 from tests.simulation import deaths
+from tests.simulation.history import NEVER, Change, History, Position
 from tests.simulation.promises import PromiseBroken
 from tests.support.brokers import message
 
@@ -50,6 +53,7 @@ class Place(NamedTuple):
     message_group: str
     queue_id: int
     queue_offset: int
+    ends_at: Position
 
 
 @dataclass(eq=False)
@@ -67,18 +71,28 @@ class Delivery:
     is_given_up: bool = False  # its client has asked for an earlier end, or for an ack
 
 
+@dataclass(eq=False)
+class Settlement:
+    """An ack, or a move to the dead letters."""
+
+    change: Change
+    is_forward: bool
+
+
 class Deliveries:
-    """Of a SYNC_MASTER with SYNC_FLUSH, whose final answers nothing takes back that is done here."""
+    """With SYNC_MASTER and SYNC_FLUSH nothing that is done here takes back a final answer.  In other modes a master may
+    lack the end of what another one had, or it had itself before its power went; what is in its log stands."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self._loses_nothing = deaths.loses_nothing(world)
         self._stored: set[bytes] = set()  # with OK
         self._places: dict[bytes, Place] = {}  # of what was stored or delivered
         self._given: dict[tuple[str, bytes], list[Delivery]] = defaultdict(list)  # by group and body
         self._kept: list[Delivery] = []  # to be acknowledged, changed or forgotten later
-        self._acks: Counter[tuple[str, bytes]] = Counter()  # that were asked for, without those that are not valid
-        self._settled: dict[tuple[str, bytes], float] = {}  # since when an ack is final
-        self._dead: Counter[bytes] = Counter()  # dead letters, in the end
+        self._settlements: dict[tuple[str, bytes], list[Settlement]] = defaultdict(list)
+        self._forwards: set[tuple[str, bytes]] = set()  # that were asked for
+        self._dead: Counter[tuple[str, bytes]] = Counter()  # dead letters, in the end
         self._broken: PromiseBroken | None = None
 
     # --- clients --------------------------------------------------------------------------------------------------
@@ -100,7 +114,8 @@ class Deliveries:
 
     def act(self, broker: "Broker", chance: random.Random) -> None:
         self.raise_what_is_broken()
-        act = chance.choice((self._send, self._send, self._pop, self._pop, self._pop, self._ack, self._change))
+        pops, sends = (self._pop, self._pop, self._pop), (self._send, self._send)
+        act = chance.choice((*sends, *pops, self._ack, self._ack, self._change, self._forward))
         act(broker, chance)
 
     def _spawn(self, broker: "Broker", stub: Any, work: Any) -> None:
@@ -118,13 +133,16 @@ class Deliveries:
             topic=TOPIC, records=records, count=len(bodies), crc32=zlib.crc32(records), broker_name="broker-a"
         )
 
+        began = Position.now(broker)
+
         async def work(stub: Any) -> None:
             response = await stub.Send(request, timeout=5.0)
             if response.status == OK:
                 (at,) = response.queues
+                ends_at = began._replace(log_offset=response.runs[-1].commit_log_offset + len(records))
                 for number, body in enumerate(bodies):
                     self._stored.add(body)
-                    self._places[body] = Place(key, at.queue_id, at.first_queue_offset + number)
+                    self._places[body] = Place(key, at.queue_id, at.first_queue_offset + number, ends_at)
 
         self._spawn(broker, broker_pb2_grpc.BrokerStub, work)
 
@@ -142,7 +160,7 @@ class Deliveries:
             invisible_ms=invisible_ms,
             poll_ms=poll_ms,
         )
-        began, term = self._world.loop.now, self._term(broker)
+        began, term, history = self._world.loop.now, self._term(broker), History.of(broker)
 
         async def work(stub: Any) -> None:
             response = await stub.Pop(request, timeout=5.0)
@@ -150,7 +168,8 @@ class Deliveries:
             records = list(_records(response.records))
             for one in records:
                 if one.topic == TOPIC:  # no copy for a retry
-                    self._places[one.body] = Place(one.properties["__SHARDINGKEY"], one.queue_id, one.queue_offset)
+                    key, ends_at = one.properties["__SHARDINGKEY"], history.position(one.commit_log_offset + 1)
+                    self._places[one.body] = Place(key, one.queue_id, one.queue_offset, ends_at)
             given = [
                 Delivery(
                     group=group,
@@ -165,7 +184,7 @@ class Deliveries:
                 for one, told in zip(records, response.deliveries, strict=True)
             ]
             try:
-                self._check(group, given)
+                self._check(group, given, history)
             except PromiseBroken as broken:
                 self._broken = self._broken or broken
 
@@ -179,19 +198,47 @@ class Deliveries:
         request = consumption_pb2.AckRequest(
             consumer_group=delivery.group, topic=TOPIC, broker_name="broker-a", receipt_handles=[delivery.handle]
         )
-        key = delivery.group, delivery.body
-        self._acks[key] += 1
-        delivery.is_given_up = True
-        is_safe = deaths.has_slave_in_sync(broker)
+        answered = self._settle(broker, delivery, is_forward=False)
 
         async def work(stub: Any) -> None:
             response = await stub.Ack(request, timeout=5.0)
-            if response.valid == [False]:
-                self._acks[key] -= 1
-            elif not response.again and is_safe and deaths.has_slave_in_sync(broker):
-                self._settled.setdefault(key, self._world.loop.now)
+            answered(is_valid=response.valid != [False], is_final=not response.again)
 
         self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
+
+    def _forward(self, broker: "Broker", chance: random.Random) -> None:
+        """As RocketMQ 5's clients do it, whose port is not simulated: so the call is made in the broker."""
+        for delivery in self._some(chance):
+            answered = self._settle(broker, delivery, is_forward=True)
+            self._forwards.add((delivery.group, delivery.body))
+
+            async def work(delivery: Delivery = delivery, answered: Any = answered) -> None:
+                consumption = broker.live.consumption
+                try:
+                    settled = await consumption.forward_to_dlq(delivery.group, TOPIC, delivery.handle)
+                except (RocketSimError, OSError):
+                    return
+                answered(is_valid=settled.status is HandleStatus.OK, is_final=settled.stored in FINAL)
+
+            assert broker.process is not None
+            broker.process.spawn(work())
+
+    def _settle(self, broker: "Broker", delivery: Delivery, *, is_forward: bool) -> Any:
+        """To be called when a client asks for it; it returns what is to be called with the answer."""
+        settlement = Settlement(Change.asked(broker), is_forward)
+        settlements = self._settlements[delivery.group, delivery.body]
+        settlements.append(settlement)
+        delivery.is_given_up = True
+        is_safe = self._loses_nothing and deaths.has_slave_in_sync(broker)
+
+        def answered(*, is_valid: bool, is_final: bool) -> None:
+            if not is_valid:
+                settlements.remove(settlement)
+            else:
+                is_safe_now = is_safe and is_final and deaths.has_slave_in_sync(broker)
+                settlement.change.answered(self._world, broker, is_safe=is_safe_now)
+
+        return answered
 
     def _change(self, broker: "Broker", chance: random.Random) -> None:
         for delivery in self._some(chance):
@@ -225,63 +272,94 @@ class Deliveries:
         if self._broken is not None:
             raise self._broken
 
-    def _check(self, group: str, given: list[Delivery]) -> None:
+    def _check(self, group: str, given: list[Delivery], history: History) -> None:
         together = {one.body for one in given}
         for one in given:
             key = group, one.body
-            if self._is_settled(key, one.began):
-                if not self._waited_behind_another(key):
-                    self._break(f"{one.body!r} is delivered to group {group} again, and was acknowledged")
-                del self._settled[key]  # it needs another ack
+            if (settled_at := self._settled_at(key, history)) < one.began:
+                if not self._waited_behind_another(key, settled_at, history):
+                    self._break(f"{one.body!r} is delivered to group {group} again, and was settled", one.body)
+                self._settlements.pop(key)  # it needs another one
             if group == MORTAL and one.attempt > MORTAL_ATTEMPTS:
-                self._break(f"{one.body!r} is delivered to group {group} for the {one.attempt}th time")
+                self._break(f"{one.body!r} is delivered to group {group} for the {one.attempt}th time", one.body)
             for other in self._given[key]:
                 if _overlap(one, other):
-                    self._break(f"{one.body!r} is with two consumers of group {group} at once: {other} and {one}")
-            if group == IN_ORDER and (earlier := self._earlier(one.body) - together):
-                self._break(f"{one.body!r} is delivered in order, and nobody has acknowledged {sorted(earlier)[:3]}")
+                    self._break(
+                        f"{one.body!r} is with two consumers of group {group} at once: {other} and {one}", one.body
+                    )
+            if group == IN_ORDER and (earlier := self._earlier(one.body, history) - together):
+                self._break(
+                    f"{one.body!r} is delivered in order, and nobody has acknowledged {sorted(earlier)[:3]}", one.body
+                )
             self._given[key].append(one)
         if group == IN_ORDER:
             self._is_sorted(given)
         self._kept += given
 
-    def _break(self, what: str) -> None:
-        if not any(self._world.promoted.values()):  # by force, to heal
+    def _break(self, what: str, body: bytes) -> None:
+        if not any(self._world.promoted.values()) and not self._may_lack_a_copy(body):  # by force, to heal
             raise PromiseBroken(what)
 
-    def _is_settled(self, key: tuple[str, bytes], at: float) -> bool:
-        return key in self._settled and self._settled[key] < at
+    def _may_lack_a_copy(self, body: bytes) -> bool:
+        """Whether the record that moved it could not be read at some time: then it is where it was, too."""
+        unread = [broker for broker in self._world.brokers if broker.disk.unread_sectors]
+        return any(
+            broker.has_not_read(one.commit_log_offset, one.commit_log_offset + len(record.encode(one)))
+            for whole in (self._world.serving() if unread else ())
+            for one in self._world.promises.records(whole)
+            if one.body == body and one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            for broker in unread
+        )
 
-    def _waited_behind_another(self, key: tuple[str, bytes]) -> bool:
-        """In order, what is acknowledged comes again if a message before it is not at that time, as in RocketMQ."""
+    def _settled_at(self, key: tuple[str, bytes], history: History) -> float:
+        """Since when it is settled for good for a master with that history."""
+        return min(
+            (one.change.answered_at for one in self._settlements.get(key, ()) if one.change.is_in(history)),
+            default=NEVER,
+        )
+
+    def _may_be_settled(self, key: tuple[str, bytes], history: History) -> bool:
+        return any(one.change.may_be_in(history) for one in self._settlements.get(key, ()))
+
+    def _waited_behind_another(self, key: tuple[str, bytes], settled_at: float, history: History) -> bool:
+        """In order, what is settled comes again if a message before it is not at that time, as in RocketMQ."""
         group, body = key
-        earlier = self._before(body) if group == IN_ORDER else ()
-        return not all(self._is_settled((group, other), self._settled[key]) for other in earlier)
+        earlier = self._before(body, history) if group == IN_ORDER else ()
+        return not all(self._settled_at((group, other), history) < settled_at for other in earlier)
 
-    def _earlier(self, body: bytes) -> set[bytes]:
+    def _earlier(self, body: bytes, history: History) -> set[bytes]:
         """What was stored before it, and no client has asked to end."""
-        return {other for other in self._before(body) if other in self._stored and not self._acks[IN_ORDER, other]}
+        return {
+            other
+            for other in self._before(body, history)
+            if other in self._stored and not self._may_be_settled((IN_ORDER, other), history)
+        }
 
-    def _before(self, body: bytes) -> Iterator[bytes]:
+    def _before(self, body: bytes, history: History) -> Iterator[bytes]:
         """What is before it in its queue and message group."""
         if (place := self._places.get(body)) is not None:
             for other, at in self._places.items():
-                if at[:2] == place[:2] and at.queue_offset < place.queue_offset:
+                is_before = at[:2] == place[:2] and at.queue_offset < place.queue_offset
+                if is_before and (self._loses_nothing or history.has(at.ends_at)):
                     yield other
 
     def _is_sorted(self, given: list[Delivery]) -> None:
         last: dict[tuple[str, int], int] = {}
         for one in given:
-            key, queue, offset = self._places[one.body]
+            key, queue, offset, _ = self._places[one.body]
             if offset <= last.get((key, queue), -1):
-                self._break(f"{one.body!r} comes behind a later one of its message group")
+                self._break(f"{one.body!r} comes behind a later one of its message group", one.body)
             last[key, queue] = offset
 
-    def left(self, group: str) -> set[bytes]:
-        """What was stored and nobody has acknowledged; an ack without an answer may have done it."""
-        return {body for body in self._stored if not self._acks[group, body] > 0} - (
-            self._dead.keys() if group == MORTAL else set()
-        )
+    def left(self, group: str, broker: "Broker") -> set[bytes]:
+        """What is in the log and not settled; what was asked for without an answer may have done it."""
+        history = History.of(broker)
+        sent = {one.body for one in self._world.promises.records(broker) if one.topic == TOPIC}
+        if self._loses_nothing:
+            sent |= self._stored
+        return {
+            body for body in sent if not self._may_be_settled((group, body), history) and not self._dead[group, body]
+        }
 
     def drain(self, broker: "Broker") -> None:
         """Consumers that acknowledge all that they are given, until there is nothing any more."""
@@ -297,28 +375,43 @@ class Deliveries:
             self._world.pass_time(0.5)
             self._look_at_copies(broker)
             is_empty = sum(map(len, self._given.values())) == given
-            if is_empty and not any(self.left(group) for group in GROUPS):
+            if is_empty and not any(self.left(group, broker) for group in GROUPS):
                 return
         if not any(self._world.promoted.values()):
-            left = {group: sorted(self.left(group))[:5] for group in GROUPS}
+            left = {group: sorted(self.left(group, broker))[:5] for group in GROUPS}
             raise PromiseBroken(f"never delivered, or never acknowledged: {left}")
 
     def _look_at_copies(self, broker: "Broker") -> None:
         """Each is the settlement of one delivery, and no other one has settled that."""
         records = self._world.promises.records(broker)
         copies = [one for one in records if one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
-        self._dead = Counter(one.body for one in copies if one.topic == dlq_topic(MORTAL))
+        names = {dlq_topic(group): group for group in GROUPS}
+        self._dead = Counter((names[one.topic], one.body) for one in copies if one.topic in names)
+        bodies = {one.properties[PROPERTY_SOURCE]: one.body for one in copies}
         for source, count in Counter(one.properties[PROPERTY_SOURCE] for one in copies).items():
             if count > 1:
-                self._break(f"delivery {source} was moved {count} times")
-        for body, count in self._dead.items():
-            if count > 1 or (MORTAL, body) in self._settled:
-                self._break(f"{body!r} is {count} dead letters of group {MORTAL}, acknowledged or not")
+                self._break(f"delivery {source} was moved {count} times", bodies[source])
+        history = History.of(broker)
+        for (group, body), count in self._dead.items():
+            settlements = self._settlements.get((group, body), ())
+            is_acknowledged = any(not one.is_forward and one.change.is_in(history) for one in settlements)
+            is_right = group == MORTAL or (group, body) in self._forwards
+            if group != IN_ORDER:  # there it may come again: `_waited_behind_another`
+                is_right = is_right and count == 1 and not is_acknowledged
+            if not is_right:
+                self._break(f"{body!r} is {count} dead letters of group {group}: {settlements}", body)
+        for (group, body), settlements in self._settlements.items():
+            if any(one.is_forward and one.change.is_in(history) for one in settlements) and not self._dead[group, body]:
+                self._break(f"{body!r} was moved to the dead letters of group {group}, and is not there", body)
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """How many messages were stored, and how many acknowledged for good."""
-        return len(self._stored), len(self._settled)
+    def counts(self) -> dict[str, int]:
+        settled = [one for some in self._settlements.values() for one in some if one.change.ends_at is not None]
+        return {
+            "stored": len(self._stored),
+            "acknowledged": sum(not one.is_forward for one in settled),
+            "dead letters": sum(self._dead.values()),
+        }
 
 
 def _overlap(one: Delivery, other: Delivery) -> bool:
@@ -339,13 +432,17 @@ def _records(data: bytes) -> Iterator[Record]:
         at = record.locate(data, at).end
 
 
-def play(world: "World", *, disks: bool = False) -> Deliveries:
+def play(world: "World", *, bad_disks: bool = False, full_disks: bool = False) -> Deliveries:
     deliveries = Deliveries(world)
     deliveries.make_groups(world.brokers[0])
     world.pass_time(10.0)  # every broker has them
-    deliveries.drain(deaths.play(world, deliveries.act, disks=disks))
+    deliveries.drain(deaths.play(world, deliveries.act, bad_disks=bad_disks, full_disks=full_disks))
     return deliveries
 
 
 def play_on_bad_disks(world: "World") -> Deliveries:
-    return play(world, disks=True)
+    return play(world, bad_disks=True)
+
+
+def play_on_full_disks(world: "World") -> Deliveries:
+    return play(world, full_disks=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.simulation.threads import running_thread
-from tests.support.memory_files import MemoryFiles, PowerCut
+from tests.support.memory_files import SECTOR, MemoryFiles, PowerCut
 
 # What a call is done to, for counting the different places where a broker has died.
 _KINDS = ("commitlog", "consumequeue", "index", "config", "diverged", "rocketsim")
@@ -52,6 +52,7 @@ class Disk(MemoryFiles):
         self.before = self._before
         self.died_in: tuple[str, str] | None = None
         self.damages: list[Damage] = []
+        self.unread_sectors: set[tuple[Path, int]] = set()  # that a read ever failed at
         self.watch: Callable[[str, Path], None] | None = None  # called before every call
         self.removed: Callable[[Path], None] | None = None  # called after a file is removed
 
@@ -66,6 +67,15 @@ class Disk(MemoryFiles):
         super().remove(path)
         if self.removed is not None:
             self.removed(path)
+
+    def pread(self, handle: int, size: int, offset: int) -> bytes:
+        try:
+            return super().pread(handle, size, offset)
+        except OSError:
+            path, inode = self._handles[handle]
+            sectors = set(range(offset // SECTOR, -(-(offset + size) // SECTOR)))
+            self.unread_sectors.update((path, sector) for sector in sectors & inode.bad or sectors)
+            raise
 
     def _before(self, call: str, path: Path) -> None:
         thread = running_thread()
@@ -91,6 +101,7 @@ class Disk(MemoryFiles):
         mine = {"before": disk.before, "died_in": None, "watch": self.watch, "removed": self.removed}
         disk.__dict__.update(reborn.__dict__, **mine)
         disk.faults, disk.damages, disk.failed, disk.unread = self.faults, self.damages, self.failed, self.unread
+        disk.unread_sectors = self.unread_sectors
         self._names, self._durable_names, self._pending, self._handles = {}, {}, [], {}  # this object is not used again
         return disk
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2, broker_pb2_grpc, transactions_pb2, transactions_pb2_grpc
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import TIMER_TOPIC
 
 from tests.simulation import deaths
+from tests.simulation.history import Change, History
 from tests.simulation.promises import PromiseBroken
 from tests.support.brokers import message
 
@@ -24,15 +26,17 @@ COMMIT, ROLLBACK = transactions_pb2.EndRequest.COMMIT, transactions_pb2.EndReque
 
 
 class LateMessages:
-    """Of a SYNC_MASTER with SYNC_FLUSH, whose OKs nothing takes back that is done here."""
+    """With SYNC_MASTER and SYNC_FLUSH nothing that is done here takes back an OK.  In other modes a master may lack the
+    end of what another one had, or it had itself before its power went; what is in its log stands."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
+        self._loses_nothing = deaths.loses_nothing(world)
         self._deliver_ms: dict[bytes, int] = {}  # of all that were sent
         self._stored: set[bytes] = set()  # of these, those that are OK
         self._prepared: list[bytes] = []  # OK, and nobody has begun to end them
         self._ends: dict[bytes, int] = {}  # what was asked for
-        self._ended: set[bytes] = set()  # with OK
+        self._ended: dict[bytes, Change] = {}  # with OK
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -78,52 +82,60 @@ class LateMessages:
             return
         body = self._prepared.pop(chance.randrange(len(self._prepared)))
         resolution = self._ends[body] = chance.choice((COMMIT, COMMIT, ROLLBACK))
-        is_safe = deaths.has_slave_in_sync(broker)
+        is_safe, change = self._loses_nothing and deaths.has_slave_in_sync(broker), Change.asked(broker)
         request = transactions_pb2.EndRequest(
             topic=TRADES, broker_name="broker-a", transaction_id=body.decode(), resolution=resolution
         )
 
         async def work(stub: Any) -> None:
             answer = await stub.End(request, timeout=5.0)
-            if not answer.again and is_safe and deaths.has_slave_in_sync(broker):
-                self._ended.add(body)
+            is_safe_now = is_safe and not answer.again and deaths.has_slave_in_sync(broker)
+            change.answered(self._world, broker, is_safe=is_safe_now)
+            self._ended[body] = change
 
         self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
 
     # --- promises -------------------------------------------------------------------------------------------------
 
-    def missing(self, records: Iterable[Record]) -> set[bytes]:
+    def missing(self, master: "Broker", records: Iterable[Record]) -> set[bytes]:
         """What has to be delivered and is not."""
-        committed = {body for body in self._ended if self._ends[body] == COMMIT}
-        return (self._stored | committed) - {one.body for one in records if one.topic in (TIMES, TRADES)}
+        records, history = list(records), History.of(master)
+        waiting = {one.body for one in records if one.topic == TIMER_TOPIC}
+        if self._loses_nothing:
+            waiting |= self._stored
+        committed = {body for body, end in self._ended.items() if end.is_in(history) and self._ends[body] == COMMIT}
+        return (waiting | committed) - {one.body for one in records if one.topic in (TIMES, TRADES)}
 
-    def check(self, records: Iterable[Record]) -> None:
+    def check(self, master: "Broker", records: Iterable[Record]) -> None:
+        records, history = list(records), History.of(master)
         delivered = [one for one in records if one.topic in (TIMES, TRADES)]
-        if (lost := self.missing(delivered)) and not any(self._world.promoted.values()):  # by force, to heal
+        if (lost := self.missing(master, records)) and not any(self._world.promoted.values()):  # by force, to heal
             raise PromiseBroken(f"not delivered: {sorted(lost)[:5]}")
         if twice := [body for body, count in Counter(one.body for one in delivered).items() if count > 1]:
             raise PromiseBroken(f"delivered twice: {twice[:5]}")
+        dropped = {body for body, end in self._ended.items() if end.is_in(history) and self._ends[body] == ROLLBACK}
         for one in delivered:
-            if one.topic == TRADES and (
-                one.body not in self._ends or (one.body in self._ended and self._ends[one.body] == ROLLBACK)
-            ):
+            if one.topic == TRADES and (one.body not in self._ends or one.body in dropped):
                 raise PromiseBroken(f"{one.body!r} is delivered, and was never committed")
             if one.topic == TIMES and one.store_timestamp < self._deliver_ms[one.body]:
                 raise PromiseBroken(f"{one.body!r} is delivered before its time")
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """How many timers were stored, and transactions ended."""
-        return len(self._stored), len(self._ended)
+    def counts(self) -> dict[str, int]:
+        return {"stored": len(self._stored), "transactions ended": len(self._ended)}
 
 
-def play(world: "World", *, disks: bool = False) -> LateMessages:
+def play(world: "World", *, bad_disks: bool = False, full_disks: bool = False) -> LateMessages:
     late = LateMessages(world)
-    master = deaths.play(world, late.act, disks=disks)
-    world.loop.run_until(lambda: not late.missing(world.promises.records(master)), 20.0, 1.0)
-    late.check(world.promises.records(master))
+    master = deaths.play(world, late.act, bad_disks=bad_disks, full_disks=full_disks)
+    world.loop.run_until(lambda: not late.missing(master, world.promises.records(master)), 20.0, 1.0)
+    late.check(master, world.promises.records(master))
     return late
 
 
 def play_on_bad_disks(world: "World") -> LateMessages:
-    return play(world, disks=True)
+    return play(world, bad_disks=True)
+
+
+def play_on_full_disks(world: "World") -> LateMessages:
+    return play(world, full_disks=True)

@@ -10,21 +10,33 @@ from broker_service.consumption.consumption import Consumption
 from broker_service.consumption.state import State
 from broker_service.consumption.state_log import StateLog
 from broker_service.model import PutStatus
-from tests.simulation import deaths, deliveries
+from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
 
 SYNC_MASTER_SYNC_FLUSH = 8, 24, 184
+OTHER_MODES = 1, 2, 3
 
 
-def test_what_is_acknowledged_never_comes_again_and_what_is_not_comes_again_to_one_consumer_and_in_order():
-    stored, acknowledged, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, deliveries.play)
-    assert min(stored, died) > 20
-    assert acknowledged > stored
+def test_what_is_settled_never_comes_again_and_what_is_not_comes_again_to_one_consumer_and_in_order():
+    counts = plays.totals("deliveries", SYNC_MASTER_SYNC_FLUSH)
+    assert min(counts["stored"], counts["dead letters"], counts["deaths"]) > 20
+    assert counts["acknowledged"] > counts["stored"]
+
+
+def test_so_it_is_in_other_modes_of_what_the_master_has():
+    counts = plays.totals("deliveries", OTHER_MODES)
+    assert min(counts["stored"], counts["acknowledged"], counts["dead letters"], counts["deaths"]) > 20
 
 
 def test_so_it_is_while_disks_fail():
-    stored, acknowledged, died = deaths.totals((28, 40), deliveries.play_on_bad_disks)
-    assert min(stored, acknowledged, died) > 20
+    counts = plays.totals("deliveries-on-bad-disks", (28, 40))
+    assert min(counts["stored"], counts["acknowledged"], counts["deaths"]) > 20
+
+
+def test_so_it_is_while_disks_are_full():
+    counts = plays.totals("deliveries-on-full-disks", (4,))
+    assert min(counts["stored"], counts["acknowledged"]) > 20
+    assert counts["full disk"]
 
 
 def confirm_acks_early(plant):
@@ -77,4 +89,4 @@ def deliver_dead_letters(plant):
 def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
     bug(monkeypatch.setattr)
     with pytest.raises(PromiseBroken):
-        deaths.totals(SYNC_MASTER_SYNC_FLUSH, deliveries.play)
+        plays.totals("deliveries", SYNC_MASTER_SYNC_FLUSH)

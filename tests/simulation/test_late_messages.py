@@ -8,23 +8,33 @@ from broker_service.consumption.timers import Timers
 from broker_service.consumption.transaction_changes import Resolution
 from broker_service.consumption.transactions import Transactions
 from broker_service.store.message_store import MessageStore
-from tests.simulation import deaths, late_messages
+from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
 
 SYNC_MASTER_SYNC_FLUSH = 8, 24, 56
 
 
 def test_each_comes_once_and_none_early_or_uncommitted():
-    stored, ended, died = deaths.totals(SYNC_MASTER_SYNC_FLUSH, late_messages.play)
-    assert min(stored, ended, died) > 20
+    counts = plays.totals("late-messages", SYNC_MASTER_SYNC_FLUSH)
+    assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 20
 
 
 A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND = 72
 
 
 def test_so_it_is_while_disks_fail():
-    stored, ended, died = deaths.totals((12, A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND), late_messages.play_on_bad_disks)
-    assert min(stored, ended, died) > 20
+    counts = plays.totals("late-messages-on-bad-disks", (12, A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND))
+    assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 20
+
+
+def test_so_it_is_in_other_modes_of_what_the_master_has():
+    counts = plays.totals("late-messages", (1, 2, 3))
+    assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 20
+
+
+def test_so_it_is_while_disks_are_full():
+    counts = plays.totals("late-messages-on-full-disks", (4,))
+    assert counts["stored"] and counts["transactions ended"] and counts["full disk"]
 
 
 def test_a_state_that_is_read_again_without_what_readers_do_not_see_breaks_a_promise(monkeypatch):
@@ -42,7 +52,7 @@ def test_a_state_that_is_read_again_without_what_readers_do_not_see_breaks_a_pro
 
     monkeypatch.setattr(StateLog, "reload", reload)
     with pytest.raises(PromiseBroken):
-        deaths.totals((A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND,), late_messages.play_on_bad_disks)
+        plays.totals("late-messages-on-bad-disks", (A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND,))
 
 
 def deliver_early(plant):
@@ -70,4 +80,4 @@ def commit_what_is_rolled_back(plant):
 def test_a_planted_bug_breaks_a_promise(bug, monkeypatch):
     bug(monkeypatch.setattr)
     with pytest.raises(PromiseBroken):
-        deaths.totals(SYNC_MASTER_SYNC_FLUSH, late_messages.play)
+        plays.totals("late-messages", SYNC_MASTER_SYNC_FLUSH)

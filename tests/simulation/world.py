@@ -121,8 +121,11 @@ class World:
     @property
     def mode(self) -> str:
         master = "SYNC_MASTER" if self.levels.sync_master else "ASYNC_MASTER"
-        flush = "SYNC_FLUSH" if self.levels.sync_flush else "ASYNC_FLUSH"
-        return f"{master} {flush} {len(self.brokers)} brokers {len(self.names)} name servers"
+        return f"{master} {'SYNC_FLUSH' if self.levels.sync_flush else 'ASYNC_FLUSH'}"
+
+    @property
+    def _size(self) -> str:
+        return f"{len(self.brokers)} brokers {len(self.names)} name servers"
 
     # --- a run ----------------------------------------------------------------------------------------------------
 
@@ -131,17 +134,23 @@ class World:
         with self._simulated():
             try:
                 self._run(decisions)
-            except PromiseBroken as broken:
-                raise PromiseBroken(self._told(str(broken))) from broken
             except Exception as fault:
-                raise PromiseBroken(self._told(f"{type(fault).__name__}: {fault}")) from fault
+                raise PromiseBroken(
+                    self._told(_what(fault), f"{self.seed}", "again, and as few steps as show it")
+                ) from fault
 
-    def play(self, script: "Callable[[World], None]") -> None:
-        """Plays a story instead of the seed's decisions, and checks everything at its end."""
+    def play(self, script: "Callable[[World], None]", again: str = "") -> None:
+        """Plays a story instead of the seed's decisions, and checks everything at its end.  `again`: how it is played
+        again, which the message of a PromiseBroken names then, with the last steps."""
         with self._simulated():
-            self._begin()
-            script(self)
-            self._check(full=True)
+            try:
+                self._begin()
+                script(self)
+                self._check(full=True)
+            except Exception as fault:
+                if not again:
+                    raise
+                raise PromiseBroken(self._told(_what(fault), again)) from fault
 
     def pass_time(self, seconds: float) -> None:
         """For a story: lets time pass, with the cheap checks."""
@@ -196,12 +205,12 @@ class World:
             sys.unraisablehook = hook
             logging.disable(level)
 
-    def _told(self, what: str) -> str:
+    def _told(self, what: str, arguments: str, again: str = "again") -> str:
         state = "\n  ".join(map(str, self.brokers))
         steps = "\n  ".join(self.history[-25:])
         return (
-            f"seed {self.seed}, {self.mode}: {what}\n  {state}\nlast steps:\n  {steps}\n"
-            f"again, and as few steps as show it: python -m tests.simulation {self.seed}"
+            f"seed {self.seed}, {self.mode} {self._size}: {what}\n  {state}\nlast steps:\n  {steps}\n"
+            f"{again}: python -m tests.simulation {arguments}"
         )
 
     def _check(self, *, full: bool) -> None:
@@ -841,6 +850,10 @@ class World:
     def _pick(self, chance: random.Random, wanted: Callable[[Broker], bool]) -> Broker | None:
         found = [broker for broker in self.brokers if wanted(broker)]
         return chance.choice(found) if found else None
+
+
+def _what(fault: Exception) -> str:
+    return str(fault) if isinstance(fault, PromiseBroken) else f"{type(fault).__name__}: {fault}"
 
 
 def _is_up(broker: Broker) -> bool:

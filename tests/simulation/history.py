@@ -1,0 +1,81 @@
+"""Whose log has what: in modes in which a master may lack the end of what another one had."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker_service.replication.epochs import Epoch
+
+if TYPE_CHECKING:
+    from tests.simulation.broker import Broker
+    from tests.simulation.world import World
+
+NEVER = math.inf
+
+
+class Position(NamedTuple):
+    """A place in the log of whoever was master in that epoch."""
+
+    epoch: int
+    epoch_id: int
+    log_offset: int
+
+    @classmethod
+    def now(cls, broker: "Broker") -> "Position":
+        """The end of a master's log."""
+        epoch = broker.live.epochs.epochs.epochs[-1]
+        return cls(epoch.epoch, epoch.id, broker.live.store.end_offset)
+
+
+class History(NamedTuple):
+    """The epochs of a master: all that it has before it became one.  The last one is its own, and goes on."""
+
+    epochs: tuple[Epoch, ...]
+
+    @classmethod
+    def of(cls, broker: "Broker") -> "History":
+        return cls(broker.live.epochs.epochs.epochs)
+
+    def position(self, log_offset: int) -> Position:
+        """The place behind the byte before that offset."""
+        epoch = [one for one in self.epochs if one.start_offset < log_offset or one is self.epochs[0]][-1]
+        return Position(epoch.epoch, epoch.id, log_offset)
+
+    def has(self, position: Position) -> bool:
+        """Whether it has all that was in the log there."""
+        of = [number for number, one in enumerate(self.epochs) if (one.epoch, one.id) == position[:2]]
+        following = self.epochs[of[0] + 1 :][:1] if of else ()
+        return bool(of) and all(one.start_offset >= position.log_offset for one in following)
+
+    def has_some_after(self, position: Position) -> bool:
+        """Whether it may have what was appended there next, in the same epoch."""
+        return self.has(position._replace(log_offset=position.log_offset + 1))
+
+
+@dataclass(eq=False)
+class Change:
+    """What a client has asked a master for, and was not refused.
+
+    `ends_at`: where the log ended when it was answered, so that the change lies before; None: without an answer.
+    `is_safe`: nothing that plays do takes it back.
+    """
+
+    begins_at: Position
+    ends_at: Position | None = None
+    answered_at: float = NEVER
+    is_safe: bool = False
+
+    @classmethod
+    def asked(cls, broker: "Broker") -> "Change":
+        return cls(Position.now(broker))
+
+    def answered(self, world: "World", broker: "Broker", *, is_safe: bool) -> None:
+        """Called where the answer comes; a broker that has died meanwhile does not say where the change lies."""
+        if broker.is_writable and History.of(broker).epochs[-1].id == self.begins_at.epoch_id:
+            self.ends_at, self.answered_at, self.is_safe = Position.now(broker), world.loop.now, is_safe
+
+    def may_be_in(self, history: History) -> bool:
+        return self.is_safe or history.has_some_after(self.begins_at)
+
+    def is_in(self, history: History) -> bool:
+        return self.is_safe or (self.ends_at is not None and history.has(self.ends_at))

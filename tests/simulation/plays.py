@@ -1,0 +1,40 @@
+"""Plays: runs of consumers and producers of one kind, by name.  The seed decides all else, the mode included."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tests.simulation import deliveries, late_messages
+from tests.simulation.world import World
+
+
+class Counted(Protocol):
+    """What is left of a play."""
+
+    @property
+    def counts(self) -> dict[str, int]: ...
+
+
+PLAYS: dict[str, Callable[[World], Counted]] = {
+    "deliveries": deliveries.play,
+    "deliveries-on-bad-disks": deliveries.play_on_bad_disks,
+    "deliveries-on-full-disks": deliveries.play_on_full_disks,
+    "late-messages": late_messages.play,
+    "late-messages-on-bad-disks": late_messages.play_on_bad_disks,
+    "late-messages-on-full-disks": late_messages.play_on_full_disks,
+}
+
+
+def played(name: str, world: World) -> Counter[str]:
+    """Plays it: what there was of it, brokers' deaths and faults included."""
+    counts = Counter[str]()
+    for broker in world.brokers:
+        broker.settings["disk_space_clean_forcibly_ratio"] = 100  # a full disk deletes no messages
+    world.play(lambda world: counts.update(PLAYS[name](world).counts), again=f"{name} {world.seed}")
+    counts["deaths"] = len(world.crash_points)
+    counts["failed disk calls"] = sum(broker.disk.failed.total() for broker in world.brokers)
+    return counts + world.faults
+
+
+def totals(name: str, seeds: Iterable[int]) -> Counter[str]:
+    return sum((played(name, World(seed)) for seed in seeds), Counter[str]())
