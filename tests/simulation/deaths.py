@@ -23,7 +23,20 @@ def play(world: World, act: Act, *, bad_disks: bool = False, full_disks: bool = 
     a while, for a world that deletes no messages then.
     """
     chance = random.Random(world.seed)
-    faults = [world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power]
+
+    def die_among_acts(chance: random.Random) -> str | None:
+        master = _master(world)
+        if master is None:
+            return None
+        for _ in range(4):
+            act(master, chance)
+        world.loop.run_for(chance.choice((0.001, 0.003, 0.005, 0.01)))
+        if not master.is_up:
+            return None
+        (master.kill if chance.random() < 0.5 else master.lose_power)()
+        return f"{master.name} dies among acts"
+
+    faults = [world.die_in_a_call, world.die_in_a_call, world.kill, world.lose_power, die_among_acts]
     promote = partial(world.promote, may_force=False)
     repairs = [world.start, world.start, world.start, promote, world.demote, world.tell_who_is_master]
     if full_disks:
@@ -33,16 +46,25 @@ def play(world: World, act: Act, *, bad_disks: bool = False, full_disks: bool = 
         faults += [world.fail_read, world.fail_write, world.fail_sync, world.lose_sector]
         repairs += [world.look_after_disk, world.look_after_disk, world.restore]
     for _ in range(STEPS):
-        master = next((broker for broker in world.brokers if broker.is_writable), None)
-        if master is not None:
+        if (master := _master(world)) is not None:
             for _ in range(chance.choice((1, 1, 1, 6))):
                 act(master, chance)
         world.pass_time(chance.choice((0.003, 0.03, 0.2, 1.0)))
-        what = faults if chance.random() < 0.2 else repairs if chance.random() < 0.5 else [lambda _: None]
-        if said := chance.choice(what)(chance):
+        said = None
+        if chance.random() < 0.2:
+            said = chance.choice(faults)(chance)
+        elif chance.random() < 0.5:
+            said = chance.choice(repairs)(chance)
+        if said is not None:
             world.history.append(f"{world.loop.now:.3f} {said}")
     world.heal()
-    return next(broker for broker in world.brokers if broker.is_writable)
+    left = _master(world)
+    assert left is not None
+    return left
+
+
+def _master(world: World) -> "Broker | None":
+    return next((broker for broker in world.brokers if broker.is_writable), None)
 
 
 def loses_nothing(world: World) -> bool:

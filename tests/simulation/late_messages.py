@@ -3,7 +3,7 @@ master's log in the end."""
 
 import random
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +34,9 @@ class LateMessages:
         self._loses_nothing = deaths.loses_nothing(world)
         self._deliver_ms: dict[bytes, int] = {}  # of all that were sent
         self._stored: set[bytes] = set()  # of these, those that are OK
-        self._prepared: list[bytes] = []  # OK, and nobody has begun to end them
+        self._prepared: list[bytes] = []  # OK, and to be ended
         self._ends: dict[bytes, int] = {}  # what was asked for
-        self._ended: dict[bytes, Change] = {}  # with OK
+        self._ended: dict[bytes, list[Change]] = defaultdict(list)  # with OK
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,9 @@ class LateMessages:
         if not self._prepared:
             return
         body = self._prepared.pop(chance.randrange(len(self._prepared)))
-        resolution = self._ends[body] = chance.choice((COMMIT, COMMIT, ROLLBACK))
+        resolution = self._ends.setdefault(body, chance.choice((COMMIT, COMMIT, ROLLBACK)))
+        if chance.random() < 0.3:
+            self._prepared.append(body)  # it is asked for again
         is_safe, change = self._loses_nothing and deaths.has_slave_in_sync(broker), Change.asked(broker)
         request = transactions_pb2.EndRequest(
             topic=TRADES, broker_name="broker-a", transaction_id=body.decode(), resolution=resolution
@@ -91,7 +93,7 @@ class LateMessages:
             answer = await stub.End(request, timeout=5.0)
             is_safe_now = is_safe and not answer.again and deaths.has_slave_in_sync(broker)
             change.answered(self._world, broker, is_safe=is_safe_now)
-            self._ended[body] = change
+            self._ended[body].append(change)
 
         self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
 
@@ -103,8 +105,16 @@ class LateMessages:
         waiting = {one.body for one in records if one.topic == TIMER_TOPIC}
         if self._loses_nothing:
             waiting |= self._stored
-        committed = {body for body, end in self._ended.items() if end.is_in(history) and self._ends[body] == COMMIT}
-        return (waiting | committed) - {one.body for one in records if one.topic in (TIMES, TRADES)}
+        return (waiting | self._ended_with(COMMIT, history)) - {
+            one.body for one in records if one.topic in (TIMES, TRADES)
+        }
+
+    def _ended_with(self, resolution: int, history: History) -> set[bytes]:
+        return {
+            body
+            for body, ends in self._ended.items()
+            if self._ends[body] == resolution and any(end.is_in(history) for end in ends)
+        }
 
     def check(self, master: "Broker", records: Iterable[Record]) -> None:
         records, history = list(records), History.of(master)
@@ -113,7 +123,7 @@ class LateMessages:
             raise PromiseBroken(f"not delivered: {sorted(lost)[:5]}")
         if twice := [body for body, count in Counter(one.body for one in delivered).items() if count > 1]:
             raise PromiseBroken(f"delivered twice: {twice[:5]}")
-        dropped = {body for body, end in self._ended.items() if end.is_in(history) and self._ends[body] == ROLLBACK}
+        dropped = self._ended_with(ROLLBACK, history)
         for one in delivered:
             if one.topic == TRADES and (one.body not in self._ends or one.body in dropped):
                 raise PromiseBroken(f"{one.body!r} is delivered, and was never committed")
