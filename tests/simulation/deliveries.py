@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from grpc.aio import AioRpcError
 from rocketsim_proto import (
     admin_pb2,
     admin_pb2_grpc,
@@ -24,6 +25,7 @@ from broker_service.consumption.model import FINAL, HandleStatus
 from broker_service.consumption.retries import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
 from broker_service.errors import RocketSimError
 from tests.simulation import deaths
+from tests.simulation.clients import REFUSALS
 from tests.simulation.history import NEVER, Change, History, Position
 from tests.simulation.promises import PromiseBroken
 from tests.support.brokers import message
@@ -201,7 +203,12 @@ class Deliveries:
         answered = self._settle(broker, delivery, is_forward=False)
 
         async def work(stub: Any) -> None:
-            response = await stub.Ack(request, timeout=5.0)
+            try:
+                response = await stub.Ack(request, timeout=5.0)
+            except AioRpcError as error:
+                if error.code() in REFUSALS and "in doubt" not in (error.details() or ""):
+                    answered(is_valid=False)
+                raise
             answered(is_valid=response.valid != [False], is_final=not response.again)
 
         self._spawn(broker, consumption_pb2_grpc.ConsumptionStub, work)
@@ -216,7 +223,9 @@ class Deliveries:
                 consumption = broker.live.consumption
                 try:
                     settled = await consumption.forward_to_dlq(delivery.group, TOPIC, delivery.handle)
-                except (RocketSimError, OSError):
+                except (RocketSimError, OSError) as error:
+                    if "in doubt" not in str(error):
+                        answered(is_valid=False)
                     return
                 answered(is_valid=settled.status is HandleStatus.OK, is_final=settled.stored in FINAL)
 
@@ -231,7 +240,7 @@ class Deliveries:
         delivery.is_given_up = True
         is_safe = self._loses_nothing and deaths.has_slave_in_sync(broker)
 
-        def answered(*, is_valid: bool, is_final: bool) -> None:
+        def answered(*, is_valid: bool, is_final: bool = False) -> None:
             if not is_valid:
                 settlements.remove(settlement)
             else:
