@@ -5,6 +5,8 @@ import random
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rocketsim_proto import broker_pb2, broker_pb2_grpc, transactions_pb2, transactions_pb2_grpc
@@ -149,3 +151,17 @@ def play_on_bad_disks(world: "World") -> LateMessages:
 
 def play_on_full_disks(world: "World") -> LateMessages:
     return play(world, full_disks=True)
+
+
+def play_with_deaths_while_copying(world: "World") -> LateMessages:
+    """Masters often die between COPYING and COPIED."""
+    chance = random.Random(world.seed + 1)
+
+    def may_die(broker: "Broker", call: str, _: Path) -> None:
+        is_copying = broker.is_writable and broker.live.consumption.state.timers.copying is not None
+        if call == "pwrite" and is_copying and "heal" not in world.history and chance.random() < 0.2:
+            broker.doom(1, powerless=chance.random() < 0.5)
+
+    for broker in world.brokers:
+        broker.disk.watch = partial(may_die, broker)
+    return play(world)

@@ -20,6 +20,7 @@ PLAYS: dict[str, Callable[[World], Counted]] = {
     "deliveries-on-bad-disks": deliveries.play_on_bad_disks,
     "deliveries-on-full-disks": deliveries.play_on_full_disks,
     "late-messages": late_messages.play,
+    "late-messages-half-copied": late_messages.play_with_deaths_while_copying,
     "late-messages-on-bad-disks": late_messages.play_on_bad_disks,
     "late-messages-on-full-disks": late_messages.play_on_full_disks,
 }

@@ -7,6 +7,7 @@ import pytest
 from broker_service.consumption import timers
 from broker_service.consumption.state import State
 from broker_service.consumption.state_log import StateLog
+from broker_service.consumption.timer_delivery import TimerDelivery
 from broker_service.consumption.timers import Timers
 from broker_service.consumption.transaction_changes import Ended, Resolution, Resolved
 from broker_service.consumption.transactions import Transactions
@@ -38,6 +39,18 @@ def test_so_it_is_in_other_modes_of_what_the_master_has():
 def test_so_it_is_while_disks_are_full():
     counts = plays.totals("late-messages-on-full-disks", (4,))
     assert counts["stored"] and counts["transactions ended"] and counts["full disk"]
+
+
+def test_so_it_is_where_masters_die_before_they_have_said_what_they_have_copied(monkeypatch):
+    """Whoever is master next finds the copies; one that does not makes them again."""
+    assert plays.totals("late-messages-half-copied", (2,))["stored"] > 10
+
+    async def forget_copies(self):
+        self.timers.copying = None
+
+    monkeypatch.setattr(TimerDelivery, "say_copies", forget_copies)
+    with pytest.raises(PromiseBroken, match="delivered twice"):
+        plays.totals("late-messages-half-copied", (2,))
 
 
 def test_a_state_that_is_read_again_without_what_readers_do_not_see_breaks_a_promise(monkeypatch):
