@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rocketmq_v2 import definition_pb2 as d
 
+from broker_service.broker import frame as frame_checks
 from broker_service.broker.put import Send
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
 from broker_service.model import Appended, PutStatus, QueueAppend
@@ -185,8 +186,10 @@ async def test_sends_of_a_client_share_puts_and_each_gets_its_offset(
 async def test_a_message_that_the_put_path_refuses_takes_no_other_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setitem(frame_checks._UNSUPPORTED, b"odd", "only the put path knows that")
+    monkeypatch.setattr(frame_checks, "_SPECIAL", frame_checks._SPECIAL | {b"odd"})
     async with counted(tmp_path, monkeypatch) as (node, client, counts):
-        bad = message(user={"__TIMER_SOURCE": "1"})
+        bad = message(user={"odd": "1"})
         answers = await asyncio.gather(*(client.send(one) for one in [*(message() for _ in range(30)), bad]))
         again = await asyncio.gather(*(client.send(one) for one in [bad, *(message() for _ in range(30))]))
         found = await stored(node, "T")
