@@ -50,7 +50,7 @@ _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
 _DELAY, _WAIT, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode(), PROPERTY_DELIVER_MS.encode()
-_SPECIAL = _UNSUPPORTED.keys() | {_DELAY, _WAIT, _DELIVER}
+_SPECIAL = frozenset(_UNSUPPORTED.keys() | {_DELAY, _WAIT, _DELIVER})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +94,8 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
             raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
         queue_ids = batch.queue_ids
         queues = queue_ids[0], queue_ids[-1]
-        names = batch.property_names()
-        if names.isdisjoint(_SPECIAL):
+        names = batch.properties_among(_SPECIAL)
+        if not names:
             return Frame(batch, queues)
         for name in _UNSUPPORTED.keys() & names:
             raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")

@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import chain
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -138,8 +139,8 @@ class Batch(ABC):
         """
 
     @abstractmethod
-    def property_names(self) -> frozenset[bytes]:
-        """The names of all properties that some record has."""
+    def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
+        """Those of these names that a property of some record has."""
 
     # --- what the broker adds -----------------------------------------------------------------------------------------
 
@@ -245,11 +246,11 @@ class _Few(Batch):
                 return number
         return None
 
-    def property_names(self) -> frozenset[bytes]:
-        names: set[bytes] = set()
-        for properties in self._properties:
-            names.update(_NAMES.findall(properties))
-        return frozenset(names)
+    def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
+        together = b"".join(self._properties)
+        if not any(name in together for name in names):  # hardly any batch has one
+            return frozenset()
+        return names.intersection(chain.from_iterable(map(_NAMES.findall, self._properties)))
 
     def _store_timestamp(self, parts: Parts) -> int:
         return int.from_bytes(self._data[parts.born_end : parts.born_end + 8], "big", signed=True)
@@ -361,8 +362,8 @@ class _Many(Batch):
                 return row
         return None
 
-    def property_names(self) -> frozenset[bytes]:
-        return self._records.property_names()
+    def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
+        return names & self._records.property_names()
 
     def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
         records = self._records
@@ -388,6 +389,8 @@ def _is_lost(properties: bytes) -> bool:
 
 def _tags(properties: bytes) -> str:
     """What `decode_properties` has for TAGS, without the other properties."""
+    if _TAGS not in properties:
+        return ""
     tags = b""
     for one in properties.split(_END):
         if one.startswith(_TAGS):

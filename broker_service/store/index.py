@@ -327,7 +327,6 @@ class Index:
 
         Files without entries of that time are passed over; it ends where all that follow are older than `begin_ms`.
         """
-        code = key_hash(topic, key)
         for file in reversed(self._index_files):
             head = file.header
             if head.next_entry == 1 or head.first_offset >= search.before:
@@ -336,7 +335,7 @@ class Index:
                 continue
             if head.last_timestamp + CLOCK_MARGIN_MS < begin_ms or search.budget <= 0:
                 return
-            yield from file.find(code, search)
+            yield from file.find(key_hash(topic, key), search)
 
     def take_unsynced(self) -> tuple[list[Path], int, int]:
         """The files that a thorough flush has to sync; the store time up to which full files are

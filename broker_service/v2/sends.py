@@ -60,13 +60,13 @@ class SendPath:
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
         """Messages of one topic, stored together or refused together; the answer has an entry for each."""
-        topic = self._checked(messages)
+        topic, types = self._checked(messages)
         ids = (topic.name, *(message.system_properties.message_id for message in messages))
         while (under_way := self._under_way.get(ids)) is not None:
             await asyncio.wait([under_way])
         decided = self._under_way[ids] = asyncio.get_running_loop().create_future()
         try:
-            again = await self._stored_before(topic.name, messages)
+            again = await self._stored_before(topic.name, messages, types)
             if again:
                 self._decide(ids, decided)
                 offsets = [stored.queue_offset for stored in again]
@@ -74,7 +74,7 @@ class SendPath:
                 put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
             else:
                 stored = partial(self._decide, ids, decided)
-                offsets, put_status = await self._put(topic, messages, peer, timeout_s, client_id, stored)
+                offsets, put_status = await self._put(topic, messages, types, peer, timeout_s, client_id, stored)
         finally:
             self._decide(ids, decided)
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
@@ -144,6 +144,7 @@ class SendPath:
         self,
         topic: TopicConfig,
         messages: Sequence[pb.Message],
+        types: Sequence[pb.MessageType],
         peer: tuple[str, bytes],
         timeout_s: float,
         client_id: str,
@@ -165,9 +166,8 @@ class SendPath:
             )
         except RecordError as error:
             raise MessageIllegal(f"the message cannot be stored: {error}") from error
-        message_type = message_rules.type_of(messages[0])
         half: Callable[[record.Record], record.Record] | None = None
-        if message_type == pb.TRANSACTION:
+        if types[0] == pb.TRANSACTION:
             await self._transactions.get_room(topic.name)
             recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
             half = partial(self._transactions.half_of, client_id=client_id, immunity_s=max(0, recovery.seconds))
@@ -188,11 +188,13 @@ class SendPath:
                 self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
             are_stored()
 
-        alone = any(message_rules.type_of(message) not in _JOINED for message in messages)
+        alone = any(one not in _JOINED for one in types)
         put_status = await self._accumulator.put(Part(send=send, queue_ids=queue_ids, stored=stored, alone=alone))
         return offsets, put_status
 
-    async def _stored_before(self, topic: str, messages: Sequence[pb.Message]) -> list[Stored]:
+    async def _stored_before(
+        self, topic: str, messages: Sequence[pb.Message], types: Sequence[pb.MessageType]
+    ) -> list[Stored]:
         """Where these messages are if all were stored within the last minute; else empty."""
         self._broker.check_writable()
         ids = [message.system_properties.message_id for message in messages]
@@ -203,7 +205,7 @@ class SendPath:
                 waits = message.system_properties.HasField("delivery_timestamp")
                 for where in (TIMER_TOPIC, topic) if waits else (topic,):
                     await self._look_up(topic, message.system_properties.message_id, where)
-        if message_rules.type_of(messages[0]) == pb.TRANSACTION:
+        if types[0] == pb.TRANSACTION:
             half = self._transactions.stored_half(TransactionId(topic, ids[0]))
             if half is not None:
                 return [Stored(half.queue_offset, self._broker.store.end_offset)]
@@ -228,7 +230,8 @@ class SendPath:
                 stored = Stored(found.queue_offset, offset + len(data))
                 self._recent.put(topic, message_id, stored, broker.clock())
 
-    def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
+    def _checked(self, messages: Sequence[pb.Message]) -> tuple[TopicConfig, list[pb.MessageType]]:
+        """Their topic, and the type of each."""
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
         if len(messages) > MAX_MESSAGES:
@@ -237,11 +240,12 @@ class SendPath:
         if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
         topic = self._topic(name)
-        now_ms = self._broker.now_ms()
+        now_ms, types = self._broker.now_ms(), []
         for message in messages:
             message_rules.check(message, self._broker.config.max_message_size, now_ms)
             message_type = message_rules.type_of(message)
             message_rules.check_type(message_type, topic.message_type)
+            types.append(message_type)
             if message_type == pb.TRANSACTION and len(messages) > 1:
                 raise Refused(pb.BAD_REQUEST, "a transaction has one message; send the others by themselves")
             if message_type == pb.TRANSACTION and message.system_properties.HasField("delivery_timestamp"):
@@ -250,7 +254,7 @@ class SendPath:
                 )
             if what := _NOT_YET.get(message_type):
                 raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
-        return topic
+        return topic, types
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._broker.topics.get(name)

@@ -284,6 +284,8 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 def tags_code(tags: str) -> int:
     """Java's String.hashCode, which is what a consume queue keeps of the tags; 0 without."""
+    if not tags:
+        return 0
     code = 0
     units = tags.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
