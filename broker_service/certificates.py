@@ -5,6 +5,8 @@ Every port of a process and every connection that it opens use the same ones.
 
 import logging
 import threading
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ class Certificates:
             self._stamps, self._pem = self.files.read(server=True)
         except PemError as error:
             raise ConfigError(str(error)) from error
+        self._tell_of_age()
 
     def newest(self) -> Pem:
         """As the files have it; as they had it before, while what they have cannot be used."""
@@ -41,7 +44,15 @@ class Certificates:
                 logger.error("TLS goes on with the certificate that was read before: %s", error)
             else:
                 logger.info("TLS uses the certificate that %s has now", self.files.cert)
+                self._tell_of_age()
             return self._pem
+
+    def _tell_of_age(self) -> None:
+        """It is used all the same: not all of RocketMQ 5's clients check it."""
+        expires_at_s = self._pem.expires_at_s
+        if expires_at_s is not None and expires_at_s < time.time():
+            at = datetime.fromtimestamp(expires_at_s, UTC)
+            logger.error("tlsCert=%s expired at %s: who checks it does not connect; renew it", self.files.cert, at)
 
     def server_credentials(self, *, client_auth: bool) -> grpc.ServerCredentials:
         """For one port; `client_auth`: only clients with a certificate of one of the CAs may connect."""

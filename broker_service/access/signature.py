@@ -36,6 +36,10 @@ def v2_caller(headers: Mapping[str, str], find_user: FindUser) -> User:
 
 def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user: FindUser) -> User:
     """Raises NotAuthenticated; a header that RocketMQ 5's clients have signed is refused, too."""
+    if not headers.get(AUTHORIZATION):
+        raise NotAuthenticated(
+            "username cannot be null: the call is not signed; give this client an access key and its secret key."
+        )
     claim = _claim(headers)
     if claim.scheme != SCHEME:
         raise NotAuthenticated(f"authentication header is incorrect: {SCHEME} is expected on this port.")

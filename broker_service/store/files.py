@@ -222,6 +222,14 @@ class Files:
     def rename(self, source: Path, target: Path) -> None:
         os.replace(source, target)
 
+    def make_private(self, path: Path) -> bool:
+        """Takes a file from everybody but its owner; False if it was the owner's alone."""
+        mode = path.stat().st_mode
+        if not mode & 0o077:
+            return False
+        path.chmod(mode & 0o700)
+        return True
+
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
 

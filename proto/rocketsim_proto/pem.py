@@ -6,10 +6,17 @@ Messages name them by the keys of brokers, which are Spark's options, too: `tlsC
 import re
 import ssl
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 READS = 3  # of files that are being replaced meanwhile
+
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+# The kinds of keys that gRPC serves and checks, as a certificate names them: RSA, P-256, P-384.
+_KINDS = tuple(bytes.fromhex(oid) for oid in ("06092a864886f70d010101", "06082a8648ce3d030107", "06052b81040022"))
+# Of the two times between which a certificate is valid, each with two or four digits for the year, the second one.
+_VALIDITY = re.compile(rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)")
 
 Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
 
@@ -25,6 +32,16 @@ class Pem(NamedTuple):
     key: bytes | None
     ca: bytes | None
     context: ssl.SSLContext
+
+    @property
+    def expires_at_s(self) -> float | None:
+        """The last second at which the certificate is valid, since 1970; None without one."""
+        found = _VALIDITY.search(_der(self.cert)) if self.cert is not None else None
+        if found is None:
+            return None
+        short, long = found.groups()
+        text = long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"  # as RFC 5280 has it
+        return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
     def __repr__(self) -> str:
         """Without the key."""
@@ -54,6 +71,7 @@ class PemFiles:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT),
             )
             self._load_pair(found.context)
+            self._check_kind(found.cert)
             self._load_ca(found)
             if self.stamps() == stamps:
                 return stamps, found
@@ -71,6 +89,16 @@ class PemFiles:
                 f"passphrase: {_reason(error)}"
             ) from error
 
+    def _check_kind(self, cert: bytes | None) -> None:
+        """Of another kind no connection would come about."""
+        if cert is None:
+            return
+        der = _der(cert)
+        if not any(kind in der for kind in _KINDS):
+            raise PemError(
+                f"tlsCert={self.cert}: its key is of a kind that gRPC does not take; make an RSA, P-256 or P-384 key"
+            )
+
     def _load_ca(self, found: Pem) -> None:
         if found.ca is None:
             found.context.load_default_certs()
@@ -87,6 +115,12 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_ino, found.st_size) if found is not None else None
+
+
+def _der(cert: bytes) -> bytes:
+    """Of the first certificate in a PEM text, which is the key's; empty without one."""
+    found = _CERTIFICATE.search(cert.decode("latin-1"))
+    return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 
 
 def _content(name: str, path: Path | None) -> bytes | None:

@@ -6,7 +6,7 @@ import typer
 
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, BrokerName, ClusterName, NameServer, OptionalNameServer
-from rocketsim_cli.tables import cell, console, show_json, show_rows, show_values, table
+from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values, table
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -22,8 +22,9 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
         for member in admin.cluster_list(cluster):
             try:
                 status = admin.broker_status(broker_addr=member.address)[member.address]
-            except RocketSimError:
-                status = {}  # It is registered and does not answer: its columns are dashes.
+            except RocketSimError as error:
+                status = {}  # it is registered; its columns are dashes
+                note(f"{member.address} does not tell its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status)})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
     show_rows(columns, rows, as_json=as_json)

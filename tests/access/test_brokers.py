@@ -50,6 +50,7 @@ from tests.support.v2 import make_topics, message, resource
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")
 SECRETS = (ADMIN.secret_key, INNER.secret_key, NORMAL.secret_key)
+NOT_SIGNED = "username cannot be null: the call is not signed; give this client an access key and its secret key."
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -192,6 +193,19 @@ async def test_damaged_users_are_not_replaced_by_those_before_the_last_change(
         assert node.access is not None and node.access.users.get(NORMAL.access_key) is None
 
 
+async def test_files_that_were_copied_back_are_made_the_owners_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:t Sub")
+    secrets = [tmp_path / "rocketsim" / name for name in ("users.json", "users.json.bak", "acls.json")]
+    for path in secrets:
+        path.chmod(0o644)
+    async with running(tmp_path, **KEYS):
+        assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600] * 3
+    assert f"{secrets[0]}: others could read it" in caplog.text
+
+
 async def test_without_access_control_there_are_no_users(tmp_path: Path) -> None:
     async with running(tmp_path) as node, signed(node, None) as admin:
         error = await refused(admin.CreateUser(admin_pb2.CreateUserRequest(user=user(NORMAL))))
@@ -261,7 +275,7 @@ async def test_calls_of_our_own_clients_and_operators(tmp_path: Path) -> None:
         await allow(node, NORMAL, "Topic:t Sub", "Group:g Sub")
         pull = broker_pb2.PullRequest(consumer_group="g", topic="t", max_msg_nums=1)
         for who, said in (
-            (None, "username cannot be null."),
+            (None, NOT_SIGNED),
             (Credentials("nobody", "x"), "User:nobody is not found."),
             (Credentials("n", "wrong"), "check signature failed."),
         ):
@@ -520,7 +534,7 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
         assert (await anybody.TopicRoute(namesrv_pb2.TopicRouteRequest(topic="t"))).queue_datas
         wipe = namesrv_pb2.WritePermRequest(broker_name="broker-a")
         for who, said in (
-            (None, "username cannot be null."),
+            (None, NOT_SIGNED),
             (Credentials("n", "x"), "User:n is not found: a name server knows initAuthenticationUser and"),
             (Credentials("admin", "wrong"), "check signature failed."),
         ):

@@ -5,7 +5,7 @@ import logging
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rocketsim_client import (
     AccessDenied,
     AclPolicy,
     Admin,
+    ClusterMember,
     Consumer,
     InvalidParameter,
     Message,
@@ -86,7 +87,7 @@ def test_with_their_keys_they_send_read_commit_and_acknowledge(broker: BrokerThr
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({}, "username cannot be null."),
+        ({}, "username cannot be null: the call is not signed"),
         ({"access_key": "n", "secret_key": "wr0ng-s3cr3t"}, "check signature failed."),
         ({"access_key": "nobody", "secret_key": "wr0ng-s3cr3t"}, "User:nobody is not found."),
         (NORMAL, "User:n has no permission to access Topic:U from 127.0.0.1, no matched policies. Action: "),
@@ -223,7 +224,7 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
     at = ("-b", broker.node.address)
     assert rocketsim("admin", "listUser", *at)[0] == 1
     status, said = rocketsim("admin", "listUser", *at)
-    assert "username cannot be null." in said
+    assert "username cannot be null: the call is not signed" in said
     for given in (environment, {TOOLS: str(tools)}):
         status, said = rocketsim("admin", "listUser", *at, "--json", **given)
         assert (status, '"username":"n"' in said) == (0, True), said
@@ -234,6 +235,22 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
     tools.write_text("accessKey: admin\n")
     assert "no line `secretKey: ...`" in rocketsim("admin", "listUser", *at, **{TOOLS: str(tools)})[1]
     assert "is not set" in rocketsim("admin", "listUser", *at, **{ACCESS_KEY: "admin"})[1]
+
+
+def test_a_broker_that_refuses_to_tell_its_state_is_no_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes are for everybody, the states of brokers are not."""
+
+    class Refused:
+        def cluster_list(self, _: object) -> list[ClusterMember]:
+            return [ClusterMember("c", "broker-a", 0, "10.0.0.1:10911", 1)]
+
+        def broker_status(self, **_: object) -> object:
+            raise AccessDenied("User:n has no permission")
+
+    monkeypatch.setattr("rocketsim_cli.admin.brokers.open_admin", lambda _: nullcontext(Refused()))
+    status, said = rocketsim("admin", "clusterList", "-n", "127.0.0.1:1")
+    assert status == 0 and "broker-a" in said
+    assert "10.0.0.1:10911 does not tell its state: User:n has no permission" in said
 
 
 def test_the_commands_for_users_and_policies(broker: BrokerThread) -> None:

@@ -78,7 +78,7 @@ def test_our_own_signature_is_good_for_fifteen_minutes(late_s: int) -> None:
 @pytest.mark.parametrize(
     ("headers", "said"),
     [
-        ({}, "username cannot be null."),
+        ({}, "username cannot be null: the call is not signed; give this client an access key and its secret key."),
         (v2_headers(), "authentication header is incorrect: ROCKETSIM-HMAC-SHA256 is expected on this port."),
         (own_headers(secret="other"), "check signature failed."),
         (own_headers("/rocketsim.Broker/Pull"), "check signature failed."),

@@ -166,6 +166,10 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
             assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
         said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         assert len(said) == 1 and "read before" in said[0] and f"tlsKey={files['tls_key']}" in said[0]
+        caplog.clear()
+        replace("ed25519", files["tls_cert"], files["tls_key"])  # with which gRPC would take no connection
+        assert await asyncio.to_thread(certificate_of, node.address) == "test renewed"
+        assert "read before" in caplog.text and "of a kind that gRPC does not take" in caplog.text
         replace("server", files["tls_cert"], files["tls_key"])
         assert await asyncio.to_thread(certificate_of, node.address) == "test server"
 
@@ -182,6 +186,19 @@ def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) ->
     assert certificates.newest().cert == (DATA / "renewed.pem").read_bytes()
 
 
+def test_a_certificate_that_has_expired_is_told_when_it_is_read(
+    files: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates = Certificates(files["tls_cert"], files["tls_key"])
+    assert certificates.newest().expires_at_s == 4_949_024_505 and not caplog.text
+    replace("expired", files["tls_cert"], files["tls_key"])
+    assert certificates.newest().cert == (DATA / "expired.pem").read_bytes()
+    assert certificates.newest() and caplog.text.count(f"tlsCert={files['tls_cert']} expired at 2026-11-23") == 1
+    caplog.clear()
+    Certificates(files["tls_cert"], files["tls_key"])
+    assert "expired at 2026-11-23" in caplog.text
+
+
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
@@ -193,6 +210,7 @@ def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) ->
         ({"tls_ca": Path("/nowhere.ca")}, "tlsCa=/nowhere.ca: cannot be read: No such file or directory"),
         ({"tls_key": DATA / "client.key"}, f"tlsKey={DATA / 'client.key'}: expected a PEM certificate and its own key"),
         ({"tls_cert": DATA / "make"}, f"tlsCert={DATA / 'make'}, tlsKey="),
+        (keys_of("ed25519"), f"tlsCert={DATA / 'ed25519.pem'}: its key is of a kind that gRPC does not take"),
         ({"tls_ca": DATA / "make"}, f"tlsCa={DATA / 'make'}: expected PEM certificates"),
     ],
 )

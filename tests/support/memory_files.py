@@ -474,6 +474,10 @@ class MemoryFiles(Files):
 
         self._change("rename", target, act)
 
+    def make_private(self, path: Path) -> bool:
+        self._inode(path)
+        return False  # files in memory have no modes
+
     def read(self, path: Path) -> bytes:
         self._look("read", path)
         inode = self._inode(path)

@@ -1,5 +1,5 @@
 """The certificates of tests/data/tls: `server`, `renewed` and `client` are of `ca`, `stranger` of `other-ca`.  They are
-for localhost, 127.0.0.1 and ::1.
+for localhost, 127.0.0.1 and ::1.  `ed25519` has a key that gRPC does not take; `expired` is what it says.
 """
 
 import os
