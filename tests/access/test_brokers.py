@@ -402,11 +402,12 @@ async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
         named = await v2.Heartbeat(s.HeartbeatRequest(), metadata=[("x-mq-client-id", "c")])
         assert named.status.code == d.UNAUTHORIZED
         # A stream of settings is answered with a status and ends without an error.
-        for headers, topic, codes in ((own, "M", [d.UNAUTHORIZED]), (wrong, "T", [d.UNAUTHORIZED])):
+        for headers, topic in ((own, "M"), (wrong, "")):
             stream = v2.Telemetry(metadata=headers)
-            publishing = d.Publishing(topics=[resource(topic)])
-            await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=publishing)))
-            assert [command.status.code async for command in stream] == codes
+            if topic:  # else it is refused for its headers, and may have ended before a write
+                publishing = d.Publishing(topics=[resource(topic)])
+                await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=publishing)))
+            assert [command.status.code async for command in stream] == [d.UNAUTHORIZED]
             assert await stream.code() is grpc.StatusCode.OK
         stream = v2.Telemetry(metadata=own)
         await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[resource("T")]))))

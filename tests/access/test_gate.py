@@ -320,4 +320,5 @@ def test_the_address_of_a_caller() -> None:
     assert source_of("ipv4:10.0.0.1:99") == address_of("10.0.0.1")
     assert source_of("ipv6:%5B::1%5D:99") == address_of("::1")
     assert source_of("ipv6:%5B::ffff:10.0.0.1%5D:99") == address_of("10.0.0.1")
+    assert str(source_of("ipv6:%5Bfe80::1%25eth0%5D:99")) == "fe80::1"
     assert source_of("unix:") is None

@@ -139,6 +139,9 @@ async def test_metrics_are_served_over_https(tmp_path: Path, files: dict[str, Pa
                 return "renewed" in str(made.getpeercert())
 
         await asyncio.to_thread(wait_until, is_renewed, "the renewed certificate")
+    async with running(tmp_path, metrics_port=port, tls_client_auth="listenPort", **files):
+        nobody = ssl.create_default_context(cafile=CA)
+        assert "rocketsim_master 1.0" in await asyncio.to_thread(page, context=nobody)
 
 
 async def test_the_tcp_port_for_ranges_stays_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

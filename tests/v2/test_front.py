@@ -14,6 +14,8 @@ import pytest
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+from rocketsim_proto import admin_pb2
+from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.records import record
 from rocketsim_proto.signature import Credentials
 
@@ -81,6 +83,8 @@ async def test_enforcing_may_ask_for_a_certificate(tmp_path: Path) -> None:
         assert await is_answered(node, CA, "client")
         assert not await is_answered(node, CA)
         assert not await is_answered(node, CA, "stranger")
+        async with channel(node.address, CA) as own:  # a port that is not in the list asks for none
+            await AdminStub(own).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
 
 
 @pytest.mark.parametrize("mode", [TlsMode.PERMISSIVE, TlsMode.ENFORCING])
