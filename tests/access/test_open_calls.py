@@ -147,6 +147,19 @@ async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_an
         others.cancel()
 
 
+async def test_a_super_user_that_is_one_no_more_needs_policies_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        change_user(node, user_type="Super")
+        allow(node, WHO, "Topic:M Pub")
+        stream = await telemetry(v2, WHO, "mine")
+        change_user(node, user_type="Super", password=WHO.secret_key)  # nothing has changed
+        assert open_calls(node, "n") == 1 and node.refusals.counts == {}
+        change_user(node, user_type="Normal")
+        assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.UNAUTHORIZED
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+
+
 async def test_a_stream_that_is_not_read_ends_and_gets_no_more(tmp_path: Path) -> None:
     """What was under way is given back."""
     async with (
