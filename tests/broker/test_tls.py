@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
-from rocketsim_proto import admin_pb2, namesrv_pb2
+from rocketsim_proto import admin_pb2, namesrv_pb2, pem
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
@@ -187,6 +187,25 @@ def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) ->
     assert certificates.newest().cert == (DATA / "renewed.pem").read_bytes()
     files["tls_key"].unlink()
     assert certificates.newest().cert == (DATA / "renewed.pem").read_bytes()
+
+
+def test_a_pair_that_is_replaced_while_it_is_read_is_read_again(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the certificate of before with the key of now, which gRPC would serve to nobody."""
+    read, seen = pem._content, []
+
+    def read_and_replace(name: str, path: Path | None) -> bytes | None:
+        found = read(name, path)
+        if not seen:
+            seen.append(name)
+            replace("renewed", files["tls_cert"], files["tls_key"])
+        return found
+
+    monkeypatch.setattr(pem, "_content", read_and_replace)
+    _, found = pem.PemFiles(files["tls_cert"], files["tls_key"]).read(server=True)
+    assert seen == ["tlsCert"]
+    assert (found.cert, found.key) == tuple((DATA / f"renewed.{suffix}").read_bytes() for suffix in ("pem", "key"))
 
 
 def test_a_certificate_that_has_expired_is_told_when_it_is_read(
