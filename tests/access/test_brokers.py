@@ -35,6 +35,7 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 from broker_service.access.model import Acl, Policy, User
 from broker_service.admin.users import UserOperations
 from broker_service.app import run_broker
+from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config import NamesrvConfig
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
@@ -248,6 +249,24 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         # A master without access control says nothing of users, and they stay.
         slave.replication_slave._broker.apply_metadata(Metadata(complete=True))
         assert slave.access.users.existing("admin")
+
+
+async def test_a_slave_that_dies_while_a_user_is_deleted_keeps_no_policies_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be promoted then, and another user of that name be made."""
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:t Sub")
+        assert node.access is not None
+        deletion = access_to_proto(node.access, [], ["n"], [], ["User:n"])
+
+        def dies(*_: object, **__: object) -> None:
+            raise OSError("no disk any more")
+
+        monkeypatch.setattr(node.access.users, "adopt", dies)
+        with pytest.raises(OSError, match="no disk"):
+            node.replication_slave._broker.apply_metadata(deletion)
+        assert node.access.users.get("n") and node.access.acls.get("User:n") is None
 
 
 async def test_a_change_that_no_slave_has_says_so_if_there_ever_was_one(tmp_path: Path) -> None:

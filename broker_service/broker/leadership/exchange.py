@@ -151,20 +151,21 @@ class MetadataExchange:
         broker.changes.forget()
 
     def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
-        """A master without access control says nothing of users: what is here stays."""
+        """A master without access control says nothing of users: what is here stays.  Policies go first, as in
+        deleteUser: a broker that dies between the two files has none of a user that is gone."""
         access = self._broker.access
         if access is None or not metadata.HasField("users_version"):
             return
-        access.users.adopt(
-            version_from_proto(metadata.users_version),
-            [user_from_proto(user) for user in metadata.users],
-            {name: {} for name in metadata.deleted_users},
-            complete=metadata.complete,
-        )
         access.acls.adopt(
             version_from_proto(metadata.acls_version),
             [acl_from_proto(acl) for acl in metadata.acls],
             {subject: {} for subject in metadata.deleted_acls},
+            complete=metadata.complete,
+        )
+        access.users.adopt(
+            version_from_proto(metadata.users_version),
+            [user_from_proto(user) for user in metadata.users],
+            {name: {} for name in metadata.deleted_users},
             complete=metadata.complete,
         )
 
