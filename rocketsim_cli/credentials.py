@@ -38,6 +38,13 @@ def credentials() -> Keys:
     return Keys(access_key=access_key, secret_key=secret_key)
 
 
+def where_from() -> str:
+    """For whom a server has refused; empty if keys are given."""
+    if any(map(os.environ.get, (ACCESS_KEY, SECRET_KEY, TOOLS))):
+        return ""
+    return f" The command line has its keys from {ACCESS_KEY} and {SECRET_KEY}, or {TOOLS}=FILE."
+
+
 def of_file(path: Path) -> Keys:
     """`accessKey` and `secretKey` of a file of `name: value` lines; other names are RocketMQ's and pass."""
     lines = path.read_text("utf-8").splitlines()

@@ -13,11 +13,15 @@ def explain(error: BaseException) -> str | None:
     """The line to show for `error`, or None when it is a bug, which is shown with its traceback."""
     # Imported here, because only a command that has failed needs them.
     from broker_service.errors import RocketSimError as ServerError
-    from rocketsim_client.errors import NameServerUnavailable
+    from rocketsim_cli import credentials
+    from rocketsim_client.errors import AccessDenied, NameServerUnavailable
     from rocketsim_client.errors import RocketSimError as ClientError
 
     if isinstance(error, NameServerUnavailable):
         return f"{error}. Is it running (`rocketsim up` starts a cluster), and is -n or NAMESRV_ADDR its address?"
+    if isinstance(error, AccessDenied):
+        at = f"{error.address}: " if error.address else ""
+        return f"{at}{error}{credentials.where_from()}"
     if isinstance(error, Trouble | ServerError | ClientError):
         return str(error) or type(error).__name__
     if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":

@@ -224,7 +224,10 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
     at = ("-b", broker.node.address)
     assert rocketsim("admin", "listUser", *at)[0] == 1
     status, said = rocketsim("admin", "listUser", *at)
-    assert "username cannot be null: the call is not signed" in said
+    assert f"{broker.node.address}: username cannot be null: the call is not signed" in said
+    assert f"The command line has its keys from {ACCESS_KEY} and {SECRET_KEY}" in said
+    status, said = rocketsim("admin", "listUser", *at, **{**environment, SECRET_KEY: "wr0ng"})
+    assert (status, said) == (1, f"rocketsim: {broker.node.address}: check signature failed.\n")
     for given in (environment, {TOOLS: str(tools)}):
         status, said = rocketsim("admin", "listUser", *at, "--json", **given)
         assert (status, '"username":"n"' in said) == (0, True), said
