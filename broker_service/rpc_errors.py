@@ -63,6 +63,15 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.Rocke
     await context.abort(status_of(error), str(error), ((CODE_KEY, str(error.code)),))
 
 
+async def begin_stream(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    """For a stream that this process may cancel, before it can: its status can be sent then.
+
+    gRPC sends the metadata of a call with its first message.  If that write is cancelled, gRPC sends them again with
+    the status, which fails: the client would wait for ever.
+    """
+    await context.send_initial_metadata(())
+
+
 def maps_errors(
     method: Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]],
 ) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]]:

@@ -56,7 +56,7 @@ class _ParsedCall:
         return getattr(self._context, name)
 
 
-class _OpenCall(_ParsedCall):
+class OpenCall(_ParsedCall):
     """A call that stays open.  `request`: the last one that needs rights, as it came.  `check`: raises AccessDenied."""
 
     __slots__ = (
@@ -91,6 +91,9 @@ class _OpenCall(_ParsedCall):
                 self.request = raw
         return request
 
+    async def send_initial_metadata(self, _: Any) -> None:
+        """A stream's were sent before it was open."""
+
     async def write(self, message: Any) -> None:
         self.is_writing = True
         await self._context.write(message)
@@ -116,7 +119,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         self._answer = answer
         self._is_free = is_free
         self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: what was found, and what is called
-        self._open: dict[str, set[_OpenCall]] = {}  # by user
+        self._open: dict[str, set[OpenCall]] = {}  # by user
 
     def look_again(self, username: str) -> None:
         for call in self._open.get(username, ()):
@@ -200,7 +203,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             await rpc_errors.abort(context, error)  # no message can be written beside the one that is not read
         await context.write(answer)
 
-    async def _while_allowed(self, call: _OpenCall, work: Awaitable[Any]) -> Any:
+    async def _while_allowed(self, call: OpenCall, work: Awaitable[Any]) -> Any:
         """Raises AccessDenied when it is not any more."""
         username = call.user.username
         self._open.setdefault(username, set()).add(call)
@@ -237,6 +240,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 if user is None:
                     await _answered(call(request, context), context)
                     return
+                await rpc_errors.begin_stream(context)
                 context = self._opened(user, method, right, parse, raw, context)
                 await self._while_allowed(context, _answered(call(request, context), context))
             except AccessDenied as error:
@@ -253,6 +257,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                     await call(context, context)
                     return
                 self._gate.check(user, method, right, context.peer())
+                await rpc_errors.begin_stream(context)
                 context = self._opened(user, method, right, parse, None, context)
                 await self._while_allowed(context, call(context, context))
             except AccessDenied as error:
@@ -260,8 +265,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> _OpenCall:
-        return _OpenCall(user, method, right, parse, request, context, self._gate.check)
+    def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
+        return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
     def _refusing(self, method: str, handler: Handler, error: AccessDenied) -> Handler:
         """In place of a handler that cannot be guarded."""

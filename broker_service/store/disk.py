@@ -48,7 +48,7 @@ VERDICTS = {
 
 _METHODS = {
     Operation.READ: "open map pread pread_cached is_cached read written_parts exists size names disk_usage",
-    Operation.WRITE: "create pwrite preallocate resize make_directory remove remove_tree rename",
+    Operation.WRITE: "create pwrite preallocate resize make_directory remove remove_tree rename make_private",
     Operation.SYNC: "fdatasync sync_directory",
 }
 OPERATIONS = {method: operation for operation, methods in _METHODS.items() for method in methods.split()}
@@ -160,6 +160,10 @@ class Disk(Files):
     def rename(self, source: Path, target: Path) -> None:
         with self._judged("rename", target):
             self._files.rename(source, target)
+
+    def make_private(self, path: Path) -> bool:
+        with self._judged("make_private", path):
+            return self._files.make_private(path)
 
     def fdatasync(self, handle: int) -> None:
         with self._judged("fdatasync", self._paths.get(handle)):

@@ -18,7 +18,7 @@ from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 from rocketsim_proto.signature import Credentials
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
-from broker_service.access.interceptor import AccessInterceptor
+from broker_service.access.interceptor import AccessInterceptor, OpenCall
 from broker_service.access.model import Acl, Policy, User
 from broker_service.node import BrokerNode
 from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
@@ -78,6 +78,15 @@ async def telemetry(v2: Any, who: Credentials, client_id: str) -> Any:
     await stream.write(s.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=publishing)))
     assert (await stream.read()).status.code == d.OK
     return stream
+
+
+async def is_refused(stream: Any) -> None:
+    """Whether or not the broker's last write to it had ended, which a client does not know."""
+    try:
+        assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.UNAUTHORIZED
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+    except grpc.aio.AioRpcError as error:  # no message could be written beside that one
+        assert error.code() is UNAUTHENTICATED
 
 
 async def code_of(call: Awaitable[Any]) -> grpc.StatusCode:
@@ -156,8 +165,32 @@ async def test_a_super_user_that_is_one_no_more_needs_policies_at_once(tmp_path:
         change_user(node, user_type="Super", password=WHO.secret_key)  # nothing has changed
         assert open_calls(node, "n") == 1 and node.refusals.counts == {}
         change_user(node, user_type="Normal")
-        assert (await asyncio.wait_for(stream.read(), 60)).status.code == d.UNAUTHORIZED
-        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+        await is_refused(stream)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
+async def test_a_user_may_lose_his_rights_while_his_stream_gets_its_first_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """`turns`: of the event loop, from the beginning of that write on."""
+
+    async def lose() -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        change_user(node, user_status="disable")
+
+    losing: list[asyncio.Task[None]] = []
+    write = OpenCall.write
+
+    async def write_meanwhile(self: OpenCall, command: Any) -> None:
+        losing.append(asyncio.create_task(lose()))
+        await write(self, command)
+
+    monkeypatch.setattr(OpenCall, "write", write_meanwhile)
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        await is_refused(await telemetry(v2, WHO, "mine"))
+        await asyncio.gather(*losing)
 
 
 async def test_a_stream_that_is_not_read_ends_and_gets_no_more(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ CALLS: dict[str, Callable[[Disk], Any]] = {
     "remove": lambda disk: disk.remove(ROOT),
     "remove_tree": lambda disk: disk.remove_tree(ROOT),
     "rename": lambda disk: disk.rename(ROOT, ROOT),
+    "make_private": lambda disk: disk.make_private(ROOT),
     "fdatasync": lambda disk: disk.fdatasync(1),
     "sync_directory": lambda disk: disk.sync_directory(ROOT),
 }

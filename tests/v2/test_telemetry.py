@@ -12,6 +12,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.v2.clients import ClientStream
 from broker_service.v2.settings import reply_to
 from tests.support.brokers import answers_early
 from tests.support.polling import until
@@ -108,6 +109,33 @@ async def test_every_settings_are_answered_and_the_stream_ends_with_the_clients_
         await stream.done_writing()
         assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
         assert await stream.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 4, 8])
+async def test_a_stream_that_is_closed_while_it_gets_its_first_message_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """`turns`: of the event loop, from the beginning of that write on."""
+
+    async def close(stream: ClientStream) -> None:
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        stream.close()
+
+    closing: list[asyncio.Task[None]] = []
+    say = ClientStream.say
+
+    async def say_meanwhile(self: ClientStream, command: Any) -> None:
+        closing.append(asyncio.create_task(close(self)))
+        await say(self, command)
+
+    monkeypatch.setattr(ClientStream, "say", say_meanwhile)
+    async with v2_broker(tmp_path) as (_, client):
+        stream = client.calls.Telemetry(metadata=CLIENT)
+        await stream.write(s.TelemetryCommand(settings=producer()))
+        assert (await asyncio.wait_for(stream.read(), 60)).settings.HasField("publishing")
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+        await asyncio.gather(*closing)
 
 
 async def test_a_group_that_is_ordered_says_so(tmp_path: Path) -> None:
@@ -309,6 +337,9 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
         def invocation_metadata(self) -> Any:
             return CLIENT
 
+        async def send_initial_metadata(self, _: object) -> None:
+            pass
+
         async def read(self) -> s.TelemetryCommand:
             self.taken += 1
             return s.TelemetryCommand(settings=producer())
@@ -321,7 +352,7 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
         context = Flood()
         servicer: Any = node.v2_port._servicer
         call = asyncio.create_task(servicer.Telemetry(None, context))
-        await context.begun.wait()
+        await asyncio.wait_for(context.begun.wait(), 60)
         assert (await client.send(message())).status.code == d.OK  # the others are served, and the loop has turned
         assert context.taken == 1
         call.cancel()
