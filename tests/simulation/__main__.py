@@ -20,6 +20,9 @@ STEPS = 150
 
 
 def main(arguments: list[str]) -> int:
+    if not arguments:
+        print(__doc__)
+        return 2
     if arguments[0] in PLAYS:
         return play(arguments[0], arguments[1])
     first, _, last = arguments[0].partition("-")
