@@ -51,7 +51,8 @@ def at_each(
 ) -> dict[str, T]:
     """What each of these says, by place (an address, or the name of a broker that has none), but those that have found
     that there is nothing (`absent`).  All are asked, whatever one says: a user that was disabled is disabled wherever
-    it can be.  Then raises what the first one that refused has said, with its place and theirs who have done it."""
+    it can be.  Then raises what the first one that refused has said, with its place, the other refusals, and the places
+    where it is done."""
     done: dict[str, T] = {}
     failures: list[tuple[str, RocketSimError]] = []
     asked = list(places)
@@ -66,7 +67,7 @@ def at_each(
     where, first = failures[0]
     if len(asked) == 1:
         raise first
-    others = [f"refused at {other}" for other, _ in failures[1:]] + [f"done at {other}" for other in done]
+    others = [f"refused at {other}: {error}" for other, error in failures[1:]] + [f"done at {other}" for other in done]
     told = first.again()
     told.args = (f"{first} ({'; '.join([f'at {where}', *others])})",)
     raise told from first
