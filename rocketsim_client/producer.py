@@ -220,7 +220,13 @@ class Producer:
         self._spool = Spool(directory, max_bytes)
         self._choice = AcceptingTable(self._publish, self._spool)
         self._sender = SpoolingSender(self._attempts, self._publish, options, peer, self._spool)
-        self._replay = Replay(self._spool, self._attempts, self._publish, timeout_s=self._timeout_s, clock=self._clock)
+        try:
+            self._replay = Replay(
+                self._spool, self._attempts, self._publish, timeout_s=self._timeout_s, clock=self._clock
+            )
+        except BaseException:  # the system has no thread for it
+            self._spool.close()
+            raise
 
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""

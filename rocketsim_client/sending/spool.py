@@ -72,7 +72,7 @@ class _Job(NamedTuple):
 
 class Spool:
     """Thread-safe.  Opens the directory, which is this process's alone until `close`; SpoolUnusable says why it cannot
-    be.  In a forked child it holds nothing and takes nothing: it is the parent's."""
+    be, and the directory is free then.  In a forked child it holds nothing and takes nothing: it is the parent's."""
 
     def __init__(
         self, directory: Path, max_bytes: int, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -81,18 +81,6 @@ class Spool:
         self.is_parents = False
         self._max_bytes = max_bytes
         self._now_ms = now_ms
-        self._file = SpoolFile(directory)
-        try:
-            with self._file.transaction():
-                waiting = self._file.waiting()
-                self._dead, dead_bytes = self._file.dead_size()
-        except sqlite3.Error as error:
-            self._file.close()
-            raise SpoolUnusable(f"spool {directory}: {error}") from error
-        self._lanes = {Lane(one.topic, one.lane): _Backlog(one.records) for one in waiting}
-        self._bytes = (
-            sum(one.size_bytes + ROW_BYTES * one.records for one in waiting) + dead_bytes + ROW_BYTES * self._dead
-        )
         self._replayed = 0
         self._news = 0
         self._failure = ""  # of the last replay
@@ -102,11 +90,27 @@ class Spool:
         self._jobs: list[_Job] = []
         self._make_locks()
         self._thread = threading.Thread(target=self._commit_jobs, name="rocketsim-spool", daemon=True)
-        self._thread.start()
+        self._file = SpoolFile(directory)
+        try:
+            self._count()
+            self._thread.start()
+        except BaseException as error:
+            self._file.close()
+            if isinstance(error, sqlite3.Error):
+                raise SpoolUnusable(f"spool {directory}: {error}") from error
+            raise
         forks.watch(self)
-        if self._lanes or self._dead:
-            count = sum(one.records for one in waiting)
-            logger.info("spool %s: %d messages wait for brokers, %d are dead", directory, count, self._dead)
+
+    def _count(self) -> None:
+        """What is there from before."""
+        with self._file.transaction():
+            waiting = self._file.waiting()
+            self._dead, dead_bytes = self._file.dead_size()
+        count = sum(one.records for one in waiting)
+        self._lanes = {Lane(one.topic, one.lane): _Backlog(one.records) for one in waiting}
+        self._bytes = sum(one.size_bytes for one in waiting) + dead_bytes + ROW_BYTES * (count + self._dead)
+        if count or self._dead:
+            logger.info("spool %s: %d messages wait for brokers, %d are dead", self.directory, count, self._dead)
 
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
@@ -115,8 +119,6 @@ class Spool:
 
     def forget_parent(self) -> None:
         self._make_locks()
-        if not self.is_parents and not self._closed:
-            self._file.leave_to_the_parent()
         self.is_parents = True
         self._lanes = {}
         self._jobs = []

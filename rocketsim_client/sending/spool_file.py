@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from isal import isal_zlib
 
+from rocketsim_client import forks
 from rocketsim_client.errors import SpoolUnusable
 
 DATABASE = "spool.db"
@@ -69,7 +70,7 @@ class Dead(NamedTuple):
 
 
 class SpoolFile:
-    """Open, and this process's alone.  SpoolUnusable says why it cannot be, and what to do.
+    """Open, and this process's alone.  SpoolUnusable says why it cannot be, and what to do; the directory is free then.
 
     Errors of the calls are sqlite3's; nothing of a transaction that raises is kept.
     """
@@ -78,24 +79,26 @@ class SpoolFile:
         self.directory = directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = _locked(directory)
+            self._lock = _Lock(directory)
         except OSError as error:
             raise SpoolUnusable(f"spool {directory}: {error.strerror}") from error
         try:
             self._database = _opened(directory)
         except BaseException:
-            os.close(self._lock)
+            self._lock.release()
             raise
+        forks.watch(self)
 
     def close(self) -> None:
-        self._database.close()
-        os.close(self._lock)
+        try:
+            self._database.close()
+        finally:
+            self._lock.release()
 
-    def leave_to_the_parent(self) -> None:
-        """In a forked child.  To close the database here would end the parent's write-ahead log, so it stays open as
-        long as this process lives; the lock is held by the parent's descriptor alone."""
+    def forget_parent(self) -> None:
+        """To close the database in a child would end the parent's write-ahead log: it stays open as long as this
+        process lives."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
-        os.close(self._lock)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -210,24 +213,42 @@ def _waiting(database: sqlite3.Connection) -> list[Waiting]:
     return list(map(Waiting._make, database.execute(query)))
 
 
-def _locked(directory: Path) -> int:
-    """The descriptor that holds the lock.  A lock of its own file: SQLite's own would not let others read."""
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.read(descriptor, 20).decode(errors="replace").strip() or "another"
-        os.close(descriptor)
-        raise SpoolUnusable(
-            f"spool {directory}: process {owner} has it open; give each producer a directory of its own, or close "
-            "the producer that has it"
-        ) from None
-    except BaseException:
-        os.close(descriptor)
-        raise
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+class _Lock:
+    """The directory's, in a file of its own: SQLite's own lock would not let others read.  Held until `release` or the
+    end of this process; a forked child does not have it."""
+
+    def __init__(self, directory: Path) -> None:
+        """SpoolUnusable: another has it.  OSError."""
+        self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        forks.watch(self)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            owner = os.read(self._descriptor, 20).decode(errors="replace").strip() or "another"
+            self.release()
+            raise SpoolUnusable(
+                f"spool {directory}: process {owner} has it open; give each producer a directory of its own, or close "
+                "the producer that has it"
+            ) from None
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        """For others at once: a child that is being forked may have a copy of the descriptor still, and a lock that is
+        not taken off lasts as long as one of them is open."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
+    def forget_parent(self) -> None:
+        """The lock is held by the parent's descriptor alone."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def _opened(directory: Path) -> sqlite3.Connection:

@@ -619,6 +619,23 @@ def test_a_second_producer_with_the_directory_is_refused_and_the_first_goes_on(o
     assert producer.send(Message("T", b"x")).send_status == SEND_OK
 
 
+@pytest.mark.parametrize("name", ["rocketsim-spool", "rocketsim-replay"])
+def test_a_producer_that_the_system_has_no_thread_for_gives_the_directory_free(one, directory, monkeypatch, name):
+    start = threading.Thread.start
+
+    def refusing(thread):
+        if thread.name == name:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refusing)
+        with pytest.raises(RuntimeError, match="can't start new thread") as refused:
+            Producer(one.address, spool=directory)
+    assert refused.value.__traceback__, "what keeps the frames, and the producer with them"
+    Producer(one.address, spool=directory).close()
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_forked_child_leaves_the_spool_to_its_parent(directory):
     """The servers are nobody: a gRPC server does not survive a fork."""

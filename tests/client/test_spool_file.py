@@ -11,7 +11,10 @@ import pytest
 from isal import isal_zlib
 
 from rocketsim_client import SpoolUnusable
-from rocketsim_client.sending.spool_file import DATABASE, SCHEMA, SpoolFile, SpoolView
+from rocketsim_client.sending import spool_file
+from rocketsim_client.sending.spool_file import DATABASE, LOCK, SCHEMA, SpoolFile, SpoolView
+from tests.client.test_fork import in_child
+from tests.support.mounted_disks import SmallDisk
 from tests.support.processes import ROOT
 
 
@@ -37,6 +40,12 @@ def numbers(directory: Path) -> list[str]:
     found = [one.msg_id for one in file.oldest("T", [""], 1 << 30)]
     file.close()
     return found
+
+
+def lock_descriptors() -> list[int]:
+    """Of this process."""
+    links = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return [int(link.name) for link in links if link.is_symlink() and os.readlink(link).endswith(LOCK)]
 
 
 def test_what_was_written_is_there_for_the_next_process_in_its_order(directory):
@@ -164,3 +173,65 @@ def test_a_path_that_cannot_be_a_spool_is_refused(tmp_path):
         SpoolFile(tmp_path / "file")
     with pytest.raises(SpoolUnusable, match=r"there is no spool\.db in it"):
         SpoolView(tmp_path)
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+
+def test_after_an_opening_that_failed_the_same_process_may_try_again(directory):
+    filled(directory)
+    database, good = directory / DATABASE, (directory / DATABASE).read_bytes()
+    newer = sqlite3.connect(database)
+    newer.execute(f"PRAGMA user_version = {SCHEMA + 1}")
+    newer.close()
+    with pytest.raises(SpoolUnusable, match="upgrade the client"):
+        SpoolFile(directory)
+    database.write_bytes(b"\xa5" * len(good))
+    with pytest.raises(SpoolUnusable, match="is damaged"):
+        SpoolFile(directory)
+    database.unlink()
+    database.mkdir()  # as good as one without permission, which root has everywhere
+    with pytest.raises(SpoolUnusable, match="Is a directory"):
+        SpoolFile(directory)
+    database.rmdir()
+    database.write_bytes(good)
+    assert numbers(directory) == ["id-0", "id-1", "id-2"]
+
+
+def test_after_an_opening_that_a_full_disk_failed_the_same_process_may_try_again(tmp_path):
+    with SmallDisk(tmp_path / "disk", mib=4) as disk:
+        old, new = disk.folder / "old", disk.folder / "new"
+        filled(old)
+        new.mkdir()
+        (new / LOCK).touch()
+        disk.fill()
+        for directory in (old, new):
+            with pytest.raises(SpoolUnusable, match=f"spool {directory}: "):
+                SpoolFile(directory)
+        disk.make_room()
+        assert [len(numbers(directory)) for directory in (old, new)] == [3, 0]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_child_that_is_forked_while_the_spool_is_opened_does_not_hold_the_lock(directory, monkeypatch):
+    opened = spool_file._opened
+
+    def child() -> None:
+        assert not lock_descriptors()
+
+    def forking(where: Path) -> sqlite3.Connection:
+        assert len(lock_descriptors()) == 1
+        in_child(child)
+        return opened(where)
+
+    monkeypatch.setattr(spool_file, "_opened", forking)
+    SpoolFile(directory).close()
+
+
+def test_a_close_gives_the_directory_free_also_while_a_child_is_being_forked(directory):
+    """A child has a copy of the descriptor until it has closed it or runs another program."""
+    file = SpoolFile(directory)
+    of_the_child = os.dup(*lock_descriptors())
+    file.close()
+    SpoolFile(directory).close()
+    os.close(of_the_child)
