@@ -495,7 +495,9 @@ class Producer:
         return self._own_spool().status()
 
     def drain_spool(self, timeout_s: float | None = None) -> None:
-        """Returns when nothing waits in the spool: brokers have it, or it is dead.  CallTimeout: not in time."""
+        """Returns when nothing waits in the spool: brokers have it, or it is dead.  CallTimeout: not in time.  At once,
+        when this producer brings brokers no more of it: ClientClosed after `close`, SpoolUnusable if the spool has
+        failed or is the parent process's."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
             raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")

@@ -70,9 +70,13 @@ class Replay:
 
     def _run(self) -> None:
         known, pause_s = -1, None
-        while (news := self._spool.wait_for_news(known, pause_s)) is not None:
-            known = news
-            pause_s = self._round()
+        try:
+            while (news := self._spool.wait_for_news(known, pause_s)) is not None:
+                known = news
+                pause_s = self._round()
+        except BaseException as error:
+            logger.exception("spool %s: replay has ended", self._spool.directory)
+            self._spool.end_replay(f"spool {self._spool.directory}: replay has ended: {error!r}")
 
     def _round(self) -> float | None:
         """Every broker that is not at work begins with what it has to get.  When to look again without news."""
@@ -87,7 +91,9 @@ class Replay:
                 for name, queues in by_broker(lanes, self._publish.queues(topic)).items():
                     chosen = name or self._chosen(topic, at_work)
                     wanted.setdefault(chosen, []).append(queues)
-            except RocketSimError as error:
+            except Exception as error:
+                if not isinstance(error, RocketSimError):
+                    logger.exception("spool %s: replay has failed", self._spool.directory)
                 pauses[topic] = self._failed(f"topic {topic}", error, stored=False)
             else:
                 self._went_well(f"topic {topic}")

@@ -84,8 +84,9 @@ class Spool:
         self._replayed = 0
         self._news = 0
         self._failure = ""  # of the last replay
-        self._damage: Exception | None = None
+        self._damage = ""  # why the database takes and gives nothing more
         self._replay_ended = False
+        self._why_ended = ""  # empty: this producer has been closed
         self._closed = False
         self._jobs: list[_Job] = []
         self._make_locks()
@@ -136,7 +137,7 @@ class Spool:
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
-        return backlog.blocked and self._damage is None
+        return backlog.blocked and not self._damage
 
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
         """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since
@@ -152,7 +153,7 @@ class Spool:
             if self.is_parents:
                 raise SpoolFailed(f"spool {self.directory}: it is the parent process's; make a producer of your own")
             if self._damage:
-                raise SpoolFailed(f"spool {self.directory}: {self._damage}: it is damaged, and takes nothing more")
+                raise SpoolFailed(self._damage)
             if self._bytes + size > self._max_bytes:
                 raise SpoolFailed(self._full(size))
             done = self._enqueue(lambda file: file.insert(rows))
@@ -182,7 +183,7 @@ class Spool:
 
     def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
         """A number that changes with each lane that comes and each `tell_news`, once it is not `known` any more, or
-        after `pause_s`.  None: replay has been ended."""
+        after `pause_s`.  None: replay has ended."""
         with self._lock:
             self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
             return None if self._replay_ended else self._news
@@ -194,13 +195,18 @@ class Spool:
             self._changed.notify_all()
 
     def pause(self, pause_s: float) -> bool:
-        """Before another replay.  False: replay has been ended."""
+        """Before another replay.  False: replay has ended."""
         with self._lock:
             return not self._changed.wait_for(lambda: self._replay_ended, pause_s)
 
-    def end_replay(self) -> None:
+    def end_replay(self, why: str = "") -> None:
+        """`why`: what has failed for good; empty: the producer is being closed."""
         with self._lock:
-            self._replay_ended = True
+            self._end_replay(why)
+
+    def _end_replay(self, why: str) -> None:
+        if not self._replay_ended:
+            self._replay_ended, self._why_ended = True, why
             self._changed.notify_all()
 
     @property
@@ -256,8 +262,21 @@ class Spool:
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
+        """Whether nothing waits for brokers, within that time.  What this process brings to brokers no more is an error
+        at once: ClientClosed after `close`; SpoolUnusable says what has failed, or that it is the parent's spool."""
         with self._lock:
-            return self._changed.wait_for(lambda: not self._lanes, timeout_s)
+            self._refuse_in_a_child()
+            self._changed.wait_for(lambda: not self._lanes or self._replay_ended, timeout_s)
+            if not self._lanes:
+                return True
+            if not self._replay_ended:
+                return False
+            count = sum(backlog.count for backlog in self._lanes.values())
+            if self._why_ended:
+                raise SpoolUnusable(f"{self._why_ended}; {count} messages wait in it")
+            raise ClientClosed(
+                f"this producer has been closed; {count} messages wait in {self.directory} for the next one"
+            )
 
     def close(self) -> None:
         """What was put is on the disk, for the next one who opens the directory.  After `end_replay`."""
@@ -276,8 +295,7 @@ class Spool:
 
     def _do(self, work: Callable[[SpoolFile], T]) -> T:
         with self._lock:
-            if self.is_parents:
-                raise SpoolUnusable(f"spool {self.directory}: it is the parent process's")
+            self._refuse_in_a_child()
             done = self._enqueue(work)
         try:
             result: T = done.result()
@@ -285,11 +303,15 @@ class Spool:
             raise SpoolUnusable(f"spool {self.directory}: {error}") from error
         return result
 
+    def _refuse_in_a_child(self) -> None:
+        if self.is_parents:
+            raise SpoolUnusable(f"spool {self.directory}: it is the parent process's")
+
     def _enqueue(self, work: Callable[[SpoolFile], Any]) -> "Future[Any]":
         if self._closed:
             raise ClientClosed("this producer has been closed")
         if self._damage:
-            raise SpoolUnusable(f"spool {self.directory}: {self._damage}: it is damaged")
+            raise SpoolUnusable(self._damage)
         job = _Job(work, Future())
         self._jobs.append(job)
         self._work.notify()
@@ -311,7 +333,7 @@ class Spool:
                 results = [job.work(self._file) for job in jobs]
         except Exception as error:
             if is_damage(error):
-                self._damage = error
+                self._is_damaged(error)
             if len(jobs) == 1:
                 jobs[0].done.set_exception(error)
                 return
@@ -320,6 +342,13 @@ class Spool:
             return
         for job, result in zip(jobs, results, strict=True):
             job.done.set_result(result)
+
+    def _is_damaged(self, error: Exception) -> None:
+        with self._lock:
+            if not self._damage:
+                self._damage = f"spool {self.directory}: {error}: it is damaged, and takes nothing more"
+                logger.error("%s", self._damage)
+                self._end_replay(self._damage)
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 

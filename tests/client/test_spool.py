@@ -15,6 +15,7 @@ from rocketsim_proto.records.record import Record
 
 from rocketsim_client import (
     Admin,
+    ClientClosed,
     InvalidParameter,
     Message,
     MessageQueue,
@@ -594,6 +595,90 @@ def test_a_close_while_a_replay_hangs_ends_and_keeps_the_records(one, directory)
     assert bodies(one) == [b"0", b"1", b"2"]
 
 
+def outcome_of_drain(producer, monkeypatch):
+    """Returns when a `drain_spool` waits in a thread of its own, with a function that waits for its end."""
+    outcomes, waits = [], threading.Event()
+    changed = producer._spool._changed
+    wait_for = changed.wait_for
+
+    def waiting_for(condition, timeout_s):
+        if threading.current_thread() is thread:
+            waits.set()  # the lock is held: nothing changes before it waits
+        return wait_for(condition, timeout_s)
+
+    def drain():
+        try:
+            outcomes.append(producer.drain_spool(60))
+        except Exception as error:
+            outcomes.append(error)
+
+    def outcome():
+        thread.join()
+        return outcomes[0]
+
+    monkeypatch.setattr(changed, "wait_for", waiting_for)
+    thread = threading.Thread(target=drain)
+    thread.start()
+    waits.wait()
+    return outcome
+
+
+def test_who_waits_for_an_empty_spool_is_told_of_its_close(one, directory, monkeypatch):
+    producer = Producer(one.address, spool=directory, timeout_s=1)
+    refuse_all(one)
+    send_all(producer, range(3), message_group="g")
+    outcome = outcome_of_drain(producer, monkeypatch)
+    producer.close()
+    assert isinstance(outcome(), ClientClosed)
+    with pytest.raises(ClientClosed, match=f"has been closed; 3 messages wait in {directory} for the next one"):
+        producer.drain_spool(60)
+    one.stop("broker-a")
+    one.start("broker-a")
+    with Producer(one.address, spool=directory) as producer:
+        producer.drain_spool(60)
+    producer.drain_spool(60)  # closed, and empty
+
+
+def test_who_waits_for_an_empty_spool_is_told_of_its_damage_which_is_logged_once(one, directory, monkeypatch, caplog):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        refuse_all(one)
+        send_all(producer, range(3), message_group="g")
+        outcome = outcome_of_drain(producer, monkeypatch)
+        with monkeypatch.context() as patch:
+            patch.setattr(SpoolFile, "oldest", lambda *_: (_ for _ in ()).throw(sqlite3.DatabaseError("malformed")))
+            assert isinstance(outcome(), SpoolUnusable)
+        with pytest.raises(SpoolUnusable, match=f"spool {directory}: malformed: it is damaged.*; 3 messages wait in it"):
+            producer.drain_spool(60)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert errors == [f"spool {directory}: malformed: it is damaged, and takes nothing more"]
+
+
+def test_who_waits_for_an_empty_spool_is_told_that_replay_has_ended(one, producer, directory, monkeypatch):
+    refuse_all(one)
+    send_all(producer, range(3), message_group="g")
+    outcome = outcome_of_drain(producer, monkeypatch)
+    monkeypatch.setattr(replay.Replay, "_round", lambda _: 1 / 0)
+    assert isinstance(outcome(), SpoolUnusable)
+    with pytest.raises(SpoolUnusable, match=f"spool {directory}: replay has ended: ZeroDivisionError.*; 3 messages"):
+        producer.drain_spool(60)
+
+
+def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch):
+    one.stop("broker-a")
+    send_all(producer, range(3))
+    queues, errors = producer._publish.queues, [ZeroDivisionError()] * 3
+
+    def failing(topic):
+        if threading.current_thread().name == "rocketsim-replay" and errors:
+            raise errors.pop()
+        return queues(topic)
+
+    monkeypatch.setattr(producer._publish, "queues", failing)
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert not errors and len(bodies(one)) == 3
+
+
 def test_a_caller_that_waits_behind_a_hanging_send_is_told_that_its_message_is_spooled(one, directory):
     """Its timeout passes while the message is in the outbox still."""
     with Producer(one.address, spool=directory, timeout_s=0.5) as producer:
@@ -649,6 +734,8 @@ def test_a_forked_child_leaves_the_spool_to_its_parent(directory):
                 producer.send(Message("T", b"2"), timeout_s=0.2)
             with pytest.raises(SpoolUnusable, match="the parent process's"):
                 producer.spool_status()
+            with pytest.raises(SpoolUnusable, match="the parent process's"):
+                producer.drain_spool()
             with pytest.raises(SpoolUnusable, match=f"process {os.getppid()} has it open"):
                 Producer("127.0.0.1:1", spool=directory)
             producer.close()
