@@ -186,7 +186,8 @@ class SendFailed(RocketSimError):
 
 
 class SpoolFailed(SendFailed):
-    """A message was neither acknowledged nor spooled: the spool is full, or its disk takes no more."""
+    """A message was neither acknowledged nor spooled: the spool is full, its disk takes no more, or its files were
+    deleted, moved or replaced."""
 
     def __init__(self, message: str, *, attempts: int = 0, maybe_stored: bool = False, code: int | None = None) -> None:
         super().__init__(message, attempts=attempts, maybe_stored=maybe_stored, code=code)

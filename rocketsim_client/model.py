@@ -325,7 +325,8 @@ class ProducerStats:
 class SpoolStatus:
     """What a producer's spool has now.  `size_bytes` (dead ones included) is what `spool_bytes` bounds.
     `oldest_timestamp`: when the oldest record that waits was spooled, in ms; 0 without one.  `replayed`: how many this
-    producer has brought to brokers.  `last_error`: why the last replay has failed; empty if it has not."""
+    producer has brought to brokers.  `last_error`: why the spool takes nothing more, or the last replay has failed;
+    empty: neither."""
 
     records: int
     size_bytes: int

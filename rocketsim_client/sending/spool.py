@@ -22,7 +22,7 @@ from rocketsim_client import forks
 from rocketsim_client.errors import ClientClosed, SpoolFailed, SpoolUnusable
 from rocketsim_client.model import MessageQueue, SpoolStatus
 from rocketsim_client.sending.selection import group_hash
-from rocketsim_client.sending.spool_file import Row, SpoolFile, is_damage
+from rocketsim_client.sending.spool_file import LOCK, Row, SpoolFile, is_damage
 
 T = TypeVar("T")
 
@@ -84,7 +84,8 @@ class Spool:
         self._replayed = 0
         self._news = 0
         self._failure = ""  # of the last replay
-        self._damage = ""  # why the database takes and gives nothing more
+        self._refusal = ""  # why it takes nothing more
+        self._is_broken = False  # nor gives anything
         self._replay_ended = False
         self._why_ended = ""  # empty: this producer has been closed
         self._closed = False
@@ -132,16 +133,17 @@ class Spool:
 
     def holds(self, lane: Lane) -> bool:
         """Whether later messages of the lane go into the spool, too.  Those that may go to any queue have no order to
-        keep, and go to brokers again as soon as one has taken something out of their lane, or if the spool is
-        damaged."""
+        keep, and go to brokers again as soon as one has taken something out of their lane, or if the spool takes
+        nothing more."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
-        return backlog.blocked and not self._damage
+        return backlog.blocked and not self._refusal
 
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
         """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since
-        the spool is full or the disk takes no more."""
+        the spool is full, the disk takes no more or the files are gone; `maybe_stored`: they went meanwhile, and this
+        process still brings the records to brokers if it can."""
         now_ms = self._now_ms()
         rows = [
             (lane.topic, lane.name, msg_id, now_ms, isal_zlib.crc32(one), one)
@@ -149,11 +151,12 @@ class Spool:
         ]
         size = sum(map(len, records)) + ROW_BYTES * len(rows)
         counts = Counter(lanes)
+        self._look_at_files()
         with self._lock:
             if self.is_parents:
                 raise SpoolFailed(f"spool {self.directory}: it is the parent process's; make a producer of your own")
-            if self._damage:
-                raise SpoolFailed(self._damage)
+            if self._refusal:
+                raise SpoolFailed(self._refusal)
             if self._bytes + size > self._max_bytes:
                 raise SpoolFailed(self._full(size))
             done = self._enqueue(lambda file: file.insert(rows))
@@ -166,6 +169,9 @@ class Spool:
                 self._bytes -= size
                 self._remove(counts)
             raise SpoolFailed(f"spool {self.directory}: {error}") from error
+        self._look_at_files()
+        if self._refusal:
+            raise SpoolFailed(self._refusal, maybe_stored=True)
 
     def _full(self, size: int) -> str:
         count = sum(backlog.count for backlog in self._lanes.values())
@@ -250,6 +256,7 @@ class Spool:
     # --- for who asks ---------------------------------------------------------------------------------------------
 
     def status(self) -> SpoolStatus:
+        self._look_at_files()
         oldest_ms = self._do(lambda file: file.oldest_ms())
         with self._lock:
             return SpoolStatus(
@@ -258,7 +265,7 @@ class Spool:
                 oldest_timestamp=oldest_ms,
                 dead=self._dead,
                 replayed=self._replayed,
-                last_error=self._failure,
+                last_error=self._refusal or self._failure,
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
@@ -280,12 +287,16 @@ class Spool:
 
     def close(self) -> None:
         """What was put is on the disk, for the next one who opens the directory.  After `end_replay`."""
+        self._look_at_files()
         with self._lock:
             if self._closed or self.is_parents:
                 return
             self._closed = True
             self._work.notify()
         self._thread.join()
+        if self._refusal and not self._is_broken and self._lanes:
+            count = sum(backlog.count for backlog in self._lanes.values())
+            logger.error("spool %s: %d messages that no broker has are in files that are gone", self.directory, count)
         if not self._lanes:
             with contextlib.suppress(sqlite3.Error):  # a disk that takes no more, or a damaged database
                 self._file.give_back()
@@ -310,8 +321,8 @@ class Spool:
     def _enqueue(self, work: Callable[[SpoolFile], Any]) -> "Future[Any]":
         if self._closed:
             raise ClientClosed("this producer has been closed")
-        if self._damage:
-            raise SpoolUnusable(self._damage)
+        if self._is_broken:
+            raise SpoolUnusable(self._refusal)
         job = _Job(work, Future())
         self._jobs.append(job)
         self._work.notify()
@@ -333,7 +344,7 @@ class Spool:
                 results = [job.work(self._file) for job in jobs]
         except Exception as error:
             if is_damage(error):
-                self._is_damaged(error)
+                self._refuse_from_now_on(f"{error}: it is damaged, and takes nothing more", is_broken=True)
             if len(jobs) == 1:
                 jobs[0].done.set_exception(error)
                 return
@@ -343,12 +354,26 @@ class Spool:
         for job, result in zip(jobs, results, strict=True):
             job.done.set_result(result)
 
-    def _is_damaged(self, error: Exception) -> None:
+    # --- what ends it ---------------------------------------------------------------------------------------------
+
+    def _look_at_files(self) -> None:
+        """SQLite goes on in files that are at their paths no longer, and only this process has what it writes there.
+        It brings that to brokers still, unless another may have taken the lock and opened the same database."""
+        if not self.is_parents and not self._refusal and (name := self._file.displaced()):
+            self._refuse_from_now_on(
+                f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "
+                "producer when the directory is as it should be",
+                is_broken=name == LOCK,
+            )
+
+    def _refuse_from_now_on(self, why: str, *, is_broken: bool) -> None:
         with self._lock:
-            if not self._damage:
-                self._damage = f"spool {self.directory}: {error}: it is damaged, and takes nothing more"
-                logger.error("%s", self._damage)
-                self._end_replay(self._damage)
+            if self._closed or self._is_broken or (self._refusal and not is_broken):
+                return
+            self._refusal, self._is_broken = f"spool {self.directory}: {why}", is_broken
+            logger.error("%s", self._refusal)
+            if is_broken:
+                self._end_replay(self._refusal)
 
     # --- lanes ----------------------------------------------------------------------------------------------------
 

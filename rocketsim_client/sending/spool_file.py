@@ -20,6 +20,7 @@ from rocketsim_client.errors import SpoolUnusable
 
 DATABASE = "spool.db"
 LOCK = "spool.lock"
+OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # there as long as the database is open
 SCHEMA = 1
 APPLICATION_ID = 0x52535370  # "RSSp"; 0 in a database that nobody has written to
 
@@ -83,10 +84,19 @@ class SpoolFile:
         except OSError as error:
             raise SpoolUnusable(f"spool {directory}: {error.strerror}") from error
         try:
+            identity = _made(directory)
             self._database = _opened(directory)
         except BaseException:
             self._lock.release()
             raise
+        self._identities = {
+            str(directory / DATABASE): identity,
+            **{str(directory / name): _identity(directory / name) for name in OF_SQLITE},
+            str(directory / LOCK): self._lock.identity,
+        }
+        if name := self.displaced():
+            self.close()
+            raise SpoolUnusable(f"spool {directory}: {name} was deleted, moved or replaced meanwhile; try again")
         forks.watch(self)
 
     def close(self) -> None:
@@ -99,6 +109,15 @@ class SpoolFile:
         """To close the database in a child would end the parent's write-ahead log: it stays open as long as this
         process lives."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
+
+    def displaced(self) -> str:
+        """The name of a file that is open, and at its path no longer: it or a directory was deleted, moved or replaced.
+        Who opens the path then does not find what is written here.  Empty: there is none.  LOCK only if the database is
+        in its place.  For any thread."""
+        for path, identity in self._identities.items():
+            if identity is None or _identity(path) != identity:
+                return os.path.basename(path)
+        return ""
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -213,6 +232,15 @@ def _waiting(database: sqlite3.Connection) -> list[Waiting]:
     return list(map(Waiting._make, database.execute(query)))
 
 
+def _identity(file: int | str | Path) -> tuple[int, int] | None:
+    """What a path or descriptor leads to; None: to nothing that can be found."""
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class _Lock:
     """The directory's, in a file of its own: SQLite's own lock would not let others read.  Held until `release` or the
     end of this process; a forked child does not have it."""
@@ -220,6 +248,7 @@ class _Lock:
     def __init__(self, directory: Path) -> None:
         """SpoolUnusable: another has it.  OSError."""
         self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.identity = _identity(self._descriptor)
         forks.watch(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -251,13 +280,25 @@ class _Lock:
             self._descriptor = -1
 
 
+def _made(directory: Path) -> tuple[int, int] | None:
+    """Makes the database's file unless it is there; its identity."""
+    try:
+        # With bodies in it: its owner's only.
+        descriptor = os.open(directory / DATABASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _unusable(directory, error) from error
+    try:
+        return _identity(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _opened(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # with bodies in it: its owner's only
         # One thread at a time uses it, but not the one that opens it.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    except (OSError, sqlite3.Error) as error:
+    except sqlite3.Error as error:
         raise _unusable(directory, error) from error
     try:
         _prepare(database, directory)

@@ -186,7 +186,7 @@ class SpoolingSender(Sender):
             raise SpoolFailed(
                 f"{failure}; not spooled either: {full}",
                 attempts=getattr(failure, "attempts", 0),
-                maybe_stored=getattr(failure, "maybe_stored", False),
+                maybe_stored=getattr(failure, "maybe_stored", False) or full.maybe_stored,
                 code=failure.code,
             ) from failure
         had_failed = isinstance(failure, SendFailed | QueueNotExist)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -556,6 +557,109 @@ def test_an_empty_spool_gives_its_space_back_when_it_is_closed(one, directory):
     assert (directory / spool_file.DATABASE).stat().st_size < 100_000
 
 
+# --- files that are gone ---------------------------------------------------------------------------------------------
+
+
+def delete(directory):
+    shutil.rmtree(directory)
+
+
+def move(directory):
+    directory.rename(directory.with_name("moved"))
+
+
+def replace(directory):
+    move(directory)
+    shutil.copytree(directory.with_name("moved"), directory)
+
+
+def delete_file(name):
+    return lambda directory: (directory / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("displace", "missing"),
+    [
+        (delete, "spool.db"),
+        (move, "spool.db"),
+        (replace, "spool.db"),
+        (delete_file("spool.db"), "spool.db"),
+        (delete_file("spool.db-wal"), "spool.db-wal"),
+        (delete_file("spool.db-shm"), "spool.db-shm"),
+    ],
+)
+def test_a_spool_whose_files_are_gone_takes_nothing_more_and_brings_brokers_what_it_has(
+    one, directory, caplog, displace, missing
+):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        broker = refuse_all(one)
+        send_all(producer, range(3), message_group="g")
+        displace(directory)
+        said = f"spool {directory}: {missing} was deleted, moved or replaced while it was open"
+        for group in ("g", "h", None):
+            with pytest.raises(SpoolFailed, match=said) as failed:
+                producer.send(Message("T", b"not taken"), message_group=group)
+            assert not failed.value.maybe_stored
+        assert said in producer.spool_status().last_error and producer.spool_status().records == 3
+        if displace is move:
+            directory.with_name("moved").rename(directory)
+            with pytest.raises(SpoolFailed, match=said):
+                producer.send(Message("T", b"not taken"), message_group="g")
+        broker.script["Send"].clear()
+        producer.drain_spool(60)
+        assert producer.send(Message("T", b"3"), message_group="g").send_status == SEND_OK
+    assert bodies(one) == [b"0", b"1", b"2", b"3"]
+    assert len([record for record in caplog.records if record.levelno == logging.ERROR]) == 1
+    Producer(one.address, spool=directory).close()
+
+
+def test_nothing_is_told_to_be_spooled_whose_files_go_while_it_is_committed(one, directory, monkeypatch):
+    """Its outcome is unknown: this process has it still."""
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        broker = refuse_all(one)
+        insert = SpoolFile.insert
+
+        def losing(file, rows):
+            shutil.rmtree(directory)
+            insert(file, rows)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(SpoolFile, "insert", losing)
+            with pytest.raises(SpoolFailed, match=rf"not acknowledged.*spool {directory}: spool\.db was del") as failed:
+                producer.send(Message("T", b"x"))
+        assert failed.value.maybe_stored
+        broker.script["Send"].clear()
+        producer.drain_spool(60)
+    assert bodies(one) == [b"x"]
+
+
+def test_a_spool_without_its_lock_is_left_to_who_may_have_it_now(one, directory):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        refuse_all(one)
+        send_all(producer, range(3), message_group="g")
+        (directory / spool_file.LOCK).unlink()
+        with Producer(one.address, spool=directory, timeout_s=1) as other:
+            with pytest.raises(SpoolUnusable, match=r"spool\.lock was deleted"):
+                producer.spool_status()
+            with pytest.raises(SpoolFailed, match=r"spool\.lock was deleted"):
+                producer.send(Message("T", b"x"), message_group="g")
+            with pytest.raises(SpoolUnusable, match=r"spool\.lock was deleted.*; 3 messages wait in it"):
+                producer.drain_spool(60)
+            producer.close()
+            one.brokers["broker-a", 0].script["Send"].clear()
+            other.drain_spool(60)
+            assert other.spool_status().replayed == 3
+    assert bodies(one) == [b"0", b"1", b"2"]
+
+
+def test_messages_that_are_lost_with_their_files_are_counted_in_the_log(one, directory, caplog):
+    with Producer(one.address, spool=directory, timeout_s=1) as producer:
+        refuse_all(one)
+        send_all(producer, range(3))
+        shutil.rmtree(directory)
+    assert f"spool {directory}: 3 messages that no broker has are in files that are gone" in caplog.messages
+
+
 # --- processes -------------------------------------------------------------------------------------------------------
 
 
@@ -647,7 +751,7 @@ def test_who_waits_for_an_empty_spool_is_told_of_its_damage_which_is_logged_once
         with monkeypatch.context() as patch:
             patch.setattr(SpoolFile, "oldest", lambda *_: (_ for _ in ()).throw(sqlite3.DatabaseError("malformed")))
             assert isinstance(outcome(), SpoolUnusable)
-        with pytest.raises(SpoolUnusable, match=f"spool {directory}: malformed: it is damaged.*; 3 messages wait in it"):
+        with pytest.raises(SpoolUnusable, match=f"spool {directory}: malformed: it is damaged.*; 3 messages wait"):
             producer.drain_spool(60)
     errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert errors == [f"spool {directory}: malformed: it is damaged, and takes nothing more"]

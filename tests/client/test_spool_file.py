@@ -1,6 +1,7 @@
 """A spool's directory: whose it is, which versions and damages are refused, and what survives a transaction."""
 
 import os
+import shutil
 import sqlite3
 import stat
 import subprocess
@@ -173,6 +174,31 @@ def test_a_path_that_cannot_be_a_spool_is_refused(tmp_path):
         SpoolFile(tmp_path / "file")
     with pytest.raises(SpoolUnusable, match=r"there is no spool\.db in it"):
         SpoolView(tmp_path)
+
+
+def test_files_that_are_replaced_while_they_are_opened_are_refused(directory, monkeypatch):
+    opened = spool_file._opened
+
+    def replacing(where: Path) -> sqlite3.Connection:
+        shutil.rmtree(where)
+        where.mkdir()
+        return opened(where)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spool_file, "_opened", replacing)
+        with pytest.raises(SpoolUnusable, match=r"spool\.db was deleted, moved or replaced meanwhile; try again"):
+            SpoolFile(directory)
+    SpoolFile(directory).close()
+
+
+def test_who_closes_files_that_are_gone_leaves_those_in_their_place(directory):
+    old = SpoolFile(directory)
+    shutil.rmtree(directory)
+    new = SpoolFile(directory)
+    assert (old.displaced(), new.displaced()) == (DATABASE, "")
+    old.close()
+    assert new.displaced() == ""
+    new.close()
 
 
 # --- the lock --------------------------------------------------------------------------------------------------------
