@@ -68,6 +68,7 @@ class _Backlog:
 class _Job(NamedTuple):
     work: Callable[[SpoolFile], Any]
     done: "Future[Any]"
+    undo: Callable[[], None]  # when it fails, whether or not its caller still waits: Ctrl-C may have ended that
 
 
 class Spool:
@@ -159,19 +160,21 @@ class Spool:
                 raise SpoolFailed(self._refusal)
             if self._bytes + size > self._max_bytes:
                 raise SpoolFailed(self._full(size))
-            done = self._enqueue(lambda file: file.insert(rows))
+            done = self._enqueue(lambda file: file.insert(rows), lambda: self._take_back(size, counts))
             self._bytes += size
             self._add(counts)
         try:
             done.result()
         except Exception as error:
-            with self._lock:
-                self._bytes -= size
-                self._remove(counts)
             raise SpoolFailed(f"spool {self.directory}: {error}") from error
         self._look_at_files()
         if self._refusal:
             raise SpoolFailed(self._refusal, maybe_stored=True)
+
+    def _take_back(self, size: int, counts: Counter[Lane]) -> None:
+        with self._lock:
+            self._bytes -= size
+            self._remove(counts)
 
     def _full(self, size: int) -> str:
         count = sum(backlog.count for backlog in self._lanes.values())
@@ -318,12 +321,12 @@ class Spool:
         if self.is_parents:
             raise SpoolUnusable(f"spool {self.directory}: it is the parent process's")
 
-    def _enqueue(self, work: Callable[[SpoolFile], Any]) -> "Future[Any]":
+    def _enqueue(self, work: Callable[[SpoolFile], Any], undo: Callable[[], None] = lambda: None) -> "Future[Any]":
         if self._closed:
             raise ClientClosed("this producer has been closed")
         if self._is_broken:
             raise SpoolUnusable(self._refusal)
-        job = _Job(work, Future())
+        job = _Job(work, Future(), undo)
         self._jobs.append(job)
         self._work.notify()
         return job.done
@@ -346,6 +349,7 @@ class Spool:
             if is_damage(error):
                 self._refuse_from_now_on(f"{error}: it is damaged, and takes nothing more", is_broken=True)
             if len(jobs) == 1:
+                jobs[0].undo()
                 jobs[0].done.set_exception(error)
                 return
             for job in jobs:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict, deque
+from concurrent.futures import Future
+from dataclasses import replace as but
 
 import pyarrow as pa
 import pytest
@@ -35,6 +37,7 @@ from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 from tests.client.test_fork import in_child
 from tests.support.fake_broker import Break, FakeCluster, Hang, LoseAnswer, Refuse
+from tests.support.mounted_disks import SmallDisk
 from tests.support.polling import wait_until
 from tests.support.processes import ROOT
 
@@ -172,6 +175,25 @@ def test_an_unknown_outcome_is_spooled_and_the_copy_has_the_same_id(one, produce
     assert result.send_status == SPOOLED
     producer.drain_spool(60)
     assert ids(one) == [result.msg_id] * 2
+
+
+def test_an_unknown_outcome_of_a_replay_keeps_the_record_and_its_id_and_the_order(one, producer):
+    broker = refuse_all(one)
+    results = send_all(producer, range(3), message_group="g")
+    broker.script["Send"] = deque([LoseAnswer(), Break(), LoseAnswer()])
+    producer.drain_spool(60)
+    assert ids(one) == [result.msg_id for result in results] * 3
+    assert (producer.spool_status().replayed, producer.spool_status().dead) == (3, 0)
+
+
+@pytest.mark.parametrize("status", [1, 2, 3])
+def test_whatever_status_a_broker_has_stored_it_with_a_record_is_deleted(one, producer, status):
+    broker = refuse_all(one)
+    send_all(producer, range(3), message_group="g")
+    broker.put_status = status
+    broker.script["Send"].clear()
+    producer.drain_spool(60)
+    assert bodies(one) == [b"0", b"1", b"2"] and producer.spool_status().replayed == 3
 
 
 def test_asynchronous_and_oneway_sends_columns_and_batches_are_spooled_too(one, producer):
@@ -529,6 +551,52 @@ def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
     assert len(transactions) > 3  # together first, then each alone
     spool.close()
     assert waiting(directory) == 2
+
+
+def test_a_put_that_is_interrupted_and_fails_then_holds_up_nobody(directory, monkeypatch):
+    """Ctrl-C ends the wait of a caller that sends for itself."""
+    spool, lane, interrupted = Spool(directory, 1 << 20), Lane.of_group("T", "g"), threading.Event()
+
+    def failing(*_):
+        interrupted.wait()
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def interrupting(*_):
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SpoolFile, "insert", failing)
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupting)
+        with pytest.raises(KeyboardInterrupt):
+            spool.put([lane], ["id"], [b"x"])
+    assert spool.wait_until_empty(60) and not spool.holds(lane)
+    assert (spool.status().records, spool.status().size_bytes) == (0, 0)
+    spool.close()
+
+
+def test_on_a_full_disk_each_of_many_senders_is_told_and_nothing_is_half_taken(one, tmp_path):
+    with SmallDisk(tmp_path / "disk", mib=4) as disk:
+        directory = disk.folder / "spool"
+        with Producer(one.address, spool=directory, timeout_s=1) as producer:
+            broker = refuse_all(one)
+            send_all(producer, [0], message_group="g")
+            before = producer.spool_status()
+            disk.fill()
+            large = os.urandom(500_000)
+            futures = [producer.send_async(Message("T", large), message_group=f"g{number}") for number in range(8)]
+            batch = [Message("T", os.urandom(100_000)) for _ in range(10)]
+            with pytest.raises(SpoolFailed, match=rf"spool {directory}: .*full"):
+                producer.send_batch(batch)
+            assert all(isinstance(future.exception(), SpoolFailed) for future in futures)
+            assert but(producer.spool_status(), last_error="") == but(before, last_error="")
+            disk.make_room()
+            send_all(producer, [1], message_group="g")
+            assert producer.send_batch(batch).send_status == SPOOLED
+            broker.script["Send"].clear()
+            producer.drain_spool(60)
+    assert [body for body in bodies(one) if len(body) == 1] == [b"0", b"1"]
+    assert sorted(len(body) for body in bodies(one)) == [1, 1, *[100_000] * 10]
 
 
 def test_a_database_that_proves_damaged_takes_and_gives_nothing_more(directory, monkeypatch):
