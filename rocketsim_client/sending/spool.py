@@ -144,7 +144,7 @@ class Spool:
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
         """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since
         the spool is full, the disk takes no more or the files are gone; `maybe_stored`: they went meanwhile, and this
-        process still brings the records to brokers if it can."""
+        process still brings the records to brokers if it can.  ClientClosed."""
         now_ms = self._now_ms()
         rows = [
             (lane.topic, lane.name, msg_id, now_ms, isal_zlib.crc32(one), one)

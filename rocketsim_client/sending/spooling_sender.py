@@ -5,7 +5,7 @@ from typing import cast
 
 import numpy as np
 
-from rocketsim_client.errors import QueueNotExist, RocketSimError, SendFailed, SpoolFailed
+from rocketsim_client.errors import ClientClosed, QueueNotExist, RocketSimError, SendFailed, SpoolFailed
 from rocketsim_client.model import BatchPart, MessageQueue, SendStatus
 from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_client.sending import record_frame
@@ -171,7 +171,8 @@ class SpoolingSender(Sender):
         return isinstance(error, SendFailed) or is_worth_sending_again(error)
 
     def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
-        """On the disk when it returns; SpoolFailed names both failures."""
+        """On the disk when it returns; SpoolFailed names both failures.  Either way the messages are counted."""
+        had_failed = isinstance(failure, SendFailed | QueueNotExist)
         is_pinned = lanes[0].is_queue
         columns = outgoing.outgoing()
         if not is_pinned:
@@ -180,16 +181,17 @@ class SpoolingSender(Sender):
         ids = list(map(str, outgoing.msg_ids))
         try:
             self._spool.put(lanes, ids, _pieces(data, sizes))
-        except SpoolFailed as full:
+        except (SpoolFailed, ClientClosed) as refusal:
+            if not had_failed:
+                self._attempts.count(sent=len(outgoing), failed=len(outgoing))
             if failure is None:
                 raise
             raise SpoolFailed(
-                f"{failure}; not spooled either: {full}",
+                f"{failure}; not spooled either: {refusal}",
                 attempts=getattr(failure, "attempts", 0),
-                maybe_stored=getattr(failure, "maybe_stored", False) or full.maybe_stored,
+                maybe_stored=getattr(failure, "maybe_stored", False) or getattr(refusal, "maybe_stored", False),
                 code=failure.code,
             ) from failure
-        had_failed = isinstance(failure, SendFailed | QueueNotExist)
         self._attempts.count_spooled(len(outgoing), had_failed=had_failed)
         nothing = [-1] * len(outgoing)
         return BatchPart(

@@ -442,6 +442,9 @@ def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there
         with pytest.raises(SpoolFailed, match="is full"):
             producer.send(Message("T", os.urandom(5000)), message_group="h")
         assert producer.spool_status().records == accepted
+        producer.send_oneway(Message("T", os.urandom(5000)), message_group="g")  # which nobody is told of
+        producer.flush()
+        assert (producer.stats.sent, producer.stats.spooled, producer.stats.failed) == (accepted + 3, accepted, 3)
         one.start("broker-a")
         producer.drain_spool(60)
         assert len(bodies(one)) == accepted
@@ -480,7 +483,8 @@ def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, produ
         producer.send(Message("T", os.urandom(30_000)), message_group="g")
     database.execute("PRAGMA max_page_count = 100000")
     assert producer.send(Message("T", b"2")).send_status == SPOOLED
-    assert (producer.spool_status().records, waiting(directory), producer.stats.failed) == (2, 2, 1)
+    assert (producer.spool_status().records, waiting(directory)) == (2, 2)
+    assert (producer.stats.sent, producer.stats.spooled, producer.stats.failed) == (4, 2, 2)
     broker.script["Send"].clear()
     producer.drain_spool(60)
     assert sorted(bodies(one)) == [b"1", b"2"]
@@ -849,6 +853,32 @@ def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch
     one.start("broker-a")
     producer.drain_spool(60)
     assert not errors and len(bodies(one)) == 3
+
+
+def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, directory):
+    """It is its caller's thread that sends a batch: `close` does not wait for it."""
+    producer = Producer(one.address, spool=directory, timeout_s=60)
+    producer.send(Message("T", b"0"))
+    broker, failures = one.brokers["broker-a", 0], []
+    broker.script["Send"] = deque([LoseAnswer(), Hang(), Break()])
+
+    def send():
+        try:
+            producer.send_batch([Message("T", b"1"), Message("T", b"2")])
+        except Exception as error:
+            failures.append(error)
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    wait_until(lambda: len(broker.script["Send"]) == 1, "the attempt that hangs")
+    producer._replay.close()
+    producer._spool.close()
+    broker._stopped.set()
+    sending.join()
+    assert isinstance(failures[0], SpoolFailed) and failures[0].maybe_stored, failures
+    assert "not spooled either: this producer has been closed" in str(failures[0])
+    producer.close()
+    assert waiting(directory) == 0
 
 
 def test_a_caller_that_waits_behind_a_hanging_send_is_told_that_its_message_is_spooled(one, directory):
