@@ -10,6 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ class SpoolFile:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_directory(directory)
             self._lock = _Lock(directory)
         except OSError as error:
             raise SpoolUnusable(f"spool {directory}: {error.strerror}") from error
@@ -232,6 +233,22 @@ def _waiting(database: sqlite3.Connection) -> list[Waiting]:
     return list(map(Waiting._make, database.execute(query)))
 
 
+def _make_directory(directory: Path) -> None:
+    """Makes it and what is missing above it; all of that is on the disk when it returns."""
+    missing = list(takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in missing:
+        _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def _identity(file: int | str | Path) -> tuple[int, int] | None:
     """What a path or descriptor leads to; None: to nothing that can be found."""
     try:
@@ -329,12 +346,7 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
     for statement in _TABLES:
         database.execute(statement)
     database.execute("COMMIT")
-    for path in (directory, directory.parent):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    _sync_directory(directory)
 
 
 def _check_version(database: sqlite3.Connection, directory: Path) -> bool:

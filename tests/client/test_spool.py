@@ -451,6 +451,23 @@ def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there
         assert producer.send(Message("T", os.urandom(5000)), message_group="h").send_status == SEND_OK
 
 
+def test_what_is_being_committed_takes_room_already(directory):
+    spool, lane, is_busy, go_on = Spool(directory, 2000), Lane("T", ANY_QUEUE), threading.Event(), threading.Event()
+    busy = threading.Thread(target=lambda: spool._do(lambda _: is_busy.set() or go_on.wait()))
+    putting = threading.Thread(target=lambda: spool.put([lane], ["1"], [bytes(1000)]))
+    busy.start()
+    is_busy.wait()
+    putting.start()
+    wait_until(lambda: spool._jobs, "a put")
+    with pytest.raises(SpoolFailed, match="is full: 1200 bytes and 1200 more, 2000 at most"):
+        spool.put([lane], ["2"], [bytes(1000)])
+    go_on.set()
+    for thread in (busy, putting):
+        thread.join()
+    assert spool.status().size_bytes == 1200
+    spool.close()
+
+
 def test_dead_messages_take_room_until_they_are_discarded_also_after_a_restart(directory):
     lane, data = Lane("T", ANY_QUEUE), bytes(1000)
     spool = Spool(directory, 2000)

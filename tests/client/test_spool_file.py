@@ -86,6 +86,23 @@ def test_sqlite_syncs_each_commit(directory):
     file.close()
 
 
+def test_each_directory_that_is_made_is_synced_with_the_one_it_is_in(tmp_path, monkeypatch):
+    """Others are not: this process may have no right to read them."""
+    synced, fsync = set(), os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.add(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    SpoolFile(tmp_path / "a" / "b" / "spool").close()
+    assert synced == {tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "spool"}
+    synced.clear()
+    (tmp_path / "a" / "there").mkdir()
+    SpoolFile(tmp_path / "a" / "there").close()
+    assert synced == {tmp_path / "a" / "there"}
+
+
 def test_the_dead_keep_their_record_and_reason_and_wait_no_longer(directory):
     filled(directory)
     file = SpoolFile(directory)
