@@ -37,7 +37,7 @@ from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 from tests.client.test_fork import in_child
 from tests.support.fake_broker import Break, FakeCluster, Hang, LoseAnswer, Refuse
-from tests.support.mounted_disks import SmallDisk
+from tests.support.mounted_disks import PowerlessDisk, SmallDisk
 from tests.support.polling import wait_until
 from tests.support.processes import ROOT
 
@@ -1021,6 +1021,30 @@ def test_killed_between_the_broker_s_ok_and_the_delete_the_message_arrives_twice
     assert ids(one) == [result.msg_id] and waiting(directory) == 1
     drained(one, directory)
     assert ids(one) == [result.msg_id] * 2 and waiting(directory) == 0
+
+
+def test_what_was_told_to_be_spooled_survives_a_power_loss(one, tmp_path):
+    one.stop("broker-a")
+    told = tmp_path / "told"
+    with PowerlessDisk(tmp_path) as power:
+        directory = power.mount / "new" / "spool"
+        program = [sys.executable, "-m", "tests.client.spooling_program", one.address, str(directory), "never"]
+        with told.open("wb") as output, subprocess.Popen(program, cwd=ROOT, stdout=output, stderr=output) as process:
+            try:
+                wait_until(lambda: told.read_bytes().count(b"SPOOLED\n") > 100, "messages in the spool")
+                before = told.read_text()  # the disk may say yes to the sync that it is asked for as it loses its power
+                power.lose_power()
+                process.wait()
+            finally:
+                process.kill()
+        power.power_is_back()
+        assert "SpoolFailed" in told.read_text().splitlines()[-1]
+        spooled = [line.split()[2] for line in before.splitlines() if line.endswith("SPOOLED")]
+        file = SpoolFile(directory)
+        lanes = [waits.lane for waits in file.waiting()]
+        kept = [row.msg_id for row in file.oldest("T", lanes, 1 << 30)]
+        file.close()
+    assert len(lanes) == 4 and set(spooled) <= set(kept)
 
 
 def test_without_a_spool_nothing_of_it_is_imported():
