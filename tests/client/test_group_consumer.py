@@ -12,6 +12,7 @@ from rocketsim_client import (
     Admin,
     ClientClosed,
     Consumer,
+    GroupNotExist,
     InvalidParameter,
     InvalidReceiptHandle,
     Message,
@@ -235,6 +236,22 @@ def test_filters_by_tags_and_by_a_condition(broker: BrokerThread) -> None:
     assert sorted(found) == [b"A", b"C", b"u"]
     with consumer_of(broker, "sql", {"T": SqlExpression("number >= 1 AND TAGS <> 'C'")}) as consumer:
         assert bodies(consumer.receive(timeout_s=SOON_S)) == [b"B"]
+
+
+def test_a_condition_that_the_broker_does_not_evaluate_is_refused_at_once(tmp_path: Path) -> None:
+    with broker_thread(tmp_path) as broker:
+        broker.make_topic("T")
+        with consumer_of(broker, topics={"T": SqlExpression("number > 1")}) as consumer:
+            for receive in (lambda: consumer.receive(timeout_s=0), lambda: next(consumer)):
+                with pytest.raises(InvalidParameter, match="enablePropertyFilter"):
+                    receive()
+
+
+def test_a_group_that_nobody_has_made_is_refused_where_consumers_make_none(tmp_path: Path) -> None:
+    with broker_thread(tmp_path, auto_create_subscription_group=False) as broker:
+        broker.make_topic("T")
+        with consumer_of(broker) as consumer, pytest.raises(GroupNotExist, match="'g' does not exist"):
+            next(consumer)
 
 
 def test_several_topics_are_all_read(broker: BrokerThread) -> None:
