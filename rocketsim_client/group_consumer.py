@@ -6,6 +6,7 @@ messages that are worked on.
 
 import itertools
 import logging
+import math
 import os
 import socket
 import threading
@@ -14,7 +15,6 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -28,8 +28,10 @@ from rocketsim_client.errors import (
     InvalidParameter,
     InvalidReceiptHandle,
     NoPermission,
+    NoRoute,
     RocketSimError,
     ServiceNotAvailable,
+    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
@@ -72,6 +74,32 @@ class _Source:
     failures: int = 0
     error: RocketSimError | None = None
     retry_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """`what` is done to messages, by a `call` for those of one topic and broker within some seconds; `done` notes it of
+    a receipt handle.  `gives_back`: it ends deliveries, so a repeated call may find that done.  `renews`: nobody waits
+    for it, and what somebody has settled meanwhile needs it no more."""
+
+    what: str
+    call: Callable[[Sequence[ReceivedMessage], str, float], Settled]
+    done: Callable[[str], None]
+    gives_back: bool = False
+    renews: bool = False
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one call may have: messages of one topic and broker, and not too many.  `error`: of the last attempt."""
+
+    messages: list[ReceivedMessage]
+    error: RocketSimError | None = None
+    may_be_done: bool = False
+
+    def failed(self, error: RocketSimError) -> None:
+        self.error = error
+        self.may_be_done = self.may_be_done or isinstance(error, Unreachable | ServiceNotAvailable)
 
 
 class Consumer:
@@ -157,11 +185,12 @@ class Consumer:
 
     def _start(self) -> None:
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
-        self._in_flight = InFlight(self._max_in_flight, self._max_in_flight_bytes, self._renew_for_s)
+        self._in_flight = InFlight(self._max_in_flight, self._max_in_flight_bytes, self._invisible_s, self._renew_for_s)
         self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
         self._is_asking = False
         self._deadlines = threading.Lock()  # one call at a time moves deadlines, so that none comes too late
         self._closed = threading.Event()
+        self._sooner = threading.Event()  # set for a renewal before the one that is waited for
         self._under_way: set[grpc.Future[Any]] = set()
         self._sources: dict[tuple[str, str], _Source] = {}
         self._renewing: threading.Thread | None = None
@@ -348,16 +377,17 @@ class Consumer:
 
     def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> None:
         """The messages are done; final when it returns, in the broker's mode.  InvalidReceiptHandle: some deliveries
-        were over, and these messages are delivered again; the others are acknowledged.  Any other error: it is unknown
-        which are; the consumer keeps them, so acknowledge them again."""
+        were over, and these messages are delivered again; the others are acknowledged.  TopicNotExist: their topic was
+        deleted, and they are not delivered again.  Any other error: it is unknown which are; the consumer keeps them,
+        so acknowledge them again."""
 
-        def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
-            topic, broker_name = one[0].topic, one[0].broker_name
-            handles = [message.receipt_handle for message in one]
+        def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            topic, broker_name = some[0].topic, some[0].broker_name
+            handles = [message.receipt_handle for message in some]
             return self._brokers.ack(address, self.group, topic, broker_name, handles, left_s)
 
         self._check_open()
-        self._settle("acknowledged", _listed(messages), call, timeout_s)
+        self._settle(_Settling("acknowledged", call, self._in_flight.settle), _listed(messages), timeout_s)
 
     def nack(
         self,
@@ -373,21 +403,23 @@ class Consumer:
         given = _listed(messages)
         self._check_open()
         with self._deadlines:
-            # They are delivered again behind the ones that have failed.
+            # They are delivered again behind the ones that have failed.  Until it is known that these are given back,
+            # they are kept: the caller may settle the ones that have failed otherwise.
             with self._changed:
-                behind = [other for message in given for other in self._in_flight.take_behind(message.receipt_handle)]
+                behind = [other for message in given for other in self._in_flight.behind(message.receipt_handle)]
             later = {other.receipt_handle for other in behind}
 
-            def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
                 changes = [
                     Change(message.receipt_handle, 0.0, counted=False)
                     if message.receipt_handle in later
                     else Change(message.receipt_handle, delay_s)
-                    for message in one
+                    for message in some
                 ]
-                return self._change(one, changes, address, left_s)
+                return self._change(some, changes, address, left_s)
 
-            self._settle("given back", [*given, *behind], call, timeout_s, ends=True)
+            settling = _Settling("given back", call, self._in_flight.settle_with_those_behind, gives_back=True)
+            self._settle(settling, [*behind, *given], timeout_s)
 
     def extend(
         self,
@@ -396,19 +428,27 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        """The messages are this consumer's for `invisible_s` from now on; it goes on to renew them after half of it.
-        Errors are those of `ack`."""
+        """The messages are this consumer's for `invisible_s` from now on, and longer while it renews them
+        (`renew_for_s`): it asks for more after half of that.  Errors are those of `ack`."""
         _check_invisible(invisible_s)
         self._check_open()
         with self._deadlines:
             self._move(_listed(messages), invisible_s, timeout_s)
+        self._sooner.set()
 
-    def _move(self, messages: Sequence[ReceivedMessage], invisible_s: float, timeout_s: float | None) -> None:
-        def call(one: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
-            return self._change(one, [Change(message.receipt_handle, invisible_s) for message in one], address, left_s)
+    def _move(
+        self, messages: Sequence[ReceivedMessage], invisible_s: float, timeout_s: float | None, *, renews: bool = False
+    ) -> None:
+        def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
+            changes = [Change(message.receipt_handle, invisible_s) for message in some]
+            return self._change(some, changes, address, left_s)
 
         now = self._clock()
-        self._settle("extended", messages, call, timeout_s, deadline=now + invisible_s)
+
+        def moved(handle: str) -> None:
+            self._in_flight.moved(handle, now, invisible_s)
+
+        self._settle(_Settling("extended", call, moved, renews=renews), messages, timeout_s)
 
     def _change(
         self, messages: Sequence[ReceivedMessage], changes: Sequence[Change], address: str, left_s: float
@@ -416,81 +456,83 @@ class Consumer:
         topic, broker_name = messages[0].topic, messages[0].broker_name
         return self._brokers.change_invisible(address, self.group, topic, broker_name, changes, left_s)
 
-    def _settle(
-        self,
-        what: str,
-        messages: Sequence[ReceivedMessage],
-        call: Callable[[Sequence[ReceivedMessage], str, float], Settled],
-        timeout_s: float | None,
-        *,
-        deadline: float | None = None,
-        ends: bool = False,
-    ) -> None:
-        """Makes the calls, one for each topic and broker; an error is raised after the last one.  With a `deadline` the
-        messages stay in flight until then.  `ends`: the calls end deliveries, so a repeated one may find that done."""
+    def _settle(self, settling: "_Settling", messages: Iterable[ReceivedMessage], timeout_s: float | None) -> None:
+        """Makes the calls, one for each topic and broker; what has failed is tried again while that may help and there
+        is time.  In each round a call gets its share of what is left, so that brokers which do not answer leave some to
+        the others.  An error is raised after the last call."""
         until = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
-        over: list[ReceivedMessage] = []
-        failure: RocketSimError | None = None
-        for some in _chunks(messages):
-            try:
-                valid = self._until_settled(some, partial(call, some), until, what, ends=ends)
-            except RocketSimError as error:
-                failure = error
-                continue
-            with self._changed:
-                for message, is_valid in zip(some, valid, strict=True):
-                    if not is_valid:
-                        over.append(message)
-                    if deadline is None or not is_valid:
-                        self._in_flight.settle(message.receipt_handle)
-                    else:
-                        self._in_flight.moved([message.receipt_handle], deadline)
-                self._changed.notify_all()
-        if failure is not None:
-            raise failure
+        left, over, failures = [_Part(some) for some in _chunks(messages)], list[ReceivedMessage](), 0
+        given_up: list[RocketSimError] = []
+        while left:
+            again: list[_Part] = []
+            for number, part in enumerate(left):
+                share_s = max((until - self._clock()) / (len(left) - number), 0.1)
+                try:
+                    valid = self._try_to_settle(settling, part, share_s)
+                except RocketSimError as error:
+                    if not is_curable(error):
+                        given_up.append(error)
+                        self._note_deleted(part, error)
+                        continue
+                    part.failed(error)
+                    again.append(part)
+                else:
+                    over += self._note_settled(settling, part, valid)
+            left, failures = again, failures + 1
+            pause_s = backoff_s(failures, 0.05, 1.0)
+            if left and (self._clock() + pause_s >= until or (settling.renews and self._closed.is_set())):
+                given_up += [part.error for part in left if part.error is not None]
+                break
+            if left:
+                time.sleep(pause_s)
+        if given_up:
+            raise next((error for error in given_up if not _is_deleted(error)), given_up[0])
         if over:
             names = ", ".join(f"{message.msg_id} of {message.topic}" for message in over[:5])
             more = f" and {len(over) - 5} more" if len(over) > 5 else ""
             raise InvalidReceiptHandle(
-                f"group {self.group}: not {what}: {names}{more}: these deliveries are over; messages that were not "
-                "acknowledged are delivered again"
+                f"group {self.group}: not {settling.what}: {names}{more}: these deliveries are over; messages that "
+                "were not acknowledged are delivered again"
             )
 
-    def _until_settled(
-        self,
-        messages: Sequence[ReceivedMessage],
-        call: Callable[[str, float], Settled],
-        until: float,
-        what: str,
-        *,
-        ends: bool,
-    ) -> Sequence[bool]:
-        """Whether each was valid.  Tries again while that may help and there is time."""
+    def _try_to_settle(self, settling: "_Settling", part: "_Part", left_s: float) -> Sequence[bool]:
+        """One attempt: whether each was valid."""
+        messages, until = part.messages, self._clock() + left_s
         topic, broker_name = messages[0].topic, messages[0].broker_name
 
         def ask(member: Member) -> Settled:
-            return call(member.address, max(until - self._clock(), 0.1))
+            return settling.call(messages, member.address, max(until - self._clock(), 0.1))
 
-        failures, answer_was_lost = 0, False
-        while True:
-            try:
-                answer = self._ask_master(topic, broker_name, ask)
-                if not answer.again:
-                    return [True] * len(messages) if answer_was_lost and ends else answer.valid
-                error: RocketSimError = ServiceNotAvailable(
-                    f"{len(messages)} messages of {topic} are {what} on broker {broker_name}, but its disk or slave "
-                    "did not take that in time: do it again"
-                )
-            except RocketSimError as failure:
-                if not is_curable(failure):
-                    raise
-                error = failure
-                answer_was_lost = answer_was_lost or isinstance(error, Unreachable)
-            failures += 1
-            pause_s = backoff_s(failures, 0.05, 1.0)
-            if self._clock() + pause_s >= until:
-                raise error
-            time.sleep(pause_s)
+        answer = self._ask_master(topic, broker_name, ask)
+        if answer.again:
+            raise ServiceNotAvailable(
+                f"{len(messages)} messages of {topic} are {settling.what} on broker {broker_name}, but its disk or "
+                "slave did not take that in time: do it again"
+            )
+        return answer.valid
+
+    def _note_settled(self, settling: "_Settling", part: "_Part", valid: Sequence[bool]) -> list[ReceivedMessage]:
+        """Those whose deliveries were over before."""
+        over: list[ReceivedMessage] = []
+        with self._changed:
+            for message, is_valid in zip(part.messages, valid, strict=True):
+                handle = message.receipt_handle
+                if is_valid or (part.may_be_done and settling.gives_back):
+                    settling.done(handle)
+                    continue
+                if not settling.renews or handle in self._in_flight:  # else it was settled meanwhile
+                    over.append(message)
+                self._in_flight.settle(handle)
+            self._changed.notify_all()
+        return over
+
+    def _note_deleted(self, part: "_Part", error: RocketSimError) -> None:
+        """The messages of a topic that was deleted are nobody's any more."""
+        if _is_deleted(error):
+            with self._changed:
+                for message in part.messages:
+                    self._in_flight.settle(message.receipt_handle)
+                self._changed.notify_all()
 
     def _ask_master(self, topic: str, broker_name: str, call: Callable[[Member], T]) -> T:
         return self._cluster.ask(topic, broker_name, call, only_this=True)
@@ -502,22 +544,27 @@ class Consumer:
         if self._renewing is None and self._renew_for_s > 0:
             self._renewing = threading.Thread(
                 target=_renew_while_alive,
-                args=(weakref.ref(self), self._closed, self._invisible_s / 6),
+                args=(weakref.ref(self), self._closed, self._sooner, self._invisible_s / 6),
                 name=f"rocketsim-renew-{self.group}",
                 daemon=True,
             )
             self._renewing.start()
 
-    def _renew(self) -> None:
+    def _renew(self) -> float:
+        """Returns in how many seconds the next one is due; a negative number: it is."""
         with self._deadlines:
             with self._changed:
-                due = self._in_flight.to_renew(self._clock(), self._invisible_s)
+                due = self._in_flight.to_renew(self._clock())
             try:
-                self._move(due, self._invisible_s, None)
+                self._move(due, self._invisible_s, None, renews=True)
             except ClientClosed:
                 pass
             except RocketSimError as error:
                 logger.warning("%s: not renewed: %s", self, error)
+                return math.inf  # not at once again
+            with self._changed:
+                now = self._clock()
+                return self._in_flight.next_renewal(now) - now
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -529,13 +576,14 @@ class Consumer:
             if self._closed.is_set():
                 return
             self._closed.set()
+            self._sooner.set()
             while self._is_asking and self._clock() < until:
                 for call in list(self._under_way):
                     call.cancel()
                 self._changed.wait(0.05)
             self._changed.notify_all()
         if self._renewing is not None and self._renewing is not threading.current_thread():
-            self._renewing.join(max(0.0, until - self._clock()))
+            self._renewing.join(max(0.0, until - self._clock()) / 2)  # the rest is for what is given back
         with self._changed:
             handed_out, waiting = self._in_flight.take_all()
         uncounted = {message.receipt_handle for message in waiting}
@@ -546,9 +594,10 @@ class Consumer:
             ]
             return self._change(one, changes, address, left_s)
 
+        settling = _Settling("given back", give_back, self._in_flight.settle, gives_back=True)
         try:
-            self._settle("given back", [*handed_out, *waiting], give_back, max(0.0, until - self._clock()), ends=True)
-        except InvalidReceiptHandle:
+            self._settle(settling, [*handed_out, *waiting], max(0.0, until - self._clock()))
+        except (InvalidReceiptHandle, TopicNotExist):
             pass  # over already
         except RocketSimError as error:
             logger.warning("%s: messages come again after their invisible time only: %s", self, error)
@@ -560,13 +609,18 @@ class Consumer:
             raise ClientClosed(f"the consumer of group {self.group} has been closed")
 
 
-def _renew_while_alive(consumer: "weakref.ref[Consumer]", closed: threading.Event, every_s: float) -> None:
+def _renew_while_alive(
+    consumer: "weakref.ref[Consumer]", closed: threading.Event, sooner: threading.Event, every_s: float
+) -> None:
     """Ends with the consumer, also if nobody closes it."""
-    while not closed.wait(every_s):
+    pause_s = every_s
+    while True:
+        sooner.wait(pause_s)
+        sooner.clear()
         alive = consumer()
-        if alive is None:
+        if closed.is_set() or alive is None:
             return
-        alive._renew()
+        pause_s = min(max(alive._renew(), 0.001), every_s)
         del alive
 
 
@@ -593,6 +647,11 @@ def is_curable(error: RocketSimError) -> bool:
     if type(error) is BrokerRefused and error.code == UNSUPPORTED:
         return False
     return is_worth_asking_again(error)
+
+
+def _is_deleted(error: RocketSimError) -> bool:
+    """Whether a master says that the topic is gone."""
+    return isinstance(error, TopicNotExist) and not isinstance(error, NoRoute)
 
 
 def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:

@@ -1,7 +1,7 @@
 """The messages that a consumer has: received, and not settled yet.  Pure: `now` (seconds) is an argument."""
 
+import math
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rocketsim_client.received_message import ReceivedMessage
@@ -12,10 +12,12 @@ OrderKey = tuple[str, str, int, str]
 
 @dataclass(slots=True)
 class _Held:
-    """`deadline`: until when the broker gives it to nobody else, as far as is known here."""
+    """`deadline`: until when the broker gives it to nobody else, as far as is known here.  More time is asked for from
+    `renew_at` on, and not after `renew_until`."""
 
     message: ReceivedMessage
     deadline: float
+    renew_at: float
     renew_until: float
     order_key: OrderKey | None
     is_handed_out: bool = False
@@ -27,9 +29,10 @@ class InFlight:
     that consumes in order, one of a message group at a time.
     """
 
-    def __init__(self, most: int, most_bytes: int, renew_for_s: float) -> None:
+    def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
         self._most = most
         self._most_bytes = most_bytes
+        self._invisible_s = invisible_s
         self._renew_for_s = renew_for_s
         self.size_bytes = 0  # of all that are held, as stored
         self._held: dict[str, _Held] = {}  # by receipt handle
@@ -38,6 +41,9 @@ class InFlight:
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def __contains__(self, handle: str) -> bool:
+        return handle in self._held
 
     @property
     def room(self) -> int:
@@ -57,15 +63,15 @@ class InFlight:
         if handle not in self._held:
             self._waiting.append(handle)
             self.size_bytes += message.store_size
-        self._held[handle] = _Held(message, now + left_s, now + self._renew_for_s, key)
+        deadline = now + left_s
+        self._held[handle] = _Held(message, deadline, deadline - self._invisible_s / 2, now + self._renew_for_s, key)
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
         """The broker gives out this message group anew: what is past its deadline, and may never be settled, is over,
         and what waits behind it comes again behind the new delivery."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
-            self.take_behind(handle)
-            self.settle(handle)
+            self.settle_with_those_behind(handle)
 
     def hand_out(self, at_most: int, now: float) -> list[ReceivedMessage]:
         found: list[ReceivedMessage] = []
@@ -99,35 +105,40 @@ class InFlight:
         if held is not None and held.order_key is not None and self._busy.get(held.order_key) == handle:
             del self._busy[held.order_key]
 
-    def take_behind(self, handle: str) -> list[ReceivedMessage]:
-        """The messages that wait behind this one in its message group; they are not in flight any more."""
+    def behind(self, handle: str) -> list[ReceivedMessage]:
+        """The messages that wait behind this one in its message group."""
         first = self._held.get(handle)
         if first is None or first.order_key is None:
             return []
-        behind = [
+        return [
             held.message for held in self._held.values() if held.order_key == first.order_key and not held.is_handed_out
         ]
-        for message in behind:
+
+    def settle_with_those_behind(self, handle: str) -> None:
+        """They come again behind the next delivery of this message."""
+        for message in self.behind(handle):
             self._remove(message.receipt_handle)
-        return behind
+        self.settle(handle)
 
     def expire(self, now: float) -> None:
         """Forget what is past its deadline: others get it."""
         for handle in [handle for handle, held in self._held.items() if held.deadline <= now]:
             self.settle(handle)
 
-    def to_renew(self, now: float, invisible_s: float) -> list[ReceivedMessage]:
-        """Those with less than half of `invisible_s` left."""
-        return [
-            held.message
-            for held in self._held.values()
-            if held.deadline - now < invisible_s / 2 and now < held.renew_until
-        ]
+    def to_renew(self, now: float) -> list[ReceivedMessage]:
+        """Those with less than half of the time left that was asked for last."""
+        return [held.message for held in self._held.values() if held.renew_at < now < held.renew_until]
 
-    def moved(self, handles: Iterable[str], deadline: float) -> None:
-        for handle in handles:
-            if (held := self._held.get(handle)) is not None:
-                held.deadline = deadline
+    def next_renewal(self, now: float) -> float:
+        """When the next one is due; infinity: none is."""
+        renewed = (one for one in self._held.values() if max(one.renew_at, now) < one.renew_until)
+        return min((one.renew_at for one in renewed), default=math.inf)
+
+    def moved(self, handle: str, now: float, invisible_s: float) -> None:
+        """The broker has been asked for `invisible_s` from `now` on."""
+        if (held := self._held.get(handle)) is not None:
+            held.deadline = now + invisible_s
+            held.renew_at = now + invisible_s / 2
 
     def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
         """(those that were handed out, those that were not); none is in flight any more."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
 from rocketsim_client import (
     Admin,
@@ -22,9 +23,11 @@ from rocketsim_client import (
     ReceivedMessage,
     RocketSimError,
     SqlExpression,
+    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.errors import CallTimeout
+from rocketsim_client.transport.grpc_consumption import PopAnswer, PopCall, Settled
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S, wait_until
@@ -225,6 +228,60 @@ def test_in_order_a_message_waits_for_those_before_it_in_its_message_group(broke
     assert nothing_is_left(broker)
 
 
+def test_in_order_what_waits_behind_a_message_is_kept_until_it_is_given_back_with_it(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.make_group("g", consume_message_orderly=True)
+    send(broker, b"1", b"2", b"3", message_group="a")
+    with consumer_of(broker) as consumer:
+        (first,) = consumer.receive(timeout_s=SOON_S)
+        assert consumer.in_flight == 3
+
+        def lost(*_: Any) -> Any:
+            raise CallTimeout("the question was lost")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._brokers, "change_invisible", lost)
+            with pytest.raises(CallTimeout):
+                consumer.nack(first, delay_s=0, timeout_s=0)
+        assert consumer.in_flight == 3 and consumer.receive(timeout_s=0) == []
+        consumer.ack(first)
+        (second,) = consumer.receive(timeout_s=SOON_S)
+        assert (second.body, second.delivery_attempt) == (b"2", 1)
+        consumer.nack(second, delay_s=0)
+        seen = []
+        while len(seen) < 2:
+            (message,) = consumer.receive(timeout_s=SOON_S)
+            seen.append((message.body, message.delivery_attempt))
+            consumer.ack(message)
+        assert seen == [(b"2", 2), (b"3", 1)]
+    assert nothing_is_left(broker)
+
+
+def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, b"1")
+    with consumer_of(broker) as consumer:
+        (message,) = consumer.receive(timeout_s=SOON_S)
+        change, calls = consumer._brokers.change_invisible, []
+
+        def late_at_first(*arguments: Any) -> Any:
+            answer = change(*arguments)
+            calls.append(answer.valid)
+            if len(calls) > 1:
+                return answer
+            wait_until(lambda: broker.node.consumption.counts.retried, "the retry")
+            return Settled(answer.valid, again=True)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._brokers, "change_invisible", late_at_first)
+            consumer.nack(message, delay_s=0)
+        assert calls == [[True], [False]]
+        consumer.ack(consumer.receive(timeout_s=SOON_S))
+    assert nothing_is_left(broker)
+
+
 def test_filters_by_tags_and_by_a_condition(broker: BrokerThread) -> None:
     for number, tag in enumerate("ABC"):
         send(broker, tag.encode(), tags=tag, properties={"number": str(number)})
@@ -254,6 +311,66 @@ def test_a_group_that_nobody_has_made_is_refused_where_consumers_make_none(tmp_p
             next(consumer)
 
 
+def test_the_messages_of_a_topic_that_is_deleted_are_not_held_any_more(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(broker, b"1", b"2", b"3", b"4")
+    send(broker, b"u", topic="U")
+    with consumer_of(broker, topics=["T", "U"]) as consumer:
+        held: dict[bytes, ReceivedMessage] = {}
+        while len(held) < 5:
+            held |= {message.body: message for message in consumer.receive(timeout_s=SOON_S)}
+        broker.run(Operations(broker.node.broker, broker.node.leadership).delete_topic("T"))
+        with pytest.raises(TopicNotExist, match="'T'"):
+            consumer.ack([held[b"1"], held[b"u"]])
+        assert consumer.in_flight == 3  # the one of U is acknowledged
+        with pytest.raises(TopicNotExist, match="'T'"):
+            consumer.nack(held[b"2"])
+        with pytest.raises(TopicNotExist, match="'T'"):
+            consumer.extend(held[b"3"], 60)
+        assert consumer.in_flight == 1
+        with pytest.raises(TopicNotExist):
+            while True:
+                assert consumer.receive(timeout_s=0) == []
+        send(broker, b"goes on", topic="U")
+        found: list[ReceivedMessage] = []
+        while not found:
+            try:
+                found = consumer.receive(timeout_s=0)
+            except TopicNotExist:
+                pass
+        assert bodies(found) == [b"goes on"]
+        consumer.ack(found)
+    assert "invisible time only" not in caplog.text
+
+
+def test_what_cannot_be_acknowledged_is_not_the_error_if_something_else_may_be(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who is told that a topic is gone would not acknowledge the others again."""
+    send(broker, b"t")
+    send(broker, b"u", topic="U")
+    with consumer_of(broker, topics=["T", "U"]) as consumer:
+        held: list[ReceivedMessage] = []
+        while len(held) < 2:
+            held += consumer.receive(timeout_s=SOON_S)
+        broker.run(Operations(broker.node.broker, broker.node.leadership).delete_topic("T"))
+        ack = consumer._brokers.ack
+
+        def lossy(address: str, group: str, topic: str, *others: Any) -> Any:
+            if topic == "U":
+                raise CallTimeout("the answer was lost")
+            return ack(address, group, topic, *others)
+
+        with monkeypatch.context() as lost:
+            lost.setattr(consumer._brokers, "ack", lossy)
+            for some in (held, held[::-1]):
+                with pytest.raises(CallTimeout):
+                    consumer.ack(some, timeout_s=0)
+        assert consumer.in_flight == 1
+        consumer.ack([message for message in held if message.topic == "U"])
+
+
 def test_several_topics_are_all_read(broker: BrokerThread) -> None:
     with consumer_of(broker, topics=["T", "U"]) as consumer:
         assert consumer.receive(timeout_s=0) == []
@@ -263,6 +380,30 @@ def test_several_topics_are_all_read(broker: BrokerThread) -> None:
             assert message.topic == message.body.decode() == topic
             consumer.ack(message)
     assert nothing_is_left(broker, topics=["T", "U"])
+
+
+def test_of_several_topics_each_is_looked_at_before_one_is_waited_for(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"T{number}" for number in range(12)]
+    for name in names:
+        broker.make_topic(name)
+    for topics, longest_s in ((names[:1], 15.0), (names[:3], 0.3), (names, 1.0)):
+        with consumer_of(broker, topics=topics) as consumer:
+            calls: list[tuple[str, float]] = []
+
+            def noted(address: str, call: PopCall, *others: Any, calls: list[tuple[str, float]] = calls) -> PopAnswer:
+                calls.append((call.topic, call.poll_s))
+                return PopAnswer()
+
+            monkeypatch.setattr(consumer._brokers, "pop", noted)
+            assert consumer.receive(timeout_s=0) == []
+            assert {topic for topic, _ in calls} == set(topics)
+            calls.clear()
+            consumer._ask(1, 100.0, has_to_return_soon=False)
+            looks, (waits,) = calls[:-1], calls[-1:]
+            assert looks == [(topic, 0) for topic, _ in looks] and len(looks) == (len(topics) if len(topics) > 1 else 0)
+            assert waits[1] == pytest.approx(longest_s)
 
 
 def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread) -> None:
@@ -311,6 +452,72 @@ def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread) -> None:
     assert renewing is not None and renewing.is_alive()
     del consumer  # nobody closes it
     wait_until(lambda: not renewing.is_alive(), "the end of its thread")
+
+
+def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerThread) -> None:
+    send(broker, b"1")
+    passed_s = 0.0
+    with consumer_of(broker, invisible_s=3600, clock=lambda: passed_s) as consumer:
+        (message,) = consumer.receive(timeout_s=SOON_S)
+        state = broker.node.consumption.state
+        consumer.extend(message, 600)
+        extended_to_ms = broker.do(state.next_deadline_ms)
+        passed_s = 299
+        consumer._sooner.set()
+        wait_until(lambda: not consumer._sooner.is_set(), "a look at what is due")
+        assert broker.do(state.next_deadline_ms) == extended_to_ms
+        passed_s = 0
+        consumer.extend(message, 2)  # its thread looks again after a second of its clock
+        passed_s = 1.5
+        wait_until(lambda: broker.do(state.next_deadline_ms) > extended_to_ms, "the renewal, for an hour")
+        consumer.ack(message)
+
+
+def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, b"1", b"2")
+    passed_s = 0.0
+    with consumer_of(broker, clock=lambda: passed_s) as consumer:
+        done, under_way = consumer.receive(timeout_s=SOON_S)
+        change = consumer._brokers.change_invisible
+
+        def after_the_ack(*arguments: Any) -> Any:
+            consumer.ack(done)
+            return change(*arguments)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._brokers, "change_invisible", after_the_ack)
+            passed_s = 31.0
+            assert consumer._renew() == 30
+        assert "not renewed" not in caplog.text and consumer.in_flight == 1
+        with pytest.raises(InvalidReceiptHandle, match=f"not extended: {done.msg_id} of T"):
+            consumer.extend(done, 60)
+        consumer.nack(under_way, delay_s=0)
+
+
+def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(broker, b"1")
+    passed_s = 0.0
+    consumer = consumer_of(broker, clock=lambda: passed_s, timeout_s=10)
+    consumer.receive(timeout_s=SOON_S)
+    calls = []
+
+    def silent(*arguments: Any) -> Any:
+        nonlocal passed_s
+        passed_s += 1
+        calls.append(arguments)
+        if len(calls) == 2:
+            consumer._closed.set()
+        raise CallTimeout("no answer")
+
+    passed_s = 31.0
+    with monkeypatch.context() as patched:
+        patched.setattr(consumer._brokers, "change_invisible", silent)
+        consumer._renew()
+    assert len(calls) == 2
 
 
 def test_an_ack_of_several_names_those_that_come_again(broker: BrokerThread) -> None:
@@ -382,6 +589,51 @@ def test_close_ends_a_wait_of_another_thread(broker: BrokerThread) -> None:
     with pytest.raises(ClientClosed):
         consumer.receive()
     consumer.close()
+
+
+@pytest.fixture
+def two_brokers(tmp_path: Path) -> Iterator[tuple[BrokerThread, BrokerThread]]:
+    """broker-a and broker-b, each with a message in T."""
+    with broker_thread(tmp_path / "a") as one, broker_thread(tmp_path / "b", broker_name="broker-b") as other:
+        for broker, name in ((one, "broker-a"), (other, "broker-b")):
+            broker.make_topic("T")
+            with Producer(brokers={name: {0: broker.node.address}}, timeout_s=PATIENCE_S) as producer:
+                producer.send(Message("T", name.encode()))
+        yield one, other
+
+
+def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_another(
+    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two_brokers
+    passed_s = 0.0
+    brokers = {"broker-a": {0: one.node.address}, "broker-b": {0: other.node.address}}
+    consumer = Consumer("", "g", "T", brokers=brokers, timeout_s=PATIENCE_S, clock=lambda: passed_s)
+    held: list[ReceivedMessage] = []
+    while len(held) < 2:
+        held += consumer.receive(timeout_s=SOON_S)
+    silent = brokers[held[0].broker_name][0]
+    change = consumer._brokers.change_invisible
+    others: list[float] = []
+
+    def call(address: str, *arguments: Any) -> Any:
+        nonlocal passed_s
+        if address == silent:
+            passed_s += arguments[-1]
+            raise CallTimeout("no answer")
+        others.append(arguments[-1])
+        return change(address, *(*arguments[:-1], PATIENCE_S))
+
+    monkeypatch.setattr(consumer._brokers, "change_invisible", call)
+    joined: list[float] = []
+    monkeypatch.setattr(consumer._renewing, "join", joined.append)
+    consumer.close(timeout_s=8)
+    assert passed_s <= 8.1 and others == [4]
+    assert joined == [4]  # so does a renewal that waits for an answer
+    answering = one if silent == other.node.address else other
+    with Consumer("", "g", "T", brokers={held[1].broker_name: {0: answering.node.address}}, timeout_s=SOON_S) as next_:
+        (again,) = next_.receive(timeout_s=SOON_S)
+        assert (again.body, again.delivery_attempt) == (held[1].body, 2)
 
 
 def test_a_child_has_nothing_of_what_its_parent_has_received(broker: BrokerThread) -> None:
