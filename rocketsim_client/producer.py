@@ -5,6 +5,7 @@ linger, for a sender thread, together with what others send to the same broker m
 """
 
 import atexit
+import math
 import os
 import random
 import threading
@@ -271,9 +272,10 @@ class Producer:
         (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
         writes; with `queue`, to that one.  `key` is an older name of `message_group`.
 
-        `deliver_at`: the message reaches its topic at that time, or up to a second later: a datetime, or seconds since
-        1970, by the broker's clock, three days ahead at most; a time that has passed is no delay.  The result's offset
-        is then that of the topic where it waits.
+        `deliver_at`: the message reaches its topic at that time, or up to a second later: a datetime (without a time
+        zone: this machine's local time), or seconds since 1970, by the broker's clock, three days ahead at most; a time
+        that has passed is no delay.  The result's offset is then that of the topic where it waits.  Messages of one
+        `message_group` are then in the order of their times, and of their sends within a second.
 
         SendFailed: no broker has acknowledged it within the timeout and the retries; with a spool SpoolFailed only.
         MessageIllegal: it breaks a rule.
@@ -593,11 +595,17 @@ def _delivered_at(message: Message, deliver_at: datetime | float) -> Message:
     """The message with that delivery time."""
     if message.delay_level:
         raise MessageIllegal(f"topic {message.topic!r}: a message has a delay level or a delivery time, not both")
-    seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
-    if not 0 < seconds < 10**11:
-        raise MessageIllegal(f"topic {message.topic!r}: deliver_at={deliver_at!r}; a datetime, or seconds since 1970")
+    try:
+        seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
+        is_time = 0 < seconds < 10**11
+    except (TypeError, ValueError, OverflowError):  # no number; a local time that this machine cannot tell
+        is_time = False
+    if not is_time:
+        raise MessageIllegal(
+            f"topic {message.topic!r}: deliver_at={deliver_at!r}: a datetime, or seconds, after the beginning of 1970"
+        )
     delivered = copy(message)
-    delivered.deliver_ms = int(seconds * 1000)
+    delivered.deliver_ms = math.ceil(seconds * 1000)
     return delivered
 
 

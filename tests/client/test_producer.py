@@ -467,17 +467,31 @@ def test_messages_with_a_delivery_time_travel_alone(cluster, producer):
     futures = [producer.send_async(given, deliver_at=due) for _ in range(5)]
     assert all(future.result(10) for future in futures)
     producer.send(given, deliver_at=1_798_135_200.25)
+    producer.send(given, deliver_at=1_798_135_200.2504)  # not before its time
+    producer.send(given, deliver_at=datetime.fromtimestamp(1_798_135_201))
     producer.send(given)
     requests = [request for broker in masters(cluster) for request in broker.calls["Send"]]
-    assert [request.count for request in requests] == [1] * 7
+    assert [request.count for request in requests] == [1] * 9
     times = [stored.properties.get("TIMER_DELIVER_MS") for stored in cluster.messages("T")]
-    assert sorted(map(str, times)) == ["1798135200000"] * 5 + ["1798135200250", "None"]
+    assert sorted(map(str, times)) == ["1798135200000"] * 5 + [
+        "1798135200250",
+        "1798135200251",
+        "1798135201000",
+        "None",
+    ]
 
 
 @pytest.mark.parametrize(
     ("message", "deliver_at"),
-    [(Message("T", b"x"), 0), (Message("T", b"x"), 1e12), (Message("T", b"x", delay_level=1), 1_798_135_200)],
-    ids=["zero", "milliseconds", "with a delay level"],
+    [
+        (Message("T", b"x"), 0),
+        (Message("T", b"x"), 1e12),
+        (Message("T", b"x"), float("nan")),
+        (Message("T", b"x"), "2026-12-24"),
+        (Message("T", b"x"), datetime.min),
+        (Message("T", b"x", delay_level=1), 1_798_135_200),
+    ],
+    ids=["zero", "milliseconds", "no number", "text", "out of range", "with a delay level"],
 )
 def test_delivery_times_that_are_none_are_refused(producer, message, deliver_at):
     with pytest.raises(MessageIllegal, match=r"deliver_at|not both"):
