@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -17,6 +18,7 @@ import grpc
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
     CallTimeout,
+    ClientClosed,
     InvalidParameter,
     MessageIllegal,
     NotFound,
@@ -74,6 +76,8 @@ class Transaction:
             return
         try:
             self.rollback()
+        except NotFound as failure:
+            logger.warning("transaction %s was not open any more: %s", self.transaction_id, failure)
         except RocketSimError as failure:
             logger.warning("transaction %s is open until a broker asks for it: %s", self.transaction_id, failure)
 
@@ -91,15 +95,15 @@ class Transaction:
             raise InvalidParameter("a transaction has one message; begin another one")
         if message.delay_level or message.deliver_ms:
             raise MessageIllegal(f"topic {message.topic!r}: the message of a transaction cannot be delayed")
-        self._is_used = True
         kind, entry = self._accept(message, queue, message_group)
-        self._prepared = self._transactions.prepare(entry, kind, self._timeout_s)
+        self._is_used = True
+        self._prepared = self._transactions.prepare(self, entry, kind, self._timeout_s)
         return self._prepared
 
     def commit(self) -> None:
         """Readers see the message when it returns; final in the broker's mode.  SendFailed: it is not known whether it
-        is committed; the broker asks.  NotFound: it is not open any more, because the broker has given it up, or it
-        was rolled back."""
+        is committed; the broker asks.  NotFound: it is not open any more, because the broker has given it up, its topic
+        was deleted, or it was rolled back.  ClientClosed: the producer was closed before; the broker asks."""
         self._end(commit=True)
 
     def rollback(self) -> None:
@@ -116,8 +120,8 @@ class Transaction:
 
 
 class Transactions:
-    """Thread-safe.  With a checker, a thread for each broker name answers its questions, from the first transaction
-    there on."""
+    """Thread-safe.  With a checker, a thread for each broker name of a topic answers its questions, from the first
+    transaction of the topic on."""
 
     def __init__(
         self,
@@ -133,29 +137,44 @@ class Transactions:
         assert isinstance(cluster.transport, GrpcTransport)
         self._cluster = cluster
         self._calls = GrpcTransactions(cluster.transport.channels)
+        self._publish = publish
         self._checker = checker
         self._clock = clock
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
         self._sender = Sender(attempts.by(partial(self._calls.prepare, self._client_id)), publish, options, peer)
         self._lock = threading.Lock()
-        self._here: set[str] = set()  # transactions that this process is in the middle of
+        # What this process is in the middle of, by id; not what nobody can end any more.
+        self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         self._topics: dict[str, None] = {}
         self._threads: dict[str, threading.Thread] = {}  # by broker name
         self._under_way: set[grpc.Future[Any]] = set()
         self._closed = threading.Event()
 
-    def prepare(self, entry: Pending, kind: Kind, timeout_s: float) -> SendResult:
+    def prepare(self, transaction: Transaction, entry: Pending, kind: Kind, timeout_s: float) -> SendResult:
         (msg_id,) = self._sender.new_ids(1, time.time_ns() // 1_000_000).to_pylist()
+        topic = cast(MessageQueue, entry.queue).topic
         with self._lock:
-            self._here.add(msg_id)  # before a broker may ask
+            self._here[msg_id] = transaction  # before a broker may ask
         try:
             self._sender.send_as(entry, msg_id, kind, self._clock() + timeout_s)
             prepared = cast(SendResult, entry.result())
-        except BaseException:
+        except BaseException as error:
             self._forget(msg_id)
+            if isinstance(error, SendFailed) and error.maybe_stored:
+                self._answer_for_own(topic, [])
             raise
-        self.answer_for([prepared.message_queue.topic], [prepared.message_queue.broker_name])
+        self._answer_for_own(topic, [prepared.message_queue.broker_name])
         return prepared
+
+    def _answer_for_own(self, topic: str, broker_names: list[str]) -> None:
+        """Also for what a broker has stored whose answer was lost, before another one took it."""
+        if self._checker is None:
+            return
+        try:
+            broker_names = [*broker_names, *(queue.broker_name for queue in self._publish.queues(topic))]
+        except RocketSimError as error:
+            logger.warning("topic %s: questions may not be heard until its next transaction: %s", topic, error)
+        self.answer_for([topic], sorted(set(broker_names)))
 
     def end(self, queue: MessageQueue, transaction_id: str, *, commit: bool, timeout_s: float) -> None:
         word, until, failures = "committed" if commit else "rolled back", self._clock() + timeout_s, 0
@@ -173,6 +192,11 @@ class Transactions:
                         return
                     failure: RocketSimError | None = None
                 except RocketSimError as error:
+                    if isinstance(error, ClientClosed):
+                        raise ClientClosed(
+                            f"transaction {transaction_id} of topic {queue.topic!r} is not {word}: its producer has "
+                            "been closed; the broker asks another one that answers for the topic"
+                        ) from error
                     if not is_worth_asking_again(error):
                         raise
                     failure = error
@@ -192,7 +216,7 @@ class Transactions:
 
     def _forget(self, transaction_id: str) -> None:
         with self._lock:
-            self._here.discard(transaction_id)
+            self._here.pop(transaction_id, None)
 
     # --- questions ------------------------------------------------------------------------------------------------
 

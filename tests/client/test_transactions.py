@@ -1,12 +1,15 @@
 """Producer.transaction against a real broker in this process."""
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
 from rocketsim_client import (
     ClientClosed,
@@ -20,6 +23,7 @@ from rocketsim_client import (
     SendFailed,
     SendStatus,
 )
+from rocketsim_client.errors import CallTimeout
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S, wait_until
 
@@ -112,6 +116,12 @@ def test_what_cannot_be_in_a_transaction_is_refused(broker: BrokerThread) -> Non
             transaction.send(Message("T", b"one"))
             with pytest.raises(InvalidParameter, match="one message"):
                 transaction.send(Message("T", b"two"))
+        with transaction:
+            pass  # a second time it has nothing to end
+        with producer.transaction() as transaction:
+            with pytest.raises(MessageIllegal, match="the body is empty"):
+                transaction.send(Message("T", b""))
+            transaction.send(Message("T", b"nothing was sent before"))
         with pytest.raises(MessageIllegal, match="cannot be delayed"):
             producer.transaction().send(Message("T", b"x", delay_level=1))
         with pytest.raises(MessageIllegal, match="the body is empty"):
@@ -122,6 +132,48 @@ def test_what_cannot_be_in_a_transaction_is_refused(broker: BrokerThread) -> Non
             producer.check_transactions("T")
     with pytest.raises(ClientClosed):
         producer.transaction()
+
+
+def test_transactions_within_others_end_by_themselves(broker: BrokerThread) -> None:
+    with producer_of(broker) as producer:
+        with producer.transaction() as outer:
+            outer.send(Message("T", b"outer"))
+            with producer.transaction() as inner:
+                inner.send(Message("T", b"inner"))
+            with pytest.raises(ZeroDivisionError), producer.transaction() as failed:
+                failed.send(Message("T", b"failed"))
+                raise ZeroDivisionError
+            assert received(broker) == [b"inner"] and list(open_ones(broker)) == [outer.transaction_id]
+        assert received(broker) == [b"outer"] and open_ones(broker) == {}
+
+
+def test_a_producer_that_is_closed_in_the_block_leaves_its_transaction_open_and_says_so(broker: BrokerThread) -> None:
+    producer = Producer(brokers=broker.brokers, timeout_s=PATIENCE_S)
+    with pytest.raises(ClientClosed, match=r"topic 'T' is not committed: its producer .* the broker asks"):
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+            producer.close()
+    assert list(open_ones(broker)) == [transaction.transaction_id]
+
+
+def test_the_transactions_of_a_topic_that_is_deleted_are_over(
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    def delete() -> None:
+        broker.run(Operations(broker.node.broker, broker.node.leadership).delete_topic("T"))
+        broker.make_topic("T")
+
+    with producer_of(broker) as producer:
+        with pytest.raises(NotFound, match="topic T"), producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+            delete()
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send(Message("T", b"2"))
+            delete()
+            raise ZeroDivisionError
+    assert received(broker) == []
+    (said,) = [one for one in caplog.records if one.name.endswith("sending.transactions")]
+    assert said.levelno == logging.WARNING and "was not open any more" in said.getMessage()
 
 
 def test_a_commit_that_a_broker_refuses_for_a_moment_is_tried_again(
@@ -208,6 +260,70 @@ def test_a_transaction_that_is_not_over_is_not_answered_for(asking_broker: Broke
             abandoned._transactions.end = lambda *_, **__: 1 / 0  # type: ignore[method-assign]
         assert abandoned.transaction_id not in asked
     assert received(asking_broker) == [b"1"]
+
+
+def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThread) -> None:
+    def fails(producer: Producer) -> None:
+        producer.transaction().send(Message("T", b"1"))  # neither a block nor an end
+
+    with producer_of(asking_broker, checker=lambda message: True) as producer:
+        fails(producer)
+        wait_until(lambda: not open_ones(asking_broker), "the answer of this producer's own checker")
+    assert received(asking_broker) == [b"1"]
+
+
+def with_lost_answers(producer: Producer, lost: Callable[[str], bool]) -> None:
+    """The answers to half messages are lost at these addresses."""
+    transactions = producer._own_transactions()
+
+    def lossy(client_id: str, address: str, *arguments: Any, **options: Any) -> Any:
+        answer = transactions._calls.prepare(client_id, address, *arguments, **options)
+        if lost(address):
+            raise CallTimeout("the answer was lost")
+        return answer
+
+    transactions._sender._attempts._send = partial(lossy, transactions._client_id)
+
+
+def test_a_half_message_whose_answer_was_lost_is_answered_for(asking_broker: BrokerThread) -> None:
+    asked: list[bytes] = []
+
+    def checker(message: Any) -> bool:
+        asked.append(message.body)
+        return False
+
+    with producer_of(asking_broker, checker=checker, retry_times_when_send_failed=0) as producer:
+        with_lost_answers(producer, lambda address: True)
+        with pytest.raises(SendFailed) as caught, producer.transaction() as transaction:
+            transaction.send(Message("T", b"lost"))
+        assert caught.value.maybe_stored
+        wait_until(lambda: asked and not open_ones(asking_broker), "the answer to the question")
+    assert set(asked) == {b"lost"} and received(asking_broker) == []
+
+
+def test_the_copy_at_the_broker_whose_answer_was_lost_is_answered_for(
+    asking_broker: BrokerThread, tmp_path: Path
+) -> None:
+    times = {"transaction_time_out": 1, "transaction_check_interval": 20, "transaction_check_max": 65_535}
+    with broker_thread(tmp_path / "b", broker_name="broker-b", **times) as other:
+        other.make_topic("T", 2)
+        brokers = asking_broker.brokers | {"broker-b": {0: other.node.address}}
+        lost: list[str] = []
+
+        def first(address: str) -> bool:
+            lost.append(address)
+            return len(lost) == 1
+
+        with Producer(brokers=brokers, timeout_s=PATIENCE_S, checker=lambda message: True) as producer:
+            with_lost_answers(producer, first)
+            with producer.transaction() as transaction:
+                transaction.send(Message("T", b"1"))
+            wait_until(lambda: not open_ones(asking_broker) and not open_ones(other), "the end of the other copy")
+        ids = []
+        for name, address in brokers.items():
+            with Consumer("", "g", "T", brokers={name: address}, timeout_s=PATIENCE_S) as consumer:
+                ids += [message.msg_id for message in consumer.receive(timeout_s=PATIENCE_S)]
+    assert len(set(lost)) == 2 and ids == [transaction.transaction_id] * 2
 
 
 def test_without_a_checker_the_broker_gives_up_in_the_end(tmp_path: Path) -> None:
