@@ -42,6 +42,9 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     @maps_errors
     async def Pop(self, request: pb.PopRequest, context: Context[Any, Any]) -> pb.PopResponse:
         self._check(request)
+        if request.ends_polls:
+            self._consumption.end_polls(request.consumer_group, request.topic, request.client_id)
+            return pb.PopResponse()
         if request.max_messages < 1 or request.invisible_ms < 1:
             raise InvalidParameter(
                 f"a pop of {request.max_messages} messages for {request.invisible_ms} ms: at least 1 of both"

@@ -60,6 +60,7 @@ POLL_S = 15.0  # how long a broker holds a call
 MAX_INVISIBLE_S = 12 * 3600.0  # brokers take no more
 RENEW_FOR_S = 3 * 3600.0
 MAX_IN_FLIGHT_BYTES = 64 << 20  # as RocketMQ 5's push consumers keep
+LAST_ANSWER_S = 1.0  # how long a consumer that is closed waits for the answer to its last pop
 UNSUPPORTED = 3  # a broker that is too old for these calls
 
 
@@ -188,6 +189,7 @@ class Consumer:
         self._in_flight = InFlight(self._max_in_flight, self._max_in_flight_bytes, self._invisible_s, self._renew_for_s)
         self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
         self._is_asking = False
+        self._asked: tuple[str, PopCall] | None = None  # the broker's address, and the last pop there
         self._deadlines = threading.Lock()  # one call at a time moves deadlines, so that none comes too late
         self._closed = threading.Event()
         self._sooner = threading.Event()  # set for a renewal before the one that is waited for
@@ -343,6 +345,7 @@ class Consumer:
         )
 
         def pop(member: Member) -> PopAnswer:
+            self._asked = member.address, call
             return self._brokers.pop(member.address, call, poll_s + self._timeout_s, self._under_way)
 
         try:
@@ -577,11 +580,8 @@ class Consumer:
                 return
             self._closed.set()
             self._sooner.set()
-            while self._is_asking and self._clock() < until:
-                for call in list(self._under_way):
-                    call.cancel()
-                self._changed.wait(0.05)
             self._changed.notify_all()
+        self._end_asking(until)
         if self._renewing is not None and self._renewing is not threading.current_thread():
             self._renewing.join(max(0.0, until - self._clock()) / 2)  # the rest is for what is given back
         with self._changed:
@@ -603,6 +603,26 @@ class Consumer:
             logger.warning("%s: messages come again after their invisible time only: %s", self, error)
         if self._owns_cluster:
             self._cluster.close()
+
+    def _end_asking(self, until: float) -> None:
+        """The thread that asks brokers has what they answer.  A broker that does not end its poll at once is not waited
+        for: the call is cancelled, and messages that were on their way come after their invisible time."""
+        cancels_at = min(self._clock() + LAST_ANSWER_S, until)
+        while True:
+            with self._changed:
+                if not self._is_asking or self._clock() >= until:
+                    return
+            if self._asked is not None and (left_s := cancels_at - self._clock()) > 0:
+                try:
+                    self._brokers.end_polls(*self._asked, left_s)
+                except RocketSimError:
+                    cancels_at = self._clock()
+            else:
+                for call in list(self._under_way):
+                    call.cancel()
+            with self._changed:
+                if self._is_asking:
+                    self._changed.wait(0.05)
 
     def _check_open(self) -> None:
         if self._closed.is_set():

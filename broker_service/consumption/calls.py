@@ -15,6 +15,9 @@ class ConsumptionCalls(Protocol):
 
     async def pop(self, pop: Pop) -> Popped: ...
 
+    def end_polls(self, group: str, topic: str, client_id: str) -> None:
+        """The client's pops that are held are answered now."""
+
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
         """One result for each handle.  A second ack of the same delivery is OK, too."""
 

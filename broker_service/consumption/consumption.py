@@ -286,6 +286,10 @@ class Consumption:
             if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
 
+    def end_polls(self, group: str, topic: str, client_id: str) -> None:
+        """The client's pops that are held are answered now."""
+        self._polls.end(group, topic, client_id)
+
     def _look(self, pop: Pop, selection: Selection) -> list[Found]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker

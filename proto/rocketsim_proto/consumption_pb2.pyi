@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PopRequest(_message.Message):
-    __slots__ = ("consumer_group", "topic", "broker_name", "client_id", "max_messages", "invisible_ms", "sub_expression", "expression_type", "poll_ms", "attempt_id")
+    __slots__ = ("consumer_group", "topic", "broker_name", "client_id", "max_messages", "invisible_ms", "sub_expression", "expression_type", "poll_ms", "attempt_id", "ends_polls")
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class PopRequest(_message.Message):
     EXPRESSION_TYPE_FIELD_NUMBER: _ClassVar[int]
     POLL_MS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_ID_FIELD_NUMBER: _ClassVar[int]
+    ENDS_POLLS_FIELD_NUMBER: _ClassVar[int]
     consumer_group: str
     topic: str
     broker_name: str
@@ -28,7 +29,8 @@ class PopRequest(_message.Message):
     expression_type: str
     poll_ms: int
     attempt_id: str
-    def __init__(self, consumer_group: _Optional[str] = ..., topic: _Optional[str] = ..., broker_name: _Optional[str] = ..., client_id: _Optional[str] = ..., max_messages: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., poll_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ...) -> None: ...
+    ends_polls: bool
+    def __init__(self, consumer_group: _Optional[str] = ..., topic: _Optional[str] = ..., broker_name: _Optional[str] = ..., client_id: _Optional[str] = ..., max_messages: _Optional[int] = ..., invisible_ms: _Optional[int] = ..., sub_expression: _Optional[str] = ..., expression_type: _Optional[str] = ..., poll_ms: _Optional[int] = ..., attempt_id: _Optional[str] = ..., ends_polls: _Optional[bool] = ...) -> None: ...
 
 class PopResponse(_message.Message):
     __slots__ = ("records", "deliveries", "in_order")

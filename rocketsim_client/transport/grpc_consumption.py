@@ -105,6 +105,18 @@ class GrpcConsumption:
         ]
         return PopAnswer(messages, [one.left_ms / 1000 for one in answer.deliveries], answer.in_order)
 
+    def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
+        """A pop like this one that the broker holds is answered now.  One that is cancelled instead loses messages
+        that are on their way."""
+        request = pb.PopRequest(
+            consumer_group=call.group,
+            topic=call.topic,
+            broker_name=call.broker_name,
+            client_id=call.client_id,
+            ends_polls=True,
+        )
+        self._channels.call(address, ConsumptionStub, "Pop", request, timeout_s)
+
     def ack(
         self, address: str, group: str, topic: str, broker_name: str, handles: Sequence[str], timeout_s: float
     ) -> Settled:

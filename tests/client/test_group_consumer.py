@@ -1,5 +1,6 @@
 """Consumer against a real broker in this process."""
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -577,8 +578,17 @@ def test_threads_share_the_messages_of_a_consumer(broker: BrokerThread) -> None:
     assert sorted(seen) == sorted(expected)
 
 
-def test_close_ends_a_wait_of_another_thread(broker: BrokerThread) -> None:
+@pytest.mark.parametrize("answers", [True, False], ids=["a broker that answers", "a broker that is silent"])
+def test_close_ends_a_wait_of_another_thread(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, *, answers: bool
+) -> None:
     consumer = consumer_of(broker)
+
+    def silent(*_: Any) -> None:
+        raise CallTimeout("no answer")
+
+    if not answers:
+        monkeypatch.setattr(consumer._brokers, "end_polls", silent)
     ended = threading.Thread(target=lambda: list(consumer))
     ended.start()
     wait_until(lambda: broker.node.consumption.polls_held, "the call that the broker holds")
@@ -634,6 +644,34 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     with Consumer("", "g", "T", brokers={held[1].broker_name: {0: answering.node.address}}, timeout_s=SOON_S) as next_:
         (again,) = next_.receive(timeout_s=SOON_S)
         assert (again.body, again.delivery_attempt) == (held[1].body, 2)
+
+
+def test_what_is_on_its_way_when_a_consumer_is_closed_is_given_back_at_once(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumption = broker.node.consumption
+    pop, is_delivered, is_ended = consumption.pop, threading.Event(), asyncio.Event()
+
+    async def answers_late(asked: Any) -> Any:
+        popped = await pop(asked)
+        is_delivered.set()
+        await is_ended.wait()
+        return popped
+
+    send(broker, b"1")
+    with monkeypatch.context() as patched:
+        patched.setattr(consumption, "pop", answers_late)
+        patched.setattr(consumption, "end_polls", lambda *_: is_ended.set())
+        consumer = consumer_of(broker)
+        iterating = threading.Thread(target=lambda: list(consumer))
+        iterating.start()
+        assert is_delivered.wait(PATIENCE_S)
+        consumer.close(PATIENCE_S)
+        iterating.join(PATIENCE_S)
+    with consumer_of(broker) as other:
+        (message,) = other.receive(timeout_s=SOON_S)
+        assert (message.body, message.delivery_attempt) == (b"1", 1)
+        other.ack(message)
 
 
 def test_a_child_has_nothing_of_what_its_parent_has_received(broker: BrokerThread) -> None:

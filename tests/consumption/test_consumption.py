@@ -431,6 +431,25 @@ async def test_what_arrives_ends_one_poll_of_each_group_the_oldest_and_it_ends_t
     assert (await waits[3], polls.held) == (True, 0)
 
 
+async def test_a_client_ends_its_own_polls_of_a_group_and_topic_but_not_one_that_may_have_a_message() -> None:
+    polls = Polls(most=32)
+    others = [("g", "t", "other"), ("h", "t", "c"), ("g", "u", "c")]
+    waits = [asyncio.create_task(polls.wait(group, topic, 60, client)) for group, topic, client in others]
+    notified, ended = (asyncio.create_task(polls.wait("g", "v", 60, "c")) for _ in range(2))
+    own = asyncio.create_task(polls.wait("g", "t", 60, "c"))
+    await until(lambda: polls.held == 6, "all wait")
+    for unknown in (("g", "t", "nobody"), ("g", "x", "c")):
+        polls.end(*unknown)
+    polls.end("g", "t", "c")
+    assert await own is False
+    assert (polls.held, [wait.done() for wait in waits]) == (5, [False] * 3)
+    polls.arrived([("v", 0)])
+    polls.end("g", "v", "c")
+    assert (await notified, await ended) == (True, False)
+    polls.close()
+    assert await asyncio.gather(*waits) == [False] * 3 and polls.held == 0
+
+
 async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
     """Trap 13: the messages of a retry topic count as arrivals of the topic."""
     async with consumer(tmp_path) as one:

@@ -94,6 +94,23 @@ async def test_what_is_refused_names_its_reason(tmp_path: Path) -> None:
             assert code is None or metadata["rocketsim-code"] == str(code)
 
 
+async def test_a_client_that_stops_has_its_poll_answered(tmp_path: Path) -> None:
+    async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
+        node.topics.put(TopicConfig("T", 1, 1), 0)
+        polls = [
+            asyncio.ensure_future(stub.Pop(pop_of(client_id=name, poll_ms=600_000), timeout=PATIENCE_S))
+            for name in ("stops", "stays")
+        ]
+        await until(lambda: node.consumption.polls_held == 2, "the polls are held")
+        await put(node, "T", b"taken by one of them")
+        await until(lambda: node.consumption.polls_held == 1, "one has the message")
+        (held,) = (name for name, poll in zip(("stops", "stays"), polls, strict=True) if not poll.done())
+        for ends in (pop_of(client_id=held, ends_polls=True, max_messages=0), pop_of(client_id=held, ends_polls=True)):
+            assert not (await stub.Pop(ends, timeout=PATIENCE_S)).deliveries
+        answers = await asyncio.gather(*polls)
+        assert sorted(len(answer.deliveries) for answer in answers) == [0, 1]
+
+
 async def test_a_poll_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as node, stub_of(node, ConsumptionStub) as stub:
         node.topics.put(TopicConfig("T", 1, 1), 0)
