@@ -1,6 +1,7 @@
 """Consumer against a real broker in this process."""
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from rocketsim_client import (
     ReceivedMessage,
     RocketSimError,
     SqlExpression,
+    SubscriptionGroupConfig,
     TopicNotExist,
     Unreachable,
 )
@@ -117,6 +119,8 @@ def test_what_is_not_acknowledged_comes_again_at_once_after_close(broker: Broker
 def test_a_message_that_failed_comes_again_and_is_a_dead_letter_in_the_end(broker: BrokerThread) -> None:
     broker.make_group("g", retry_max_times=1)
     send(broker, b"poison", keys="k")
+    with consumer_of(broker, "undertaker", "%DLQ%g") as consumer, pytest.raises(NoRoute, match="%DLQ%g"):
+        consumer.receive()  # the first dead letter makes it
     with consumer_of(broker) as consumer:
         for attempt in (1, 2):
             (message,) = consumer.receive(timeout_s=SOON_S)
@@ -578,6 +582,72 @@ def test_threads_share_the_messages_of_a_consumer(broker: BrokerThread) -> None:
     assert sorted(seen) == sorted(expected)
 
 
+def test_a_thread_acknowledges_what_another_one_has_received(broker: BrokerThread) -> None:
+    send(broker, *(b"%d" % number for number in range(10)))
+    handed_over: queue.Queue[ReceivedMessage] = queue.Queue()
+    with consumer_of(broker, max_in_flight=3) as consumer:
+
+        def acknowledge() -> None:
+            for _ in range(10):
+                consumer.ack(handed_over.get())
+
+        other = threading.Thread(target=acknowledge)
+        other.start()
+        for number in range(10):  # more than are in flight at once: a receive goes on when the other thread has settled
+            message = next(consumer)
+            assert message.body == b"%d" % number
+            handed_over.put(message)
+        other.join(PATIENCE_S)
+        assert consumer.in_flight == 0
+    assert nothing_is_left(broker)
+
+
+def test_groups_of_their_own_get_everything_each_and_go_on_where_they_were(broker: BrokerThread) -> None:
+    """What docs/client.md calls broadcast."""
+
+    def seen(group: str) -> list[bytes]:
+        with consumer_of(broker, group) as consumer:
+            found = consumer.receive(timeout_s=0)
+            consumer.ack(found)
+            return bodies(found)
+
+    send(broker, b"1", b"2")
+    broker.make_group("late")
+    operations = Operations(broker.node.broker, broker.node.leadership)
+    broker.run(operations.reset_offset_by_time("late", "T", -1, [], force=True))
+    assert seen("one") == seen("other") == [b"1", b"2"]
+    send(broker, b"3")
+    assert [seen(group) for group in ("one", "other", "late")] == [[b"3"]] * 3
+    assert [seen(group) for group in ("one", "other", "late")] == [[]] * 3
+
+
+def test_iterating_goes_on_when_a_broker_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with broker_thread(tmp_path) as broker:
+        broker.make_topic("T")
+        send(broker, b"1", b"2")
+        brokers, port = broker.brokers, int(broker.node.address.rpartition(":")[2])
+        consumer = Consumer("", "g", "T", brokers=brokers, timeout_s=PATIENCE_S)
+        first, second = consumer.receive(timeout_s=SOON_S)
+    iterated: queue.Queue[ReceivedMessage] = queue.Queue()
+
+    def iterate() -> None:
+        for message in consumer:
+            iterated.put(message)
+
+    iterating = threading.Thread(target=iterate)
+    iterating.start()
+    wait_until(lambda: "is asked again later" in caplog.text, "that its broker is missed")
+    with broker_thread(tmp_path, listen_port=port) as broker:
+        consumer.ack(first)  # of deliveries before the restart
+        consumer.nack(second, delay_s=0)
+        again = iterated.get(timeout=SOON_S)
+        assert (again.body, again.delivery_attempt) == (b"2", 2)
+        consumer.ack(again)
+        consumer.close(SOON_S)
+        iterating.join(SOON_S)
+        assert nothing_is_left(broker)
+
+
 @pytest.mark.parametrize("answers", [True, False], ids=["a broker that answers", "a broker that is silent"])
 def test_close_ends_a_wait_of_another_thread(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, *, answers: bool
@@ -782,6 +852,13 @@ def test_who_waits_while_another_thread_asks_is_told_that_no_broker_answers(tmp_
         other.join()
 
 
+def is_promoted(admin: Admin, pair: RealPair) -> bool:
+    try:
+        return admin.promote_slave(pair.slave.address, broker_name="broker-a").epoch > 0
+    except RocketSimError:  # the slave has not noticed yet that its master is gone
+        return False
+
+
 @pytest.mark.cluster
 def test_after_the_masters_death_the_promoted_slave_takes_acks_and_delivers_the_rest_only(
     real_pair: Callable[[str], RealPair],
@@ -795,14 +872,7 @@ def test_after_the_masters_death_the_promoted_slave_takes_acks_and_delivers_the_
         done, rest = held[::2], held[1::2]
         consumer.ack(done)
         pair.master.kill()
-
-        def is_promoted() -> bool:
-            try:
-                return admin.promote_slave(pair.slave.address, broker_name="broker-a").epoch > 0
-            except RocketSimError:  # the slave has not noticed yet that its master is gone
-                return False
-
-        wait_until(is_promoted, "the slave is the master")
+        wait_until(lambda: is_promoted(admin, pair), "the slave is the master")
         consumer.ack(rest, timeout_s=SOON_S)
         seen = bodies(done) + bodies(rest)
         while len(seen) < len(expected):
@@ -811,4 +881,32 @@ def test_after_the_masters_death_the_promoted_slave_takes_acks_and_delivers_the_
             consumer.ack(more)
             seen += bodies(more)
         assert sorted(seen) == sorted(expected)
+        assert consumer.receive(timeout_s=0) == []
+
+
+@pytest.mark.cluster
+def test_after_a_promotion_nothing_overtakes_a_message_that_is_given_back(
+    real_pair: Callable[[str], RealPair],
+) -> None:
+    pair = real_pair("T")
+    with Admin(pair.name_server) as admin, Producer(pair.name_server, timeout_s=PATIENCE_S) as producer:
+        admin.update_sub_group(SubscriptionGroupConfig(group_name="g", consume_message_orderly=True))
+        wait_until(
+            lambda: any(one.group_name == "g" for one in admin.sub_groups(pair.slave.address)), "the group at the slave"
+        )
+        for body in (b"1", b"2", b"3", b"4"):
+            producer.send(Message("T", body), message_group="a")
+    with Consumer(pair.name_server, "g", "T", timeout_s=PATIENCE_S) as consumer, Admin(pair.name_server) as admin:
+        (first,) = consumer.receive(timeout_s=SOON_S)
+        consumer.ack(first)
+        (second,) = consumer.receive(timeout_s=SOON_S)
+        pair.master.kill()
+        wait_until(lambda: is_promoted(admin, pair), "the slave is the master")
+        consumer.nack(second, delay_s=0, timeout_s=SOON_S)
+        seen = []
+        while len(seen) < 3:
+            (message,) = consumer.receive(timeout_s=SOON_S)
+            seen.append((message.body, message.delivery_attempt))
+            consumer.ack(message)
+        assert seen == [(b"2", 2), (b"3", 1), (b"4", 1)]
         assert consumer.receive(timeout_s=0) == []
