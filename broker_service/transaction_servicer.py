@@ -20,7 +20,7 @@ from broker_service.consumption.model import FINAL
 from broker_service.consumption.transaction_changes import Resolution, TransactionId
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
 from broker_service.deadlines import longest_wait_s
-from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
+from broker_service.errors import InvalidParameter, MessageIllegal, NotFound, ServiceNotAvailable
 from broker_service.model import PutStatus
 from broker_service.rpc_errors import begin_stream, maps_errors
 from broker_service.v2.clients import Clients, ClientStream
@@ -126,7 +126,8 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
     def _check_broker_name(self, asked: str) -> None:
         own = self._broker.config.broker_name
         if asked not in ("", own):
-            raise InvalidParameter(f"this is broker {own}, not {asked}; ask for the route")
+            # Clients ask again, by a newer route.
+            raise ServiceNotAvailable(f"this is broker {own}, not {asked}; ask for the route")
 
 
 def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context[Any, Any]) -> str:

@@ -117,7 +117,8 @@ class Consumer:
 
     `invisible_s` (60): how long a message is this consumer's; after half of it the consumer asks for more, for
     `renew_for_s` (three hours; 0: never) from its receipt on
-    `timeout_s` (3): of an ack and the like over all attempts; how much longer than asked for a receive may take
+    `timeout_s` (3): of an ack and the like over all attempts; how much longer than it waits each call of a receive may
+    take
     `poll_interval_s` (30): how old a route may be
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
@@ -308,9 +309,12 @@ class Consumer:
         is_only = len(sources) == 1
         longest_s = POLL_S if is_only and not has_to_return_soon else min(1.0, 0.1 * len(sources))
         looks = [] if is_only else [(source, 0.0) for source in open_ones]
-        for source, poll_s in [*looks, (open_ones[0], min(left_s, longest_s))]:
+        for source, poll_s in looks:
             if self._closed.is_set() or self._pop(source, room, poll_s):
                 return
+        waits_for = next((source for source in open_ones if source.error is None or is_only), None)
+        if waits_for is not None and not self._closed.is_set():
+            self._pop(waits_for, room, min(left_s, longest_s))
 
     def _current_sources(self) -> list[_Source]:
         """By the routes of now.  NoRoute: a topic that no name server has ever named."""

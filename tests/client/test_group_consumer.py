@@ -46,6 +46,17 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
         yield started
 
 
+@pytest.fixture
+def two_brokers(tmp_path: Path) -> Iterator[tuple[BrokerThread, BrokerThread]]:
+    """broker-a and broker-b, each with a message in T."""
+    with broker_thread(tmp_path / "a") as one, broker_thread(tmp_path / "b", broker_name="broker-b") as other:
+        for broker, name in ((one, "broker-a"), (other, "broker-b")):
+            broker.make_topic("T")
+            with Producer(brokers={name: {0: broker.node.address}}, timeout_s=PATIENCE_S) as producer:
+                producer.send(Message("T", name.encode()))
+        yield one, other
+
+
 def consumer_of(broker: BrokerThread, group: str = "g", topics: Any = "T", **options: Any) -> Consumer:
     return Consumer("", group, topics, **{"cluster": broker.cluster, "timeout_s": PATIENCE_S} | options)
 
@@ -411,6 +422,62 @@ def test_of_several_topics_each_is_looked_at_before_one_is_waited_for(
             assert waits[1] == pytest.approx(longest_s)
 
 
+@pytest.mark.parametrize("silent", [{"T"}, {"T", "U"}], ids=["one", "all"])
+def test_a_broker_that_has_just_been_silent_is_not_waited_for(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, silent: set[str]
+) -> None:
+    with consumer_of(broker, topics=["T", "U"]) as consumer:
+        calls = []
+
+        def pop(address: str, call: PopCall, *others: Any) -> PopAnswer:
+            calls.append(call.topic)
+            if call.topic in silent:
+                raise CallTimeout("no answer")
+            return PopAnswer()
+
+        monkeypatch.setattr(consumer._brokers, "pop", pop)
+        if silent == {"T", "U"}:
+            with pytest.raises(CallTimeout):
+                consumer.receive(timeout_s=0)
+            assert sorted(calls) == ["T", "U"]
+        else:
+            assert consumer.receive(timeout_s=0) == []
+            assert sorted(calls) == ["T", "U", "U"] and calls[-1] == "U"
+
+
+def test_a_stale_route_to_another_broker_is_asked_for_again(
+    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two_brokers
+    with Consumer("", "g", "T", brokers=one.brokers, timeout_s=PATIENCE_S) as consumer:
+        router, wrong = consumer.cluster, {0: other.node.address}
+        addresses, refresh = router.addresses, router.refresh_after_failure
+
+        def refreshed(topic: str) -> Any:
+            monkeypatch.setattr(router, "addresses", addresses)
+            return refresh(topic)
+
+        monkeypatch.setattr(router, "refresh_after_failure", refreshed)
+        assert consumer._current_sources()
+        monkeypatch.setattr(router, "addresses", lambda topic, broker_name: wrong)
+        (message,) = consumer.receive(timeout_s=SOON_S)
+        monkeypatch.setattr(router, "addresses", lambda topic, broker_name: wrong)
+        consumer.ack(message)
+    with Producer(brokers=one.brokers, timeout_s=PATIENCE_S) as producer:
+        router = producer.cluster
+        addresses, refresh = router.addresses, router.refresh_after_failure
+        monkeypatch.setattr(router, "refresh_after_failure", refreshed)
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"committed"))
+            monkeypatch.setattr(router, "addresses", lambda topic, broker_name: wrong)
+    assert nothing_but(one, b"committed")
+
+
+def nothing_but(broker: BrokerThread, body: bytes) -> bool:
+    with consumer_of(broker) as consumer:
+        return bodies(consumer.receive(timeout_s=SOON_S)) == [body]
+
+
 def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread) -> None:
     send(broker, b"long work")
     passed_s = 0.0
@@ -669,17 +736,6 @@ def test_close_ends_a_wait_of_another_thread(
     with pytest.raises(ClientClosed):
         consumer.receive()
     consumer.close()
-
-
-@pytest.fixture
-def two_brokers(tmp_path: Path) -> Iterator[tuple[BrokerThread, BrokerThread]]:
-    """broker-a and broker-b, each with a message in T."""
-    with broker_thread(tmp_path / "a") as one, broker_thread(tmp_path / "b", broker_name="broker-b") as other:
-        for broker, name in ((one, "broker-a"), (other, "broker-b")):
-            broker.make_topic("T")
-            with Producer(brokers={name: {0: broker.node.address}}, timeout_s=PATIENCE_S) as producer:
-                producer.send(Message("T", name.encode()))
-        yield one, other
 
 
 def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_another(

@@ -65,7 +65,7 @@ async def test_an_ack_that_disk_or_slave_did_not_take_in_time_is_to_be_asked_aga
 
 
 REFUSED: list[tuple[Any, int | None, str]] = [
-    (pop_of(broker_name="broker-b"), 29, "this is broker broker-a, not broker-b"),
+    (pop_of(broker_name="broker-b"), 14, "this is broker broker-a, not broker-b"),
     (pop_of(topic="missing"), 17, "missing"),
     (pop_of(topic=""), 13, "topic is missing"),
     (pop_of(consumer_group=""), 29, "consumer group is missing"),
