@@ -662,8 +662,8 @@ def _expressions_of(
 
 
 def _check_invisible(invisible_s: float) -> None:
-    if not 0 < invisible_s <= MAX_INVISIBLE_S:
-        raise InvalidParameter(f"invisible_s {invisible_s}: more than 0, and at most {MAX_INVISIBLE_S:g} s")
+    if not 0.001 <= invisible_s <= MAX_INVISIBLE_S:
+        raise InvalidParameter(f"invisible_s {invisible_s}: 0.001 to {MAX_INVISIBLE_S:g} s")
 
 
 def is_curable(error: RocketSimError) -> bool:

@@ -862,7 +862,8 @@ def test_what_cannot_be_asked_is_refused_with_its_reason(broker: BrokerThread) -
     for topics in ([], {}):
         with pytest.raises(InvalidParameter, match="no topic"):
             consumer_of(broker, topics=topics)
-    for options in ({"max_in_flight": 0}, {"max_in_flight_bytes": 0}, {"invisible_s": 0}, {"invisible_s": 50_000}):
+    refused: list[dict[str, Any]] = [{"invisible_s": one} for one in (0, 0.0009, 50_000, float("nan"))]
+    for options in (*refused, {"max_in_flight": 0}, {"max_in_flight_bytes": 0}):
         with pytest.raises(InvalidParameter, match=next(iter(options))):
             consumer_of(broker, **options)
     with consumer_of(broker) as consumer, pytest.raises(InvalidParameter, match="receive of 0"):

@@ -41,7 +41,10 @@ def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
     """The record that waits for a message's delivery.  MessageIllegal for a time too far ahead, and for properties that
     leave no room for those of the delivered copy."""
     if deliver_ms - now_ms > MAX_DELAY_MS:
-        raise MessageIllegal(f"the delivery time is more than {MAX_DELAY_MS // 1000} s from now; choose an earlier one")
+        raise MessageIllegal(
+            f"topic {message.topic}: the delivery time is more than {MAX_DELAY_MS // 1000} s from now; choose an "
+            "earlier one"
+        )
     real = {PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
     properties = {**message.properties, PROPERTY_OUT_MS: str(out_ms(deliver_ms)), **real}
     if len(encode_properties({**properties, PROPERTY_TIMER_SOURCE: _LONGEST_SOURCE})) > MAX_PROPERTIES_SIZE:
