@@ -14,6 +14,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -59,6 +60,7 @@ BATCH = 32  # RocketMQ's, of one call
 POLL_S = 15.0  # how long a broker holds a call
 MAX_INVISIBLE_S = 12 * 3600.0  # brokers take no more
 RENEW_FOR_S = 3 * 3600.0
+RENEWALS = 6  # how often in an invisible time what is due is looked for
 MAX_IN_FLIGHT_BYTES = 64 << 20  # as RocketMQ 5's push consumers keep
 LAST_ANSWER_S = 1.0  # how long a consumer that is closed waits for the answer to its last pop
 UNSUPPORTED = 3  # a broker that is too old for these calls
@@ -191,7 +193,8 @@ class Consumer:
         self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
         self._is_asking = False
         self._asked: tuple[str, PopCall] | None = None  # the broker's address, and the last pop there
-        self._deadlines = threading.Lock()  # one call at a time moves deadlines, so that none comes too late
+        # By broker name: one call at a time moves deadlines there, so that none comes too late.
+        self._deadlines: dict[str, threading.Lock] = {}
         self._closed = threading.Event()
         self._sooner = threading.Event()  # set for a renewal before the one that is waited for
         self._under_way: set[grpc.Future[Any]] = set()
@@ -409,7 +412,7 @@ class Consumer:
             raise InvalidParameter(f"delay_s {delay_s}: 0 to {MAX_INVISIBLE_S:g} s")
         given = _listed(messages)
         self._check_open()
-        with self._deadlines:
+        with self._moving(given):
             # They are delivered again behind the ones that have failed.  Until it is known that these are given back,
             # they are kept: the caller may settle the ones that have failed otherwise.
             with self._changed:
@@ -438,10 +441,18 @@ class Consumer:
         """The messages are this consumer's for `invisible_s` from now on, and longer while it renews them
         (`renew_for_s`): it asks for more after half of that.  Errors are those of `ack`."""
         _check_invisible(invisible_s)
+        given = _listed(messages)
         self._check_open()
-        with self._deadlines:
-            self._move(_listed(messages), invisible_s, timeout_s)
+        with self._moving(given):
+            self._move(given, invisible_s, timeout_s)
         self._sooner.set()
+
+    @contextmanager
+    def _moving(self, messages: Sequence[ReceivedMessage]) -> Iterator[None]:
+        with ExitStack() as held:
+            for name in sorted({message.broker_name for message in messages}):
+                held.enter_context(self._deadlines.setdefault(name, threading.Lock()))
+            yield
 
     def _move(
         self, messages: Sequence[ReceivedMessage], invisible_s: float, timeout_s: float | None, *, renews: bool = False
@@ -551,27 +562,35 @@ class Consumer:
         if self._renewing is None and self._renew_for_s > 0:
             self._renewing = threading.Thread(
                 target=_renew_while_alive,
-                args=(weakref.ref(self), self._closed, self._sooner, self._invisible_s / 6),
+                args=(weakref.ref(self), self._closed, self._sooner, self._invisible_s / RENEWALS),
                 name=f"rocketsim-renew-{self.group}",
                 daemon=True,
             )
             self._renewing.start()
 
     def _renew(self) -> float:
-        """Returns in how many seconds the next one is due; a negative number: it is."""
-        with self._deadlines:
-            with self._changed:
-                due = self._in_flight.to_renew(self._clock())
-            try:
-                self._move(due, self._invisible_s, None, renews=True)
-            except ClientClosed:
-                pass
-            except RocketSimError as error:
-                logger.warning("%s: not renewed: %s", self, error)
-                return math.inf  # not at once again
-            with self._changed:
-                now = self._clock()
-                return self._in_flight.next_renewal(now) - now
+        """Returns in how many seconds the next one is due; a negative number: it is.  Brokers that do not answer leave
+        the others time to be asked before their messages are due."""
+        until = self._clock() + min(self._timeout_s, self._invisible_s / RENEWALS)
+        with self._changed:
+            left = _by_broker_name(self._in_flight.to_renew(self._clock()))
+        has_failed = False
+        while left:
+            name, due = left.popitem()
+            share_s = max(0.0, until - self._clock()) / (len(left) + 1)
+            with self._moving(due):
+                with self._changed:  # some may be settled
+                    due = _by_broker_name(self._in_flight.to_renew(self._clock())).get(name, [])
+                try:
+                    self._move(due, self._invisible_s, share_s, renews=True)
+                except ClientClosed:
+                    pass
+                except RocketSimError as error:
+                    logger.warning("%s: not renewed: %s", self, error)
+                    has_failed = True
+        with self._changed:
+            now = self._clock()
+            return math.inf if has_failed else self._in_flight.next_renewal(now) - now  # not at once again
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -676,6 +695,13 @@ def is_curable(error: RocketSimError) -> bool:
 def _is_deleted(error: RocketSimError) -> bool:
     """Whether a master says that the topic is gone."""
     return isinstance(error, TopicNotExist) and not isinstance(error, NoRoute)
+
+
+def _by_broker_name(messages: Iterable[ReceivedMessage]) -> dict[str, list[ReceivedMessage]]:
+    found: dict[str, list[ReceivedMessage]] = {}
+    for message in messages:
+        found.setdefault(message.broker_name, []).append(message)
+    return found
 
 
 def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:

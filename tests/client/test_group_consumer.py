@@ -592,6 +592,42 @@ def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
     assert len(calls) == 2
 
 
+def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
+    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two_brokers
+    passed_s = 0.0
+    brokers = {"broker-a": {0: one.node.address}, "broker-b": {0: other.node.address}}
+    with Consumer("", "g", "T", brokers=brokers, timeout_s=3600, clock=lambda: passed_s) as consumer:
+        held: list[ReceivedMessage] = []
+        while len(held) < 2:
+            held += consumer.receive(timeout_s=SOON_S)
+        change, calls = consumer._brokers.change_invisible, []
+
+        def call(address: str, *arguments: Any) -> Any:
+            nonlocal passed_s
+            name = next(name for name, members in brokers.items() if members[0] == address)
+            calls.append((name, arguments[-1]))
+            if len(calls) == 1:  # meanwhile another thread gives a message of the other broker back
+                (message,) = (one for one in held if one.broker_name != name)
+                giving_back = threading.Thread(target=consumer.nack, args=(message, 0))
+                giving_back.start()
+                giving_back.join(SOON_S)
+                assert consumer.in_flight == 1
+            if name == calls[0][0]:
+                passed_s += arguments[-1]
+                raise CallTimeout("no answer")
+            return change(address, *(*arguments[:-1], PATIENCE_S))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer._brokers, "change_invisible", call)
+            passed_s = 31.0
+            consumer._renew()
+        silent, answering = calls[0][0], calls[1][0]
+        assert silent != answering and calls[0][1] == 5  # of the ten seconds until the next renewals
+        assert {name for name, _ in calls[2:]} <= {silent} and passed_s <= 41.1
+
+
 def test_an_ack_of_several_names_those_that_come_again(broker: BrokerThread) -> None:
     send(broker, b"1", b"2")
     with consumer_of(broker) as consumer:
