@@ -192,6 +192,7 @@ class Consumer:
         self._in_flight = InFlight(self._max_in_flight, self._max_in_flight_bytes, self._invisible_s, self._renew_for_s)
         self._changed = threading.Condition()  # guards what is in flight, and who asks brokers
         self._is_asking = False
+        self._asks: threading.Thread | None = None  # the last thread that did
         self._asked: tuple[str, PopCall] | None = None  # the broker's address, and the last pop there
         # By broker name: one call at a time moves deadlines there, so that none comes too late.
         self._deadlines: dict[str, threading.Lock] = {}
@@ -286,7 +287,7 @@ class Consumer:
                         was_told = True
                     self._changed.wait(min(left_s, 1.0))
                     continue
-                self._is_asking = True
+                self._is_asking, self._asks = True, threading.current_thread()
                 waits_for_ack = self._in_flight.has_waiting
             try:
                 self._ask(room, max(0.0, left_s), has_to_return_soon=waits_for_ack)
@@ -629,13 +630,16 @@ class Consumer:
 
     def _end_asking(self, until: float) -> None:
         """The thread that asks brokers has what they answer.  A broker that does not end its poll at once is not waited
-        for: the call is cancelled, and messages that were on their way come after their invisible time."""
+        for: the call is cancelled, and messages that were on their way come after their invisible time.  Nor is this
+        thread waited for, if a signal's handler closes the consumer."""
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
+        is_this_thread = self._asks is threading.current_thread()
         while True:
             with self._changed:
                 if not self._is_asking or self._clock() >= until:
                     return
-            if self._asked is not None and (left_s := cancels_at - self._clock()) > 0:
+            left_s = 0.0 if is_this_thread else cancels_at - self._clock()
+            if self._asked is not None and left_s > 0:
                 try:
                     self._brokers.end_polls(*self._asked, left_s)
                 except RocketSimError:
@@ -643,6 +647,8 @@ class Consumer:
             else:
                 for call in list(self._under_way):
                     call.cancel()
+            if is_this_thread:
+                return
             with self._changed:
                 if self._is_asking:
                     self._changed.wait(0.05)

@@ -2,6 +2,7 @@
 
 import asyncio
 import queue
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -806,6 +807,30 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     with Consumer("", "g", "T", brokers={held[1].broker_name: {0: answering.node.address}}, timeout_s=SOON_S) as next_:
         (again,) = next_.receive(timeout_s=SOON_S)
         assert (again.body, again.delivery_attempt) == (held[1].body, 2)
+
+
+def test_a_signal_handler_may_close_the_consumer_that_its_thread_waits_in(broker: BrokerThread) -> None:
+    consumer = consumer_of(broker, clock=lambda: 0.0)  # a close that waits for its own thread never ends
+    send(broker, b"1")
+    main = threading.main_thread()
+    assert threading.current_thread() is main and main.ident is not None
+
+    def send_signal() -> None:
+        wait_until(lambda: broker.node.consumption.polls_held, "the call that the broker holds")
+        signal.pthread_kill(main.ident, signal.SIGUSR1)  # type: ignore[arg-type]
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close(PATIENCE_S))
+    try:
+        sends = threading.Thread(target=send_signal)
+        sends.start()
+        assert bodies(list(consumer)) == [b"1"]
+        sends.join(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    with consumer_of(broker) as other:
+        (message,) = other.receive(timeout_s=SOON_S)
+        assert message.delivery_attempt == 2  # it was given back
+        other.ack(message)
 
 
 def test_what_is_on_its_way_when_a_consumer_is_closed_is_given_back_at_once(
