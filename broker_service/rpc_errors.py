@@ -3,6 +3,7 @@
 What may go well on another broker or later is FAILED_PRECONDITION: UNAVAILABLE is what gRPC says of a dead process.
 """
 
+import asyncio
 import errno
 import functools
 import logging
@@ -16,6 +17,7 @@ from broker_service import errors
 logger = logging.getLogger(__name__)
 
 CODE_KEY = "rocketsim-code"
+FIRST_WRITE_S = 5.0  # a first message is small: only a connection that is stuck does not take it
 
 # The most particular class first: the first that fits counts.
 _STATUS_OF: list[tuple[type[errors.RocketSimError], grpc.StatusCode]] = [
@@ -63,13 +65,20 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.Rocke
     await context.abort(status_of(error), str(error), ((CODE_KEY, str(error.code)),))
 
 
-async def begin_stream(context: grpc.aio.ServicerContext[Any, Any]) -> None:
-    """For a stream that this process may cancel, before it can: its status can be sent then.
+async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any) -> None:
+    """The first write of a stream that this process may cancel: it ends, or FIRST_WRITE_S are over, before
+    CancelledError is raised.
 
     gRPC sends the metadata of a call with its first message.  If that write is cancelled, gRPC sends them again with
     the status, which fails: the client would wait for ever.
     """
-    await context.send_initial_metadata(())
+    write = asyncio.ensure_future(context.write(message))
+    try:
+        await asyncio.shield(write)
+    except asyncio.CancelledError:
+        write.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks for it
+        await asyncio.wait([write], timeout=FIRST_WRITE_S)
+        raise
 
 
 def maps_errors(

@@ -198,8 +198,6 @@ def build_server(
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
             # gRPC's own records of each connection, which nobody can ask for here.
             ("grpc.enable_channelz", 0),
-            # For ever, as by default, but then each connection has a timer for it, of 2.5 KiB.
-            ("grpc.max_connection_idle_ms", 2**31 - 1),
             *options,
         ],
     )

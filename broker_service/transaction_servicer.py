@@ -22,7 +22,7 @@ from broker_service.consumption.transactions import Check, Transactions, Unknown
 from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter, MessageIllegal, NotFound, ServiceNotAvailable
 from broker_service.model import PutStatus
-from broker_service.rpc_errors import begin_stream, maps_errors
+from broker_service.rpc_errors import maps_errors
 from broker_service.v2.clients import Clients, ClientStream
 
 Context = grpc.aio.ServicerContext
@@ -115,7 +115,6 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
                 "a call for questions names topics: those of the transactions that it is asked about"
             )
         stream = ClientStream(_client_of(request, context), context, _question)
-        await begin_stream(context)
         self._clients.opened(stream)
         return stream
 

@@ -60,7 +60,7 @@ class OpenCall(_ParsedCall):
     """A call that stays open.  `request`: the last one that needs rights, as it came.  `check`: raises AccessDenied."""
 
     __slots__ = (
-        *("_check", "is_writing", "method", "peer_name", "refused"),
+        *("_check", "_has_begun", "is_writing", "method", "peer_name", "refused"),
         *("request", "right", "task", "user"),
     )
 
@@ -77,6 +77,7 @@ class OpenCall(_ParsedCall):
         self.task = asyncio.current_task()
         self.refused: AccessDenied | None = None
         self.is_writing = False  # also after a write that was cancelled: gRPC goes on with it
+        self._has_begun = False
 
     async def read(self) -> Any:
         """Raises AccessDenied."""
@@ -91,12 +92,13 @@ class OpenCall(_ParsedCall):
                 self.request = raw
         return request
 
-    async def send_initial_metadata(self, _: Any) -> None:
-        """A stream's were sent before it was open."""
-
     async def write(self, message: Any) -> None:
         self.is_writing = True
-        await self._context.write(message)
+        if self._has_begun:
+            await self._context.write(message)
+        else:
+            self._has_begun = True
+            await rpc_errors.write_first(self._context, message)
         self.is_writing = False
 
 
@@ -240,7 +242,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                 if user is None:
                     await _answered(call(request, context), context)
                     return
-                await rpc_errors.begin_stream(context)
                 context = self._opened(user, method, right, parse, raw, context)
                 await self._while_allowed(context, _answered(call(request, context), context))
             except AccessDenied as error:
@@ -257,7 +258,6 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
                     await call(context, context)
                     return
                 self._gate.check(user, method, right, context.peer())
-                await rpc_errors.begin_stream(context)
                 context = self._opened(user, method, right, parse, None, context)
                 await self._while_allowed(context, call(context, context))
             except AccessDenied as error:

@@ -16,6 +16,7 @@ from rocketmq_v2 import definition_pb2
 
 from broker_service.consumption.transactions import Check
 from broker_service.errors import SystemBusy
+from broker_service.rpc_errors import write_first
 from broker_service.v2.message_rules import milliseconds
 from broker_service.v2.status import Context
 
@@ -37,7 +38,7 @@ class ClientStream:
     """`question`: makes the message that asks this client about a transaction; None: RocketMQ 5's."""
 
     __slots__ = (  # there may be ten thousand that are idle
-        *("_commands", "_context", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
+        *("_commands", "_context", "_has_begun", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
         *("client_id", "is_closing", "is_open", "question"),
     )
 
@@ -47,6 +48,7 @@ class ClientStream:
         self.is_open = False
         self.is_closing = False
         self._context = context
+        self._has_begun = False  # a message was written
         self._task = asyncio.current_task()
         self._writing: asyncio.Lock | None = None  # while there are writers
         self._writers = 0
@@ -60,7 +62,11 @@ class ClientStream:
         self._writers += 1
         try:
             async with writing:
-                await self._context.write(command)
+                if self._has_begun:
+                    await self._context.write(command)
+                else:
+                    self._has_begun = True
+                    await write_first(self._context, command)
         finally:
             self._writers -= 1
             if not self._writers:

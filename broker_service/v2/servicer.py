@@ -21,7 +21,6 @@ from broker_service.consumption.consumption import MAX_CLIENT_ID
 from broker_service.consumption.model import Delivery
 from broker_service.deadlines import longest_wait_s, time_left_s
 from broker_service.errors import RocketSimError
-from broker_service.rpc_errors import begin_stream
 from broker_service.v2 import names, route
 from broker_service.v2.clients import Clients, ClientStream
 from broker_service.v2.message_rules import in_ms
@@ -107,7 +106,6 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         """The stream stays open until the client ends it, however long it is idle."""
         try:
             stream = ClientStream(client_id_of(context), context)
-            await begin_stream(context)
             self._clients.opened(stream)
         except RocketSimError as error:
             await context.write(pb.TelemetryCommand(status=status_of(error)))

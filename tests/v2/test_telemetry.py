@@ -337,9 +337,6 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
         def invocation_metadata(self) -> Any:
             return CLIENT
 
-        async def send_initial_metadata(self, _: object) -> None:
-            pass
-
         async def read(self) -> s.TelemetryCommand:
             self.taken += 1
             return s.TelemetryCommand(settings=producer())
