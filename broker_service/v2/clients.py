@@ -49,7 +49,9 @@ class ClientStream:
         self.is_closing = False
         self._context = context
         self._has_begun = False  # a message was written
-        self._task = asyncio.current_task()
+        if (task := asyncio.current_task()) is not None:
+            task.set_name("Telemetry")  # one text for all, instead of a number for each
+        self._task = task
         self._writing: asyncio.Lock | None = None  # while there are writers
         self._writers = 0
         self._commands: Mapping[asyncio.Task[None], int] = _NONE  # and the size of each in bytes
@@ -134,12 +136,23 @@ _facts = lru_cache(maxsize=256)(ClientFacts)  # most clients share them
 
 @dataclass(slots=True)
 class _Client:
-    """`streams`: the oldest first.  `until`: when a client without a stream is gone, unless it calls before."""
+    """`older`: its other streams, the oldest first.  `until`: when a client without a stream is gone, unless it calls
+    before."""
 
-    streams: tuple[ClientStream, ...] = ()
+    newest: ClientStream | None = None
+    older: tuple[ClientStream, ...] = ()  # most clients have none, and these share it
     until: float = 0.0
     facts: ClientFacts | None = None
     topics: tuple[str, ...] = ()  # that it has declared, or published to, as a producer
+
+    @property
+    def streams(self) -> tuple[ClientStream, ...]:
+        """The oldest first."""
+        return (*self.older, self.newest) if self.newest is not None else ()
+
+    @streams.setter
+    def streams(self, streams: tuple[ClientStream, ...]) -> None:
+        self.newest, self.older = (streams[-1], streams[:-1]) if streams else (None, ())
 
 
 class Clients:
@@ -160,7 +173,7 @@ class Clients:
     def heard(self, client_id: str) -> None:
         """To be called at each call of a consumer."""
         client = self._of(client_id)
-        if not client.streams:
+        if client.newest is None:
             client.until = self._clock() + SILENT_S
             self._sweep_at(client.until)
 
@@ -208,7 +221,7 @@ class Clients:
     def stream_of(self, client_id: str) -> ClientStream | None:
         """The client's newest stream; None without one."""
         client = self._clients.get(client_id)
-        return client.streams[-1] if client is not None and client.streams else None
+        return client.newest if client is not None else None
 
     def facts_of(self, client_id: str) -> ClientFacts | None:
         """None before the client's settings have come."""
@@ -237,7 +250,7 @@ class Clients:
 
     def is_connected(self, client_id: str) -> bool:
         client = self._clients.get(client_id)
-        return client is not None and (bool(client.streams) or self._clock() < client.until)
+        return client is not None and (client.newest is not None or self._clock() < client.until)
 
     def close(self) -> None:
         """End all streams.  `gone` is not called: the clients connect to the next master."""
@@ -273,11 +286,11 @@ class Clients:
         """Forget the clients that are gone; called again when the next one may be."""
         self._sweeping = None
         now = self._clock()
-        silent = [client_id for client_id, client in self._clients.items() if not client.streams]
+        silent = [client_id for client_id, client in self._clients.items() if client.newest is None]
         for client_id in silent:
             if self._clients[client_id].until <= now:
                 logger.info("client %s is gone", client_id)
                 self.terminated(client_id)
-        waiting = [client.until for client in self._clients.values() if not client.streams]
+        waiting = [client.until for client in self._clients.values() if client.newest is None]
         if waiting:
             self._sweep_at(max(min(waiting), now + 1.0))
