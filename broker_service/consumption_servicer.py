@@ -8,6 +8,7 @@ import grpc
 from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto import consumption_pb2_grpc
 
+from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.names import (
@@ -54,7 +55,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
             Pop(
                 group=request.consumer_group,
                 topic=request.topic,
-                client_id=request.client_id,
+                client_id=client_of_user(context.invocation_metadata() or (), request.client_id),
                 max_messages=min(request.max_messages, MAX_MESSAGES),
                 invisible_ms=request.invisible_ms,
                 sub_expression=request.sub_expression,

@@ -26,12 +26,15 @@ class Policies:
     def __len__(self) -> int:
         return self._count
 
-    def decide(self, kind: ResourceType, name: str, action: Action, source: Address | None) -> Decision | None:
+    def decide(
+        self, kind: ResourceType, name: str, action: Action, source: Address | None, *, by_name: bool = False
+    ) -> Decision | None:
         """The decision of the policy that goes before all others that match; None: none matches.
 
         As in RocketMQ 5: a policy for the very name goes before one for names that begin so, of those the longest
         first, and these before one for all names; among equals Deny goes first.  `source` is the caller's address;
         where it is not known, of the policies for some addresses those that deny match, and those that allow do not.
+        `by_name`: policies for prefixes and for all names allow nothing.
         """
         prefixes = [(Pattern.PREFIXED, name[:size]) for size in self._prefix_sizes.get(kind, ()) if size <= len(name)]
         for pattern, text in ((Pattern.LITERAL, name), *prefixes, (Pattern.ANY, "")):
@@ -39,7 +42,8 @@ class Policies:
                 one.decision for one in self._by_resource.get((kind, pattern, text), ()) if _is_for(one, action, source)
             ]
             if found:
-                return Decision.DENY if Decision.DENY in found else Decision.ALLOW
+                decision = Decision.DENY if Decision.DENY in found else Decision.ALLOW
+                return None if by_name and decision is Decision.ALLOW and pattern is not Pattern.LITERAL else decision
         return None
 
 

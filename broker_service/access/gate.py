@@ -90,10 +90,12 @@ class Gate:
 
     def _check_need(self, user: User, need: Need, policies: Policies, source: Address | None) -> None:
         name = self._cluster_name if need.kind is ResourceType.CLUSTER else need.name
-        found = [policies.decide(need.kind, name, action, source) for action in need.actions]
+        found = [policies.decide(need.kind, name, action, source, by_name=need.by_name) for action in need.actions]
         if Decision.ALLOW in found:
             return
         why = "the decision is deny" if Decision.DENY in found else "no matched policies"
+        if need.by_name and Decision.DENY not in found:
+            why += " with this very name, which messages of all topics ask for"
         raise AccessDenied(
             f"User:{user.username} has no permission to access {need.kind}:{name} from {source}, {why}. "
             f"Action: {' or '.join(need.actions)}.",

@@ -8,11 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+
 from broker_service.access.model import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType
 ALL_NAMES = "*"  # needs a policy for all names; no topic or group can be called so
 OF_GROUPS = ("%RETRY%", "%DLQ%")
+# Topics of the broker in which messages of all topics wait, or what it knows of them: timers and deliveries have the
+# prefix.
+OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
+OF_ALL_TOPICS_PREFIX = "rmq_sys_"
 
 
 class Caller(Enum):
@@ -23,11 +29,13 @@ class Caller(Enum):
 
 
 class Need(NamedTuple):
-    """One of the actions on one resource.  Of a cluster the name is the broker's to say."""
+    """One of the actions on one resource.  Of a cluster the name is the broker's to say.  `by_name`: by a policy for
+    this very name; one for all names or for a prefix is not enough."""
 
     kind: ResourceType
     name: str
     actions: tuple[Action, ...]
+    by_name: bool = False
 
 
 Needs = Callable[[Any], Iterable[Need]]
@@ -42,11 +50,13 @@ class Right(NamedTuple):
 
 
 def of_topic(name: str, *actions: Action) -> Need:
-    """A retry or dead letter topic belongs to its group."""
+    """A retry or dead letter topic belongs to its group.  One in which messages of all topics wait is allowed by name
+    only: else a user of all topics but one would read the messages of that one there."""
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
             return Need(GROUP, name.removeprefix(prefix).partition("+")[0], actions)
-    return Need(TOPIC, name or ALL_NAMES, actions)
+    is_of_all = name in OF_ALL_TOPICS or name.startswith(OF_ALL_TOPICS_PREFIX)
+    return Need(TOPIC, name or ALL_NAMES, actions, by_name=is_of_all)
 
 
 def of_group(name: str, *actions: Action) -> Need:
@@ -95,6 +105,12 @@ def _progress(request: Any) -> list[Need]:
     return [of_group(request.group, *GET), *([of_topic(request.topic, *READ)] if request.topic else [])]
 
 
+def _queue_bounds(request: Any) -> list[Need]:
+    """A route without name servers, too.  With a group the answer counts its pulls."""
+    needs = [of_group(request.consumer_group, *READ)] if request.consumer_group else []
+    return [*needs, of_topic(request.topic, *PUB, *READ)]
+
+
 def _reset(request: Any) -> list[Need]:
     return [of_group(request.group, Action.UPDATE), of_topic(request.topic, Action.UPDATE)]
 
@@ -106,7 +122,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "PullRange": user(_pull_range),
         "CommitOffsets": user(_commit),
         "QueryOffsets": user(_query_offsets),
-        "QueueBounds": user(lambda request: [of_topic(request.topic, *PUB, *READ)]),  # a route without name servers
+        "QueueBounds": user(_queue_bounds),
         "SearchOffsets": user(lambda request: [of_topic(request.topic, *READ)]),
     },
     "rocketsim.Consumption": {

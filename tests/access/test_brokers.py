@@ -5,8 +5,8 @@ import json
 import logging
 import socket
 import stat
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto import (
     admin_pb2,
     broker_pb2,
+    consumption_pb2,
     message_pb2,
     metadata_pb2,
     namesrv_pb2,
@@ -27,8 +28,10 @@ from rocketsim_proto import (
     transactions_pb2,
 )
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
+from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
+from rocketsim_proto.reserved import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rocketsim_proto.signature import Credentials, SigningChannel
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
@@ -39,13 +42,12 @@ from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config import NamesrvConfig
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
-from broker_service.namesrv.route_table import RouteTable
-from broker_service.namesrv.server import interceptors, run_namesrv
-from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.namesrv.server import run_namesrv
 from broker_service.node import BrokerNode
-from broker_service.server import Service, start_server, warn_of_open_access
-from tests.support.access import ADMIN, INNER, KEYS, first_user, signed, v2_headers, v2_stub
-from tests.support.brokers import NameServer, put, running, small_config
+from broker_service.server import warn_of_open_access
+from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, signed, v2_headers, v2_stub
+from tests.support.brokers import message as message_of
+from tests.support.brokers import put, running, send_of, small_config
 from tests.support.polling import until
 from tests.support.v2 import make_topics, message, resource
 
@@ -377,6 +379,59 @@ async def test_ranges_travel_over_grpc_alone(tmp_path: Path) -> None:
             assert not bounds.offers_streams
 
 
+async def test_messages_that_wait_are_not_read_by_who_may_not_read_their_topic(tmp_path: Path) -> None:
+    """Those with a delay, with a delivery time and of open transactions lie in topics of the broker."""
+    async with running(tmp_path, **KEYS) as node:
+        await allow(node, NORMAL, "Topic:* Pub,Sub,Get", "Group:* Sub,Get")
+        assert node.access is not None
+        denied = Policy.parse("Topic:secret", ["All"], [], "Deny")
+        node.access.acls.put(node.access.acls.existing("User:n").with_policies([denied]), 0)
+        await put(node, "secret", b"later", DELAY="1")
+        await put(node, "secret", b"at a time", TIMER_DELIVER_MS=str(node.broker.now_ms() + 3_600_000))
+        half = partial(node.consumption.transactions.half_of, client_id="c", immunity_s=0)
+        await node.puts.put(send_of("secret", message_of("secret", b"perhaps", UNIQ_KEY="k"), stored_as=half))
+        waiting = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
+        assert all(node.store.queue_end(name, 0) == 1 for name in waiting)
+
+        async def calls(who: Credentials, name: str) -> list[Any]:
+            """What came of each call that may read a message of the topic."""
+            ranges = [broker_pb2.PullRangeRequest.Range(topic=name, until_offset=1)]
+            asked = broker_pb2.PullRequest(consumer_group="g", topic=name, max_msg_nums=1)
+            async with signed(node, who, BrokerStub) as reader, signed(node, who) as admin:
+                return await asyncio.gather(
+                    reader.Pull(asked),
+                    reader.PullRange(broker_pb2.PullRangeRequest(consumer_group="g", ranges=ranges)).read(),
+                    admin.QueryMsgByOffset(admin_pb2.QueryMsgByOffsetRequest(topic=name)),
+                    admin.QueryMsgByKey(admin_pb2.QueryMsgByKeyRequest(topic=name, key="k")),
+                    admin.QueryMsgById(admin_pb2.QueryMsgByIdRequest(topic=name, message_id="k")),
+                    return_exceptions=True,
+                )
+
+        for name in waiting:
+            for found in await calls(NORMAL, name):
+                assert isinstance(found, grpc.aio.AioRpcError) and found.code() is UNAUTHENTICATED
+        # There is something to read: the two others have no entry in the table of topics, and so no queue to pull.
+        for name, readable in ((SCHEDULE_TOPIC, 3), (HALF_TOPIC, 1)):
+            found = [one for one in await calls(ADMIN, name) if not isinstance(one, grpc.aio.AioRpcError)]
+            assert sum(b"secret" in one.records for one in found) == readable
+        allowed = Policy.parse(f"Topic:{SCHEDULE_TOPIC}", ["Sub"])
+        node.access.acls.put(node.access.acls.existing("User:n").with_policies([allowed]), 0)
+        assert (await calls(NORMAL, SCHEDULE_TOPIC))[0].count == 1
+
+
+async def test_a_group_that_a_user_may_not_read_is_not_counted_for_him(tmp_path: Path) -> None:
+    async with running(tmp_path, **KEYS) as node, signed(node, NORMAL, BrokerStub) as reader:
+        await put(node, "t", b"x")
+        await allow(node, NORMAL, "Topic:t Pub")
+        node.ranges.calls.note("g", ["t"], is_stream=False)
+        request = broker_pb2.QueueBoundsRequest(topic="t")
+        assert not (await reader.QueueBounds(request)).ranges_over_grpc
+        request.consumer_group = "g"
+        assert (await refused(reader.QueueBounds(request))).code() is UNAUTHENTICATED
+        await allow(node, NORMAL, "Topic:t Pub", "Group:g Get")
+        assert (await reader.QueueBounds(request)).ranges_over_grpc == 1
+
+
 async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
         make_topics(node)
@@ -462,6 +517,39 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
         intruder.cancel()
 
 
+async def test_polls_of_one_user_do_not_count_for_a_client_of_another(tmp_path: Path) -> None:
+    """Whatever id it gives itself: a client may hold a share of all polls, which another user could use up."""
+    other = Credentials("other", "0th3r")
+    async with (
+        running(tmp_path, grpc_server_port=0, max_long_polls=4, **KEYS) as node,
+        v2_stub(node) as v2,
+        signed(node, other, ConsumptionStub) as intruder,
+    ):
+        make_topics(node)
+        await allow(node, NORMAL, "Topic:T Sub", "Group:g Sub")
+        await allow(node, other, "Topic:T Sub", "Group:h Sub")
+        fields = {"topic": "T", "max_messages": 1, "invisible_ms": 60_000, "poll_ms": 50_000}
+        polls: list[Any] = []
+        for client_id in ("client-1", "n/client-1"):
+            held = node.consumption.polls_held
+            asked = consumption_pb2.PopRequest(consumer_group="h", client_id=client_id, **fields)
+            polls.append(intruder.Pop(asked, timeout=55))
+            await until(lambda held=held: node.consumption.polls_held > held, "it waits")
+        receiving = s.ReceiveMessageRequest(
+            group=resource("g"),
+            message_queue=d.MessageQueue(topic=resource("T")),
+            batch_size=1,
+            invisible_duration=Duration(seconds=60),
+            long_polling_timeout=Duration(seconds=50),
+        )
+        mine = v2.ReceiveMessage(receiving, metadata=v2_headers(NORMAL), timeout=55)
+        await until(lambda: node.consumption.polls_held == 3 or mine.done(), "it waits beside them")
+        await put(node, "T", b"for n")
+        answers = [answer async for answer in mine]
+        assert answers[0].status.code == d.OK
+        assert [answer.message.body for answer in answers if answer.HasField("message")] == [b"for n"]
+
+
 async def test_a_user_that_is_disabled_or_deleted_is_refused_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, **KEYS) as node:
         assert node.access is not None
@@ -506,31 +594,6 @@ async def test_a_broker_and_a_name_server_warn_once_when_they_start(
 
 
 # --- brokers and name servers -----------------------------------------------------------------------------------------
-
-
-@asynccontextmanager
-async def guarded_name_server(**keys: Any) -> AsyncIterator[NameServer]:
-    """One that has access control."""
-    table = RouteTable()
-    wanted = {name: value for name, value in KEYS.items() if name != "authorization_enabled"} | keys
-    server, port = await start_server(
-        [
-            Service(
-                namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
-                namesrv_pb2_grpc.add_NameServerServicer_to_server,
-                NamesrvServicer(table, lambda: 0),
-            )
-        ],
-        bind_address="127.0.0.1",
-        port=0,
-        address_file=None,
-        max_message_bytes=1 << 20,
-        interceptors=interceptors(NamesrvConfig(**wanted)),
-    )
-    try:
-        yield NameServer(table, f"127.0.0.1:{port}")
-    finally:
-        await server.stop(0)
 
 
 async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators(tmp_path: Path) -> None:

@@ -19,11 +19,13 @@ from rocketsim_proto import (
     transactions_pb2,
 )
 from rocketsim_proto.bytes_field import Received
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
-from broker_service.access.model import Decision, Policy, User, address_of
+from broker_service.access.model import Action, Decision, Policy, ResourceType, User, address_of
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, of_topic
+from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.errors import AccessDenied
 from broker_service.server import MethodTable
 from broker_service.v2.rights import V2_RIGHTS
@@ -199,6 +201,11 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
             ["Topic:t Pub", "Topic:u Pub"],
         ),
         (BROKER + "QueueBounds", broker_pb2.QueueBoundsRequest(topic="t"), ["Topic:t Get"]),
+        (
+            BROKER + "QueueBounds",
+            broker_pb2.QueueBoundsRequest(topic="t", consumer_group="g"),
+            ["Topic:t Pub", "Group:g Sub"],
+        ),
         (BROKER + "SearchOffsets", broker_pb2.SearchOffsetsRequest(topic="t"), ["Topic:t Sub"]),
         (
             ADMIN + "UpdateTopic",
@@ -294,9 +301,9 @@ def test_what_a_request_says_often_is_asked_once() -> None:
     asked: list[str] = []
 
     class Asked(Policies):
-        def decide(self, kind: Any, name: str, action: Any, source: Any) -> Decision | None:
+        def decide(self, kind: Any, name: str, action: Any, source: Any, **others: Any) -> Decision | None:
             asked.append(name)
-            return super().decide(kind, name, action, source)
+            return super().decide(kind, name, action, source, **others)
 
     policies = Asked([Policy.parse("Topic:t*", ["Sub"])])
     guard = Gate(V2_RIGHTS, find_user={}.get, policies=lambda _: policies, cluster_name="north", now_s=lambda: 0.0)
@@ -314,6 +321,21 @@ def test_retry_and_dead_letter_topics_belong_to_their_group() -> None:
     check(BROKER + "Pull", request, "Group:g Sub", "Group:h Sub")
     with pytest.raises(AccessDenied, match="Group:g"):
         check(BROKER + "Pull", request, "Topic:* Sub", "Group:h Sub")
+
+
+@pytest.mark.parametrize(
+    "name", [SCHEDULE_TOPIC, TIMER_TOPIC, STATE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC, "rmq_sys_another"]
+)
+def test_where_messages_of_all_topics_wait_only_its_own_name_gives_a_right(name: str) -> None:
+    request = broker_pb2.PullRequest(topic=name, consumer_group="g")
+    check(BROKER + "Pull", request, f"Topic:{name} Sub", "Group:g Sub")
+    for wider in ("Topic:* All", f"Topic:{name[:4]}* Sub"):
+        with pytest.raises(AccessDenied, match=rf"Topic:{name} .* no matched policies with this very name"):
+            check(BROKER + "Pull", request, wider, "Group:g Sub")
+    policies = Policies([Policy.parse("Topic:*", ["Sub"], [], "Deny"), Policy.parse(f"Topic:{name}", ["Sub"])])
+    assert policies.decide(ResourceType.TOPIC, name, Action.SUB, None, by_name=True) is Decision.ALLOW
+    policies = Policies([Policy.parse("Topic:*", ["Sub"], [], "Deny")])
+    assert policies.decide(ResourceType.TOPIC, name, Action.SUB, None, by_name=True) is Decision.DENY
 
 
 def test_the_address_of_a_caller() -> None:

@@ -6,10 +6,17 @@ from typing import Any
 
 import grpc
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.signature import Credentials, SigningChannel, v2_signature
 
+from broker_service.config import NamesrvConfig
+from broker_service.namesrv.route_table import RouteTable
+from broker_service.namesrv.server import interceptors
+from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node import BrokerNode
+from broker_service.server import Service, start_server
+from tests.support.brokers import NameServer
 from tests.support.polling import until
 
 ADMIN = Credentials("admin", "4dm1n-s3cr3t")
@@ -57,3 +64,28 @@ async def first_user(node: BrokerNode) -> None:
     assert node.access is not None
     users = node.access.users
     await until(lambda: users.get(ADMIN.access_key) is not None, "the first user is made")
+
+
+@asynccontextmanager
+async def guarded_name_server(**keys: Any) -> AsyncIterator[NameServer]:
+    """One that has access control."""
+    table = RouteTable()
+    wanted = {name: value for name, value in KEYS.items() if name != "authorization_enabled"} | keys
+    server, port = await start_server(
+        [
+            Service(
+                namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
+                namesrv_pb2_grpc.add_NameServerServicer_to_server,
+                NamesrvServicer(table, lambda: 0),
+            )
+        ],
+        bind_address="127.0.0.1",
+        port=0,
+        address_file=None,
+        max_message_bytes=1 << 20,
+        interceptors=interceptors(NamesrvConfig(**wanted)),
+    )
+    try:
+        yield NameServer(table, f"127.0.0.1:{port}")
+    finally:
+        await server.stop(0)
