@@ -16,7 +16,7 @@ from broker_service import rpc_errors
 from broker_service.access.gate import Gate
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
-from broker_service.access.rights import Caller, Right
+from broker_service.access.rights import Caller, Need, Right
 from broker_service.errors import AccessDenied
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,14 @@ class OpenCall(_ParsedCall):
                 self.request = raw
         return request
 
+    def may(self, need: Need) -> bool:
+        """Whether its user has this right now, although no message of the call has asked for it."""
+        try:
+            self._check(self.user, self.method, Right(Caller.USER, lambda _: (need,)), self.peer_name, need)
+        except AccessDenied:
+            return False
+        return True
+
     async def write(self, message: Any) -> None:
         self.is_writing = True
         if self._has_begun:
@@ -100,6 +108,11 @@ class OpenCall(_ParsedCall):
             self._has_begun = True
             await rpc_errors.write_first(self._context, message)
         self.is_writing = False
+
+
+def may(context: Any, need: Need) -> bool:
+    """Whether the user of an open call has this right now; True without access control.  `context`: its handler's."""
+    return not isinstance(context, OpenCall) or context.may(need)
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):

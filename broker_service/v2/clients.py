@@ -14,6 +14,8 @@ import grpc
 from google.protobuf.message import Message
 from rocketmq_v2 import definition_pb2
 
+from broker_service.access.interceptor import may
+from broker_service.access.rights import PUB, of_topic
 from broker_service.consumption.transactions import Check
 from broker_service.errors import SystemBusy
 from broker_service.rpc_errors import write_first
@@ -110,6 +112,10 @@ class ClientStream:
             await self.say(command)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:  # the stream has ended
             logger.info("client %s did not get a command: %s", self.client_id, error)
+
+    def may_publish(self, topic: str) -> bool:
+        """Whether its user may now: who has lost the right gets no message of the topic, in a question neither."""
+        return may(self._context, of_topic(topic, *PUB))
 
     def close(self) -> None:
         """Ends the stream; the client connects again."""
@@ -242,11 +248,13 @@ class Clients:
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
-        """The stream of this client, else of one of the topic's producers, in turns; None if none is connected."""
-        if (stream := self.stream_of(client_id)) is not None:
-            return stream
-        streams = [stream for other in self._producers.get(topic, ()) if (stream := self.stream_of(other)) is not None]
-        return streams[turn % len(streams)] if streams else None
+        """The stream of this client, else of one of the topic's producers, in turns; None if none is connected that may
+        send to the topic."""
+        for others in ((client_id,), self._producers.get(topic, ())):
+            found = [stream for other in others if (stream := self.stream_of(other)) is not None]
+            if streams := [stream for stream in found if stream.may_publish(topic)]:
+                return streams[turn % len(streams)]
+        return None
 
     def is_connected(self, client_id: str) -> bool:
         client = self._clients.get(client_id)

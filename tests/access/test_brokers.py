@@ -5,6 +5,7 @@ import json
 import logging
 import socket
 import stat
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -393,7 +394,7 @@ async def test_messages_that_wait_are_not_read_by_who_may_not_read_their_topic(t
         waiting = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
         assert all(node.store.queue_end(name, 0) == 1 for name in waiting)
 
-        async def calls(who: Credentials, name: str) -> list[Any]:
+        async def calls(who: Credentials, name: str) -> Sequence[Any]:
             """What came of each call that may read a message of the topic."""
             ranges = [broker_pb2.PullRangeRequest.Range(topic=name, until_offset=1)]
             asked = broker_pb2.PullRequest(consumer_group="g", topic=name, max_msg_nums=1)

@@ -99,7 +99,8 @@ async def test_what_everybody_may_ask_of_a_name_server_is_its_routes_alone() -> 
 
 def v2_code(method: str, answer: bytes) -> Any:
     kind = service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[last(method)].output_type
-    return GetMessageClass(kind).FromString(answer).status.code
+    answered: Any = GetMessageClass(kind).FromString(answer)
+    return answered.status.code
 
 
 @pytest.mark.parametrize("who", [None, Credentials("admin", "x"), Credentials("nobody", "x"), NORMAL])

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto import broker_pb2, consumption_pb2, transactions_pb2
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
+from rocketsim_proto.records.record import Record
 from rocketsim_proto.signature import Credentials
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.interceptor import AccessInterceptor, OpenCall
 from broker_service.access.model import Acl, Policy, User
+from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.consumption.transactions import Check
 from broker_service.node import BrokerNode
 from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
 from tests.support.brokers import put, running
@@ -319,3 +323,29 @@ async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.Lo
             ("bad_signature", "MessagingService", 1.0),
             ("unknown_user", "MessagingService", 1.0),
         }
+
+
+async def test_who_may_not_send_to_a_topic_any_more_is_asked_about_no_transaction_of_it(tmp_path: Path) -> None:
+    """Its stream stays: it has declared no topic.  A question has a message in it, also one of another producer."""
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        stream = v2.Telemetry(metadata=v2_headers(WHO, "mine"))
+        await stream.write(
+            s.TelemetryCommand(settings=d.Settings(client_type=d.PRODUCER, publishing=d.Publishing(topics=[])))
+        )
+        assert (await stream.read()).status.code == d.OK
+        sent = await v2.SendMessage(s.SendMessageRequest(messages=[message("M")]), metadata=v2_headers(WHO, "mine"))
+        assert sent.status.code == d.OK
+        check = Check(TransactionId("M", "1"), "m/others", Record("M", b"not for n"), 0, 1)
+        assert node.consumption.transactions.ask is not None
+        assert await node.consumption.transactions.ask(check)
+        question = await asyncio.wait_for(stream.read(), 60)
+        assert question.recover_orphaned_transaction_command.message.body == b"not for n"
+
+        allow(node, WHO, "Topic:T Pub")
+        assert not await node.consumption.transactions.ask(check)
+        assert not await node.consumption.transactions.ask(replace(check, client_id="n/mine"))
+        assert open_calls(node, "n") == 1 and not stream.done()
+        allow(node, WHO, "Topic:M Pub")
+        assert await node.consumption.transactions.ask(check)
+        stream.cancel()
