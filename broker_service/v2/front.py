@@ -6,7 +6,6 @@ Each side of a connection is read only as fast as the other one is written.
 
 import asyncio
 import errno
-import itertools
 import logging
 import secrets
 import socket
@@ -36,8 +35,8 @@ def most_connections(handles: int) -> int:
 
 class Front:
     """`close` ends what `start` began.  A connection has a socket of this process behind it, whose name gRPC takes for
-    the client's address: `client_of` knows better.  With `most` connections the oldest one that has not said anything
-    is closed for a new one, else the new one."""
+    the client's address: `client_of` and `sender_of` know better.  With `most` connections the oldest one that has
+    not said anything is closed for a new one, else the new one."""
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
         self._most = most
@@ -47,7 +46,6 @@ class Front:
         self._name = f"rocketsim-{secrets.token_hex(16)}"
         # Abstract Unix sockets, for the server to bind.
         self.plaintext, self.tls = f"{self._name}-plaintext", f"{self._name}-tls"
-        self._numbers = itertools.count(1)
         self._listening = listening
         self._server: asyncio.Server | None = None
         self._silent: dict[_Client, None] = {}  # the oldest first
@@ -55,7 +53,8 @@ class Front:
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._clients: dict[str, str] = {}  # by the name of the socket behind them
+        self._clients: dict[str, str] = {}  # by the name of the socket behind them, which no other socket can have
+        self._former: dict[str, str] = {}  # of connections that ended a moment ago, whose names are free
 
     @property
     def connections(self) -> int:
@@ -68,9 +67,16 @@ class Front:
 
     def client_of(self, peer: str) -> str:
         """The client's address as gRPC says it, by what gRPC says of the connection's other end.  A connection that is
-        not the front's own comes from a process of this machine."""
+        not the front's own comes from a process of this machine.  Empty once the connection has ended: such a process
+        may have its name now, and is not to pass for the client."""
         kind, _, name = peer.partition(":")
-        return self._clients.get(name, LOOPBACK) if kind == "unix-abstract" else peer
+        if kind != "unix-abstract":
+            return peer
+        return self._clients.get(name, "" if name in self._former else LOOPBACK)
+
+    def sender_of(self, peer: str) -> str:
+        """As `client_of`, for records, also for a moment after the connection has ended."""
+        return self.client_of(peer) or self._former.get(peer.partition(":")[2], LOOPBACK)
 
     def stop_listening(self) -> None:
         if self._server is None:
@@ -146,13 +152,15 @@ class Front:
 
     def name_for(self, client: str) -> str:
         """One that no other connection has or will have; `forget` follows in any case."""
-        name = f"{self._name}-{next(self._numbers)}"
+        name = f"{self._name}-{secrets.token_hex(8)}"  # by chance: another process cannot take it before
         self._clients[name] = client
         return name
 
     def forget(self, name: str) -> None:
-        """Later: a call may be looked at after its connection has ended."""
-        asyncio.get_running_loop().call_later(FORGET_S, self._clients.pop, name, None)
+        """The address stays a while: a call may be looked at after its connection has ended."""
+        if (client := self._clients.pop(name, None)) is not None:
+            self._former[name] = client
+            asyncio.get_running_loop().call_later(FORGET_S, self._former.pop, name, None)
 
 
 class _End(asyncio.Protocol):

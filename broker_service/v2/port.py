@@ -65,7 +65,7 @@ class Port:
         self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
         self._front: Front | None = None
-        servicer.client_of = self.client_of
+        servicer.sender_of = self.sender_of
         self._port = broker.config.grpc_server_port
         self._notified = asyncio.Event()
         self._complained = False
@@ -89,6 +89,10 @@ class Port:
     def client_of(self, peer: str) -> str:
         """A caller's address, as gRPC says it, by what `context.peer()` says."""
         return self._front.client_of(peer) if self._front is not None else peer
+
+    def sender_of(self, peer: str) -> str:
+        """As `client_of`, for records: also of a connection that has just ended."""
+        return self._front.sender_of(peer) if self._front is not None else peer
 
     def notify(self) -> None:
         """To be called when the master may have changed."""

@@ -62,7 +62,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._transactions = transactions
         self._unsent = Unsent()
         self.own_address = ""
-        self.client_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
+        self.sender_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
 
     # --- where the queues are ---------------------------------------------------------------------------------------
 
@@ -164,7 +164,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.SendMessageResponse)
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         client_id = client_id_of(context)
-        peer = peer_of(self.client_of(context.peer()))
+        peer = peer_of(self.sender_of(context.peer()))
         sent = await self._sends.send(request.messages, peer, longest_wait_s(context), client_id)
         self._clients.publishes(client_id, request.messages[0].topic.name)
         return sent

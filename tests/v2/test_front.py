@@ -163,6 +163,66 @@ async def test_access_control_sees_through_the_front(tmp_path: Path) -> None:
         assert await send(*v2_headers(user)) == d.OK
 
 
+@asynccontextmanager
+async def passed_on(name: str, to: str) -> AsyncIterator[str]:
+    """The address of a port whose connection goes on to an abstract Unix socket, from one with the given name."""
+    made = socket.socket(socket.AF_UNIX)
+    made.setblocking(False)
+    made.bind(f"\0{name}")
+    made.connect(f"\0{to}")
+    inner, ended = await asyncio.open_unix_connection(sock=made), asyncio.Event()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                writer.write(data)
+        writer.close()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.gather(pipe(reader, inner[1]), pipe(inner[0], writer))
+        ended.set()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        await ended.wait()
+
+
+async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path: Path) -> None:
+    """The sockets behind the front are in the name space of the machine; the name of an ended connection is free."""
+    user = Credentials("n", "s3cr3t")
+    async with tls_broker(tmp_path, **KEYS) as node:
+        await first_user(node)
+        await node.access.users.settled()
+        node.access.users.put(User(user.access_key, user.secret_key), 0)
+        front = node.v2_port._front
+        host, _, port = node.v2_port.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+        writer.write(PREFACE)
+        await until(lambda: bool(front._clients), "it is taken")
+        (name,) = front._clients
+        assert front.client_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")
+        writer.close()
+        await until(lambda: not front._ends, "it has left")
+        assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")  # for what it sent
+
+        async def send(address: str) -> int:
+            policy = Policy.parse("Topic:T", ["Pub"], source_ips=[address])
+            node.access.acls.put(Acl("User:n").with_policies([policy]), 0)
+            request = s.SendMessageRequest(messages=[message()])
+            answer = await MessagingServiceStub(made).SendMessage(request, metadata=v2_headers(user), timeout=60)
+            return answer.status.code
+
+        async with passed_on(name, front.plaintext) as address, grpc.aio.insecure_channel(address) as made:
+            assert await send("127.0.0.2") == d.UNAUTHORIZED
+            assert await send("127.0.0.1") == d.UNAUTHORIZED  # nobody knows who it is
+        async with passed_on("another-name", front.plaintext) as address, grpc.aio.insecure_channel(address) as made:
+            assert await send("127.0.0.2") == d.UNAUTHORIZED
+            assert await send("127.0.0.1") == d.OK  # a process of this machine
+
+
 async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None:
     """A broker that is not the master any more ends all connections, those that have not said anything, too."""
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
