@@ -163,6 +163,57 @@ async def test_access_control_sees_through_the_front(tmp_path: Path) -> None:
         assert await send(*v2_headers(user)) == d.OK
 
 
+@pytest.mark.parametrize("ca", [CA, None], ids=["TLS", "plaintext"])
+async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Path, ca: Path | None) -> None:
+    async with tls_broker(tmp_path) as node:
+        host, _, port = node.v2_port.address.rpartition(":")
+        sizes: list[int] = []
+
+        async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, singly: int) -> None:
+            while data := await reader.read(1 if len(sizes) < singly else 65536):
+                if singly:
+                    sizes.append(len(data))
+                writer.write(data)
+            writer.close()
+
+        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            inner = await asyncio.open_connection(host, int(port))
+            inner[1].get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.gather(pipe(reader, inner[1], 100), pipe(inner[0], writer, 0))
+
+        async with await asyncio.start_server(take, "127.0.0.1", 0) as server:
+            async with channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ca) as made:
+                assert (await Client(made).send(message())).status.code == d.OK
+            assert sizes[:100] == [1] * 100
+            await until(lambda: not node.v2_port._front._ends, "it has left")
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"PROXY TCP4 10.0.0.1 10.0.0.2 1 2\r\n" + PREFACE,
+        b"\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c" + bytes(12) + PREFACE,  # the binary form of it
+        HELLO + b"\x00\x05hello" + PREFACE,
+        b"\x16",
+        PREFACE[:5],
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(1000),
+    ],
+)
+async def test_what_is_neither_is_closed_and_disturbs_nobody(tmp_path: Path, garbage: bytes) -> None:
+    """Also what names another address of the client: no proxy is believed."""
+    async with tls_broker(tmp_path) as node:
+        host, _, port = node.v2_port.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(garbage)
+        writer.write_eof()
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 60)
+        await until(lambda: not node.v2_port._front._ends, "it is closed")
+        writer.close()
+        assert await is_answered(node, CA) and await is_answered(node, None)
+
+
 @asynccontextmanager
 async def passed_on(name: str, to: str) -> AsyncIterator[str]:
     """The address of a port whose connection goes on to an abstract Unix socket, from one with the given name."""
@@ -343,7 +394,7 @@ async def test_a_connection_that_breaks_ends_the_other_side() -> None:
 
 
 async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
-    """Neither direction is read faster than the other end takes it."""
+    """The client is not read faster than the server takes it, nor the server than the client."""
     behind = Behind()
     async with behind.front() as (front, host, port):
         reader, writer = await asyncio.open_connection(host, port, limit=1024)
@@ -357,6 +408,11 @@ async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
         assert slow.transport.get_write_buffer_size() < 2 << 20
         assert inner_writer.transport.get_write_buffer_size() > 32 << 20
         assert len(await reader.readexactly(len(data))) == len(data)
+        writer.write(data)
+        await until(lambda: not slow.transport.is_reading(), "the front has stopped reading")
+        assert slow.other.transport.get_write_buffer_size() < 2 << 20
+        assert writer.transport.get_write_buffer_size() > 32 << 20
+        assert len(await inner_reader.readexactly(len(data))) == len(data)
         writer.close()
 
 
