@@ -114,3 +114,23 @@ async def test_what_only_a_former_master_had_is_gone_once_it_follows_the_new_one
             assert former.access.acls.entries.keys() == {"User:n"}
             assert await bounds(former, GOES, "t") == "User:m is not found."
             assert "has no permission" in await bounds(former, STAYS, "u")
+
+
+async def test_a_long_poll_at_a_slave_ends_when_it_hears_that_its_user_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path / "m", **KEYS) as master, signed(master, ADMIN) as admin:
+        await first_user(master)
+        await put(master, "t", b"x")
+        async with following(tmp_path / "s", master.address) as slave, signed(slave, GOES, BrokerStub) as reader:
+            await allow(master, GOES, "Topic:t Sub", "Group:g Sub")
+            await until(lambda: knows(slave, GOES) and "User:m" in slave.access.acls.entries, "it has the user")
+            await until(lambda: slave.store.queue_end("t", 0) == 1, "it has the message")
+            asked = broker_pb2.PullRequest(
+                consumer_group="g", topic="t", queue_offset=1, max_msg_nums=1, suspend_timeout_ms=50_000
+            )
+            poll = reader.Pull(asked, timeout=55)
+            await until(lambda: slave.broker.long_polling.held == 1, "it waits")
+            await admin.DeleteUser(admin_pb2.DeleteUserRequest(username="m"), timeout=60)
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await poll
+            assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "User:m" in str(ended.value.details())  # its policies go first, and the user then
