@@ -343,12 +343,21 @@ async def test_a_handle_that_is_none_is_invalid_and_nothing_worse(tmp_path: Path
         assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.INVALID_RECEIPT_HANDLE
 
 
-async def test_a_handle_of_another_group_is_invalid(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("group", "topic"), [("other", "T"), ("g", "M"), ("other", "M"), ("g", "%RETRY%g+T")])
+async def test_a_handle_of_another_group_or_topic_is_invalid(tmp_path: Path, group: str, topic: str) -> None:
+    """Also where the caller has the rights on what it names: its own delivery stays as it is."""
     async with v2_broker(tmp_path) as (_, client):
         await client.send(message())
         (one,) = await received(client)
-        acked = await client.AckMessage(ack_of(one, group=resource("other")))
-        assert acked.status.code == d.INVALID_RECEIPT_HANDLE
+        named = {"group": resource(group), "topic": resource(topic)}
+        acked = await client.AckMessage(ack_of(one, **named))
+        assert acked.status.code == acked.entries[0].status.code == d.INVALID_RECEIPT_HANDLE
+        change = change_of(one, 0)
+        change.MergeFrom(s.ChangeInvisibleDurationRequest(**named))
+        assert (await client.ChangeInvisibleDuration(change)).status.code == d.INVALID_RECEIPT_HANDLE
+        request = s.ForwardMessageToDeadLetterQueueRequest(**named, receipt_handle=handle_of(one))
+        assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.INVALID_RECEIPT_HANDLE
+        assert (await client.AckMessage(ack_of(one))).status.code == d.OK
 
 
 async def test_handles_of_a_topic_that_is_gone_are_invalid(tmp_path: Path) -> None:
