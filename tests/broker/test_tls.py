@@ -177,6 +177,33 @@ async def test_a_certificate_is_replaced_while_the_broker_runs(
         assert await asyncio.to_thread(certificate_of, node.address) == "test server"
 
 
+async def test_the_cas_that_clients_are_checked_with_are_replaced_while_the_broker_runs(
+    tmp_path: Path, files: dict[str, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """On every port that asks for a certificate.  CAs that cannot be used change nothing."""
+    cas = files["tls_ca"] = tmp_path / "cas.pem"
+    shutil.copy(CA, cas)
+    keys = {"tls_client_auth": "listenPort;grpcServerPort", "grpc_server_tls_mode": TlsMode.ENFORCING}
+    async with running(tmp_path / "store", grpc_server_port=0, **keys, **files) as node:
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+
+        async def taken(name: str) -> list[bool]:
+            """At both ports; the second one knows no such call, and says so to whom it takes."""
+            async with channel(node.v2_port.address, CA, name) as made:
+                with pytest.raises(grpc.aio.AioRpcError) as error:
+                    await AdminStub(made).HaStatus(admin_pb2.HaStatusRequest(), timeout=60)
+            return [await answers(node.address, name=name), error.value.code() is grpc.StatusCode.UNIMPLEMENTED]
+
+        assert await taken("client") == [True, True] and await taken("stranger") == [False, False]
+        shutil.copy(OTHER_CA, cas)
+        assert await taken("client") == [False, False] and await taken("stranger") == [True, True]
+        cas.write_text("no PEM")
+        assert await taken("client") == [False, False] and await taken("stranger") == [True, True]
+        assert f"tlsCa={cas}" in caplog.text and "read before" in caplog.text
+        cas.write_bytes(CA.read_bytes() + OTHER_CA.read_bytes())  # as while one of them is being replaced
+        assert await taken("client") == [True, True] and await taken("stranger") == [True, True]
+
+
 def test_a_connection_uses_the_files_of_its_beginning(files: dict[str, Path]) -> None:
     """Brokers open a new one whenever they connect again."""
     certificates = Certificates(files["tls_cert"], files["tls_key"])
