@@ -6,9 +6,11 @@ A change that is answered is on its disk; whether a slave has it says the status
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
-from broker_service.access.model import Acl, Policy, Resource, User, user_of
+from broker_service.access.model import Acl, Policy, Resource, ResourceType, User, user_of
+from broker_service.access.rights import of_topic
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.access import AccessTables
@@ -136,8 +138,14 @@ class UserOperations:
 
 
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
+    """ValueError where there is none, and for one that would never be looked at: whoever denies something is not to
+    believe that it is denied."""
     if not policies:
         raise ValueError("no resource is named")
+    for resource in (policy.resource for policy in policies):
+        if resource.type is ResourceType.TOPIC and (need := of_topic(resource.name)).kind is ResourceType.GROUP:
+            group = replace(resource, type=need.kind, name=need.name)
+            raise ValueError(f"resource {resource}: a retry or dead letter topic belongs to its group; name {group}")
     return policies
 
 
