@@ -25,6 +25,7 @@ from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import RIGHTS, Right
+from broker_service.access.signature import is_client_of_user
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.servicer import AdminServicer
@@ -393,6 +394,9 @@ class BrokerNode:
         transactions = self.consumption.transactions
         self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
         self.consumption.is_connected = self.clients.is_connected
+        if self.access is not None:
+            self.access.users.changed.append(self._rights_changed)
+            self.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
@@ -437,6 +441,18 @@ class BrokerNode:
         if self.access is None:
             return []
         return self._interceptors(self._gate(v2_rights.V2_RIGHTS, v2=True), v2_rights.refusal, v2_rights.is_free)
+
+    def _rights_changed(self, username: str) -> None:
+        """Of a user, or his policies.  Later, when the guards of open calls know it, too."""
+        if not self.broker.is_slave:
+            asyncio.get_running_loop().call_soon(self._end_consumption_of, username)
+
+    def _end_consumption_of(self, username: str) -> None:
+        self.consumption.rights_changed(
+            lambda client_id, group, topic: (
+                not is_client_of_user(client_id, username) or self.clients.may_consume(client_id, group, topic)
+            )
+        )
 
     def _interceptors(self, gate: Gate, *answers: Any) -> list[AccessInterceptor]:
         assert self.access is not None

@@ -76,6 +76,11 @@ def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) 
     return client_id and f"{user}/{client_id}"
 
 
+def is_client_of_user(client_id: str, user: str) -> bool:
+    """Of an id that `client_of_user` has made."""
+    return client_id.startswith(f"{user}/")
+
+
 def _claim(headers: Mapping[str, str]) -> _Claim:
     scheme, blank, rest = headers.get(AUTHORIZATION, "").partition(" ")
     if not scheme:

@@ -8,6 +8,7 @@
     forward_to_dlq(group, topic, handle) -> Settled
     give_back(group, topic, handles, begun)       what could not be sent to the client
     client_gone(client_id)                        deliveries that are renewed for it go back at once
+    rights_changed(may)                           likewise of clients that may not consume them any more
     transactions                                  half messages, commit, rollback (`transactions.py`)
 
 Expected outcomes are values (nothing to deliver, a handle that is not valid any more).  Refusals are RocketSimErrors:

@@ -10,7 +10,7 @@ the retry topic, to the dead letters) or a reset.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from rocketsim_proto.records import record
@@ -510,10 +510,23 @@ class Consumption:
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
-        self._flush()  # it may have popped just now
+        self._end_renewed((client_id,), lambda _, place: True)
+
+    def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
+        """`may`: whether a client may consume, by its id, group and topic.  What is renewed for others is delivered to
+        the rest of the group at once: their acknowledgements are refused, and they may be connected for ever."""
+        self._flush()  # a client may have popped just now
+        clients = self.state.renewing_clients()
+        self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
+
+    def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
+        """The renewed deliveries of these clients are due now, in places of which that is true."""
+        self._flush()  # one of them may have popped just now
         by_place: dict[Place, list[DeliveryId]] = {}
-        for place, delivery in self.state.renewed_for(client_id):
-            by_place.setdefault(place, []).append(delivery)
+        for client_id in client_ids:
+            for place, delivery in self.state.renewed_for(client_id):
+                if ends(client_id, place):
+                    by_place.setdefault(place, []).append(delivery)
         for place, deliveries in by_place.items():
             self._end(place, deliveries, 0, counted=True)
 

@@ -127,6 +127,10 @@ class State:
         """The settled deliveries that are remembered, the oldest first, and which of them are dead letters."""
         return list(self._recent.items())
 
+    def renewing_clients(self) -> list[str]:
+        """The ids of clients that have deliveries which are renewed for them."""
+        return list(self._renewed)
+
     def renewed_for(self, client_id: str) -> list[tuple[Place, DeliveryId]]:
         return [
             (place, DeliveryId(self.queues[place].under_way[offset].pop, offset))

@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from rocketmq_v2 import definition_pb2
 
 from broker_service.access.interceptor import may
-from broker_service.access.rights import PUB, of_topic
+from broker_service.access.rights import PUB, SUB, of_group, of_topic
 from broker_service.consumption.transactions import Check
 from broker_service.errors import SystemBusy
 from broker_service.rpc_errors import write_first
@@ -116,6 +116,10 @@ class ClientStream:
     def may_publish(self, topic: str) -> bool:
         """Whether its user may now: who has lost the right gets no message of the topic, in a question neither."""
         return may(self._context, of_topic(topic, *PUB))
+
+    def may_consume(self, group: str, topic: str) -> bool:
+        """Whether its user may now."""
+        return may(self._context, of_group(group, *SUB)) and may(self._context, of_topic(topic, *SUB))
 
     def close(self) -> None:
         """Ends the stream; the client connects again."""
@@ -255,6 +259,11 @@ class Clients:
             if streams := [stream for stream in found if stream.may_publish(topic)]:
                 return streams[turn % len(streams)]
         return None
+
+    def may_consume(self, client_id: str, group: str, topic: str) -> bool:
+        """Whether the client's user may now; False of a client without a stream, of which that is not known."""
+        stream = self.stream_of(client_id)
+        return stream is not None and stream.may_consume(group, topic)
 
     def is_connected(self, client_id: str) -> bool:
         client = self._clients.get(client_id)

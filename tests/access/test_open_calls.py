@@ -349,3 +349,40 @@ async def test_who_may_not_send_to_a_topic_any_more_is_asked_about_no_transactio
         allow(node, WHO, "Topic:M Pub")
         assert await node.consumption.transactions.ask(check)
         stream.cancel()
+
+
+@pytest.mark.parametrize("says_group", [True, False])
+async def test_what_is_renewed_for_who_lost_the_topic_is_delivered_to_the_rest_of_the_group(
+    tmp_path: Path, says_group: bool
+) -> None:
+    """A push consumer stays connected by its heartbeats, as it has the right on the group; its acks are refused."""
+
+    async def taken(v2: Any, who: Credentials, client_id: str) -> list[d.Message]:
+        request = receive()
+        request.ClearField("invisible_duration")
+        request.auto_renew = True
+        answers = v2.ReceiveMessage(request, metadata=v2_headers(who, client_id), timeout=55)
+        return [answer.message async for answer in answers if answer.HasField("message")]
+
+    async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
+        await two_users(node)
+        heartbeat = s.HeartbeatRequest(client_type=d.PUSH_CONSUMER, group=resource("g") if says_group else None)
+        stream = v2.Telemetry(metadata=v2_headers(WHO, "mine"))
+        await stream.write(s.TelemetryCommand())
+        await until(lambda: node.clients.is_connected("n/mine"), "it is connected")
+        await put(node, "T", b"work")
+        (mine,) = await taken(v2, WHO, "mine")
+
+        allow(node, WHO, "Topic:M Sub", "Topic:T Sub", "Group:g Sub")  # nothing that it needs
+        assert (await v2.Heartbeat(heartbeat, metadata=v2_headers(WHO, "mine"))).status.code == d.OK
+        assert len(node.consumption.state.renewed_for("n/mine")) == 1
+        allow(node, WHO, "Topic:M Sub", "Group:g Sub")
+        alive = await v2.Heartbeat(heartbeat, metadata=v2_headers(WHO, "mine"))
+        assert alive.status.code == d.OK and node.clients.is_connected("n/mine")
+        ack = s.AckMessageRequest(group=resource("g"), topic=resource("T"))
+        ack.entries.add(message_id="1", receipt_handle=mine.system_properties.receipt_handle)
+        assert (await v2.AckMessage(ack, metadata=v2_headers(WHO, "mine"))).status.code == d.UNAUTHORIZED
+        (again,) = await taken(v2, OTHER, "others")
+        assert (again.body, again.system_properties.delivery_attempt) == (b"work", 2)
+        assert not stream.done()
+        stream.cancel()
