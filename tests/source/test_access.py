@@ -94,6 +94,41 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     assert not [text for text in seen if SECRET in text]
 
 
+def test_the_plans_that_spark_keeps_of_reads_and_writes_have_no_secret(
+    spark: Any, broker: BrokerThread, tmp_path: Path
+) -> None:
+    """Spark shows them on its pages and writes them to its event log."""
+    reached = {"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"}
+    keys = {"accessKey": "spark", "secretKey": SECRET}
+    spark.createDataFrame([(b"a",)], "body binary").write.format("rocketsim").mode("append").options(
+        **reached, **keys, sendTimeoutMs="60s"
+    ).save()
+    query = (
+        spark.readStream.format("rocketsim")
+        .options(**reached, **keys, pullTimeoutMs="60s", startingOffsets="earliest")
+        .load()
+        .select("body")
+        .writeStream.format("rocketsim")
+        .options(**reached, **keys, sendTimeoutMs="60s")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(TIMEOUT_S)
+        plan = query._jsq.explainInternal(True)
+        progress = str(query.lastProgress)
+    finally:
+        query.stop()
+    assert broker.do(lambda: broker.node.store.queue_end("T", 0)) == 2
+    kept = spark._jsparkSession.sharedState().statusStore().executionsList()
+    shown = [str(kept.apply(number).physicalPlanDescription()) for number in range(kept.size())]
+    assert sum("rocketsim" in text.lower() for text in shown) >= 2
+    written = [path.read_text(errors="replace") for path in tmp_path.rglob("checkpoint/**/*") if path.is_file()]
+    assert written
+    assert not [text for text in (plan, progress, *shown, *written) if SECRET in text]
+
+
 @pytest.mark.parametrize("parse", [lambda given: source_options(given, streaming=True), sink_options])
 def test_the_options_belong_together_and_are_in_no_representation(parse: Any) -> None:
     where = {"nameServer": "h:1", "topic": "T"}
