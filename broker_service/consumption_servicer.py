@@ -43,8 +43,9 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     @maps_errors
     async def Pop(self, request: pb.PopRequest, context: Context[Any, Any]) -> pb.PopResponse:
         self._check(request)
+        client_id = client_of_user(context.invocation_metadata() or (), request.client_id)
         if request.ends_polls:
-            self._consumption.end_polls(request.consumer_group, request.topic, request.client_id)
+            self._consumption.end_polls(request.consumer_group, request.topic, client_id)
             return pb.PopResponse()
         if request.max_messages < 1 or request.invisible_ms < 1:
             raise InvalidParameter(
@@ -55,7 +56,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
             Pop(
                 group=request.consumer_group,
                 topic=request.topic,
-                client_id=client_of_user(context.invocation_metadata() or (), request.client_id),
+                client_id=client_id,
                 max_messages=min(request.max_messages, MAX_MESSAGES),
                 invisible_ms=request.invisible_ms,
                 sub_expression=request.sub_expression,

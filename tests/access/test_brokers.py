@@ -521,8 +521,9 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
         intruder.cancel()
 
 
-async def test_polls_of_one_user_do_not_count_for_a_client_of_another(tmp_path: Path) -> None:
-    """Whatever id it gives itself: a client may hold a share of all polls, which another user could use up."""
+async def test_polls_of_one_user_are_not_those_of_another_ones_client(tmp_path: Path) -> None:
+    """Whatever id it gives itself: a client may hold a share of all polls, which another user could use up, and end
+    those that it holds."""
     other = Credentials("other", "0th3r")
     async with (
         running(tmp_path, grpc_server_port=0, max_long_polls=4, **KEYS) as node,
@@ -531,7 +532,7 @@ async def test_polls_of_one_user_do_not_count_for_a_client_of_another(tmp_path: 
     ):
         make_topics(node)
         await allow(node, NORMAL, "Topic:T Sub", "Group:g Sub")
-        await allow(node, other, "Topic:T Sub", "Group:h Sub")
+        await allow(node, other, "Topic:T Sub", "Group:h Sub", "Group:g Sub")
         fields = {"topic": "T", "max_messages": 1, "invisible_ms": 60_000, "poll_ms": 50_000}
         polls: list[Any] = []
         for client_id in ("client-1", "n/client-1"):
@@ -548,6 +549,12 @@ async def test_polls_of_one_user_do_not_count_for_a_client_of_another(tmp_path: 
         )
         mine = v2.ReceiveMessage(receiving, metadata=v2_headers(NORMAL), timeout=55)
         await until(lambda: node.consumption.polls_held == 3 or mine.done(), "it waits beside them")
+        ends = consumption_pb2.PopRequest(topic="T", ends_polls=True)  # of the intruder's own clients
+        for client_id, group, held in (("n/client-1", "g", 3), ("client-1", "g", 3), ("client-1", "h", 2)):
+            ends.client_id, ends.consumer_group = client_id, group
+            await intruder.Pop(ends, timeout=55)
+            await until(lambda held=held: node.consumption.polls_held <= held, "they are answered")
+        assert not (await polls[0]).deliveries and not polls[1].done() and node.consumption.polls_held == 2
         await put(node, "T", b"for n")
         answers = [answer async for answer in mine]
         assert answers[0].status.code == d.OK
