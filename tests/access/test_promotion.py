@@ -134,3 +134,19 @@ async def test_a_long_poll_at_a_slave_ends_when_it_hears_that_its_user_is_delete
                 await poll
             assert ended.value.code() is grpc.StatusCode.UNAUTHENTICATED
             assert "User:m" in str(ended.value.details())  # its policies go first, and the user then
+
+
+async def test_a_slave_with_other_credentials_gets_nothing_and_says_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = {"inner_client_authentication_credentials": '{"accessKey":"broker","secretKey":"an0ther-s3cr3t"}'}
+    async with running(tmp_path / "m", **KEYS) as master:
+        await first_user(master)
+        await put(master, "t", b"x")
+        async with following(tmp_path / "s", master.address, **wrong) as slave:
+            await until(lambda: f"master {master.address} lost" in caplog.text, "it is refused")
+            assert not slave.access.users.entries and slave.store.end_offset == 0
+            assert not master.status.slaves()
+    (line,) = {one.getMessage() for one in caplog.records if f"master {master.address} lost" in one.getMessage()}
+    assert "UNAUTHENTICATED check signature failed." in line
+    assert "s3cr3t" not in caplog.text
