@@ -23,7 +23,7 @@ from broker_service.v2 import message_rules, names, recall_handle, sent_message
 from broker_service.v2.accumulator import Accumulator, Part
 from broker_service.v2.queue_choice import Turns, queue_of_group
 from broker_service.v2.recall_handle import RecallHandle
-from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
+from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
 from broker_service.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
@@ -46,7 +46,8 @@ class SendPath:
         self._transactions = transactions
         self._turns = Turns()
         self._recent = RecentSends()
-        self._under_way: dict[tuple[str, ...], asyncio.Future[None]] = {}  # by topic and ids; until it is stored
+        # By topic and ids, until it is stored.
+        self._under_way: dict[tuple[str, tuple[SendId, ...]], asyncio.Future[None]] = {}
         self._asks_index_until = 0.0
         self._opened_at = 0  # the log's end then
 
@@ -61,22 +62,23 @@ class SendPath:
     ) -> service_pb2.SendMessageResponse:
         """Messages of one topic, stored together or refused together; the answer has an entry for each."""
         topic, types = self._checked(messages)
-        ids = (topic.name, *(message.system_properties.message_id for message in messages))
-        while (under_way := self._under_way.get(ids)) is not None:
+        ids = tuple(SendId(message.system_properties.message_id, record.body_crc(message.body)) for message in messages)
+        call = topic.name, ids
+        while (under_way := self._under_way.get(call)) is not None:
             await asyncio.wait([under_way])
-        decided = self._under_way[ids] = asyncio.get_running_loop().create_future()
+        decided = self._under_way[call] = asyncio.get_running_loop().create_future()
         try:
-            again = await self._stored_before(topic.name, messages, types)
+            again = await self._stored_before(topic.name, ids, messages, types)
             if again:
-                self._decide(ids, decided)
+                self._decide(call, decided)
                 offsets = [stored.queue_offset for stored in again]
                 end_offset = max(stored.end_offset for stored in again)
                 put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
             else:
-                stored = partial(self._decide, ids, decided)
-                offsets, put_status = await self._put(topic, messages, types, peer, timeout_s, client_id, stored)
+                stored = partial(self._decide, call, decided)
+                offsets, put_status = await self._put(topic, ids, messages, types, peer, timeout_s, client_id, stored)
         finally:
-            self._decide(ids, decided)
+            self._decide(call, decided)
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
@@ -95,10 +97,10 @@ class SendPath:
             ],
         )
 
-    def _decide(self, ids: tuple[str, ...], decided: asyncio.Future[None]) -> None:
+    def _decide(self, call: tuple[str, tuple[SendId, ...]], decided: asyncio.Future[None]) -> None:
         """The messages of this call are stored, or will not be by it: the same ones, sent again, may look."""
         if not decided.done():
-            del self._under_way[ids]
+            del self._under_way[call]
             decided.set_result(None)
 
     def _recall_handle(self, topic: str, message: pb.Message) -> str:
@@ -143,6 +145,7 @@ class SendPath:
     async def _put(
         self,
         topic: TopicConfig,
+        ids: Sequence[SendId],
         messages: Sequence[pb.Message],
         types: Sequence[pb.MessageType],
         peer: tuple[str, bytes],
@@ -183,9 +186,8 @@ class SendPath:
 
         def stored(queue_offsets: Sequence[int], end_offset: int) -> None:
             offsets.extend(queue_offsets)
-            for message, offset in zip(messages, offsets, strict=True):
-                one = Stored(offset, end_offset)
-                self._recent.put(topic.name, message.system_properties.message_id, one, broker.clock())
+            for one, offset in zip(ids, offsets, strict=True):
+                self._recent.put(topic.name, one, Stored(offset, end_offset), broker.clock())
             are_stored()
 
         alone = any(one not in _JOINED for one in types)
@@ -193,42 +195,41 @@ class SendPath:
         return offsets, put_status
 
     async def _stored_before(
-        self, topic: str, messages: Sequence[pb.Message], types: Sequence[pb.MessageType]
+        self, topic: str, ids: Sequence[SendId], messages: Sequence[pb.Message], types: Sequence[pb.MessageType]
     ) -> list[Stored]:
         """Where these messages are if all were stored within the last minute; else empty."""
         self._broker.check_writable()
-        ids = [message.system_properties.message_id for message in messages]
         if len(set(ids)) < len(ids):
             return []
         if self._broker.clock() < self._asks_index_until:
-            for message in messages:
+            for one, message in zip(ids, messages, strict=True):
                 waits = message.system_properties.HasField("delivery_timestamp")
                 for where in (TIMER_TOPIC, topic) if waits else (topic,):
-                    await self._look_up(topic, message.system_properties.message_id, where)
+                    await self._look_up(topic, one, where)
         if types[0] == pb.TRANSACTION:
-            half = self._transactions.stored_half(TransactionId(topic, ids[0]))
+            half = self._transactions.stored_half(TransactionId(topic, ids[0].message_id))
             if half is not None:
                 return [Stored(half.queue_offset, self._broker.store.end_offset)]
         now = self._broker.clock()
-        found = [self._recent.get(topic, message_id, now) for message_id in ids]
+        found = [self._recent.get(topic, one, now) for one in ids]
         return [] if None in found else [stored for stored in found if stored is not None]
 
-    async def _look_up(self, topic: str, message_id: str, where: str) -> None:
+    async def _look_up(self, topic: str, sent: SendId, where: str) -> None:
         """Looks up a message in the index, under the topic where it is stored, unless it is known already.  What was
         stored since the port was opened need not be looked for: the index is then brought up to date once, not again
         for each message."""
         broker = self._broker
-        if self._recent.get(topic, message_id, broker.clock()) is not None:
+        if self._recent.get(topic, sent, broker.clock()) is not None:
             return
         since_ms = broker.now_ms() - int(REMEMBERED_S * 1000)
-        search = broker.store.key_search(where, message_id, 1, since_ms, FOR_EVER_MS, self._opened_at)
+        search = broker.store.key_search(where, sent.message_id, 1, since_ms, FOR_EVER_MS, self._opened_at)
         for offset in (await cold_reads.read(broker.store, search.run)).offsets:
             data = await cold_reads.read(broker.store, partial(broker.store.read_record, offset))
             found = record.decode(data, check_crc=False)
-            is_it = found.properties.get(record.PROPERTY_UNIQ_KEY) == message_id
+            is_it = SendId(found.properties.get(record.PROPERTY_UNIQ_KEY, ""), record.body_crc(found.body)) == sent
             if is_it and (where == topic or found.properties.get(record.PROPERTY_REAL_TOPIC) == topic):
                 stored = Stored(found.queue_offset, offset + len(data))
-                self._recent.put(topic, message_id, stored, broker.clock())
+                self._recent.put(topic, sent, stored, broker.clock())
 
     def _checked(self, messages: Sequence[pb.Message]) -> tuple[TopicConfig, list[pb.MessageType]]:
         """Their topic, and the type of each."""

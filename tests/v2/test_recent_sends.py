@@ -1,16 +1,21 @@
 """What is remembered of sends: for a minute, and not more than so many."""
 
 from broker_service.v2 import recent_sends
-from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, Stored
+from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
+
+
+def sent(message_id: str, body_crc: int = 7) -> SendId:
+    return SendId(message_id, body_crc)
 
 
 def test_it_is_remembered_for_a_minute() -> None:
     recent = RecentSends()
-    recent.put("T", "a", Stored(1, 100), 10.0)
-    assert recent.get("T", "a", 10.0 + REMEMBERED_S) == Stored(1, 100)
-    assert recent.get("T", "a", 10.1 + REMEMBERED_S) is None
-    assert recent.get("M", "a", 10.0) is None
-    recent.put("T", "b", Stored(2, 200), 10.1 + REMEMBERED_S)
+    recent.put("T", sent("a"), Stored(1, 100), 10.0)
+    assert recent.get("T", sent("a"), 10.0 + REMEMBERED_S) == Stored(1, 100)
+    assert recent.get("T", sent("a"), 10.1 + REMEMBERED_S) is None
+    assert recent.get("M", sent("a"), 10.0) is None
+    assert recent.get("T", sent("a", 8), 10.0) is None
+    recent.put("T", sent("b"), Stored(2, 200), 10.1 + REMEMBERED_S)
     assert len(recent) == 1
 
 
@@ -18,5 +23,5 @@ def test_the_oldest_goes_when_there_are_too_many(monkeypatch) -> None:
     monkeypatch.setattr(recent_sends, "MOST", 2)
     recent = RecentSends()
     for number, message_id in enumerate("abc"):
-        recent.put("T", message_id, Stored(number, number), 0.0)
-    assert [recent.get("T", message_id, 0.0) for message_id in "abc"] == [None, Stored(1, 1), Stored(2, 2)]
+        recent.put("T", sent(message_id), Stored(number, number), 0.0)
+    assert [recent.get("T", sent(message_id), 0.0) for message_id in "abc"] == [None, Stored(1, 1), Stored(2, 2)]

@@ -434,6 +434,17 @@ async def test_the_same_id_in_another_topic_is_another_message(tmp_path: Path) -
             assert len(await stored(node, topic)) == 1
 
 
+async def test_another_message_under_the_same_id_is_stored_too(tmp_path: Path) -> None:
+    """Ids can be guessed: nobody can have another client's message answered and not stored."""
+    first, second = message(message_id="same", body=b"a"), message(message_id="same", body=b"b")
+    async with v2_broker(tmp_path) as (node, client):
+        sent = [(await client.send(one)).entries[0].offset for one in (first, second, second, first)]
+        assert sent == [0, 0, 0, 0] and len(await stored(node, "T")) == 2
+    async with v2_broker(tmp_path) as (node, client):
+        assert (await client.send(message(message_id="same", body=b"c"))).status.code == d.OK
+        assert len(await stored(node, "T")) == 3
+
+
 async def test_a_topic_that_may_only_be_read_is_forbidden(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         node.topics.update(TopicConfig("R", 4, 4, perm=4), 0)
