@@ -26,4 +26,4 @@ def test_an_expression_that_cannot_be_meant_is_refused(expression: str) -> None:
 def test_sql_is_not_supported_and_says_what_is() -> None:
     with pytest.raises(InvalidParameter, match="TAG") as refused:
         tags_codes_of("a > 5", "SQL92")
-    assert refused.value.code == 1
+    assert refused.value.code == InvalidParameter.code, "with RocketMQ's, SYSTEM_ERROR, clients ask again"
