@@ -19,6 +19,7 @@ from rocketsim_proto.allocation import keep_freed_memory
 
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
+from broker_service.garbage import collect_what_follows
 from broker_service.without_pandas import leave_pandas_out
 
 logger = logging.getLogger(__name__)
@@ -60,12 +61,6 @@ def main(argv: list[str] | None = None) -> int:
         logger.critical("%s", error)
         return 1
     return 0
-
-
-def collect_what_follows() -> None:
-    """Garbage is collected from now on, without a look at what is there already."""
-    gc.freeze()
-    gc.enable()
 
 
 def allow_many_files() -> None:

@@ -33,6 +33,7 @@ from broker_service.consumption.snapshot import Snapshot
 from broker_service.consumption.state import State
 from broker_service.consumption.transitions import STATE_TOPIC, UNKNOWN, Change, Timer
 from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, StoreCorrupt, StoreTooNew
+from broker_service.garbage import not_collected
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
 
@@ -78,6 +79,7 @@ class StateLog:
         self._untold: tuple[_Entry, RocketSimError] | None = None  # the first record of a transaction that is unread
         store.dispatched.append(self._dispatched)
 
+    @not_collected()
     def reload(self) -> None:
         """Reads the state from a snapshot, if any, and the log after it: at a start, and after the log was cut.
 
