@@ -224,10 +224,11 @@ class State:
 
     def _take(self, take: Take) -> None:
         queue = self.queues.setdefault(take.place, QueueState(take.start))
+        shared: dict[int, UnderWay] = {}
         for offset, attempt in zip(take.offsets, take.attempts, strict=True):
             if offset < queue.next or queue.is_ordered(offset):
                 continue  # taken before
-            self._deliver(queue, take, offset, attempt)
+            self._deliver(queue, take, offset, attempt, shared)
             queue.take(offset)
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
@@ -236,13 +237,14 @@ class State:
         queue = self.queues.setdefault(take.place, QueueState(take.start))
         locks = queue.locks = queue.locks or Locks()
         before = len(locks.group_of)
+        shared: dict[int, UnderWay] = {}
 
         def is_new(offset: int) -> bool:
             return offset >= queue.next and offset not in queue.under_way
 
         for group, messages in take.groups:
             for offset, attempt, _ in locks.take(group, messages, take.attempt_id, is_new):
-                self._deliver(queue, take, offset, attempt)
+                self._deliver(queue, take, offset, attempt, shared)
             for message in messages:
                 if message.queue_offset in locks.group_of:
                     queue.take(message.queue_offset)
@@ -250,9 +252,14 @@ class State:
         queue.next = max(queue.next, take.next)
         self._changed.add(take.place)
 
-    def _deliver(self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int) -> None:
-        times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
-        queue.under_way[offset] = UnderWay(take.pop, attempt, *times, True, take.client_id)
+    def _deliver(
+        self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int, shared: dict[int, UnderWay]
+    ) -> None:
+        """`shared`: by attempt, what the messages of this pop have in common, so that it takes memory once."""
+        if (delivery := shared.get(attempt)) is None:
+            times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
+            delivery = shared[attempt] = UnderWay(take.pop, attempt, *times, True, take.client_id)
+        queue.under_way[offset] = delivery
         self._count(take.place.group, 1)
         self._watch(take.place, offset)
 
