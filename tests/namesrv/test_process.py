@@ -58,6 +58,16 @@ def test_it_listens_where_its_configuration_says_and_writes_that_down(tmp_path, 
     assert list(brokers(server)) == []
 
 
+def test_a_process_that_is_started_again_gets_its_port_when_that_is_free(processes):
+    """So that a test does not fail when another process has it for a while."""
+    server = processes.start_namesrv()
+    port = server.port
+    assert server.stop() == 0
+    with socket.create_server(("127.0.0.1", port)):
+        assert server.launch().wait() != 0
+    assert server.wait_until_ready().port == port
+
+
 def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
     server = processes.namesrv(listenPort="many").launch()
     assert server.wait() != 0

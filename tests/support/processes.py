@@ -14,6 +14,7 @@ Keys of the configuration are given by their names.  A process keeps its port wh
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from typing import Any, Self
 import psutil
 
 from rocketsim_cli import local_cluster
+from rocketsim_cli.trouble import Trouble
 from tests.support.polling import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
@@ -56,6 +58,18 @@ class ServerProcess(local_cluster.ServerProcess):
         elif self.root != ROOT:
             self.keys.pop("grpcServerPort", None)
         return super().launch(**keys)
+
+    def wait_until_ready(self) -> Self:
+        """A connection of another process may have its port for a while, when it is started again."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return super().wait_until_ready()
+            except Trouble:
+                if "cannot listen on" not in self.last_words() or time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+                self.launch()
 
     def options(self) -> dict[str, Any]:
         code = f"{self.root}{os.pathsep}{self.root / 'proto'}"
