@@ -29,7 +29,7 @@ from broker_service.consumption.model import (
     check_handle_count,
 )
 from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
-from broker_service.errors import InvalidParameter, NoPermission, ServiceNotAvailable
+from broker_service.errors import InvalidParameter, NoPermission
 from broker_service.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext
@@ -112,10 +112,8 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         return _settled(await asyncio.gather(*map(self._consumption.change_invisible, changes)))
 
     def _check(self, request: pb.PopRequest | pb.AckRequest | pb.ChangeInvisibleRequest) -> None:
-        own, topic, group = self._broker.config.broker_name, request.topic, request.consumer_group
-        if request.broker_name not in ("", own):
-            # Clients ask again, by a newer route.
-            raise ServiceNotAvailable(f"this is broker {own}, not {request.broker_name}; ask for the route")
+        topic, group = request.topic, request.consumer_group
+        self._broker.check_name(request.broker_name)
         check_topic_name(topic)
         check_group_name(group)
         if is_internal_topic(topic) or is_internal_group(group):

@@ -76,7 +76,6 @@ async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any)
     try:
         await asyncio.shield(write)
     except asyncio.CancelledError:
-        write.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # nobody else asks for it
         await asyncio.wait([write], timeout=FIRST_WRITE_S)
         raise
 

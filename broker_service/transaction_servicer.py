@@ -20,7 +20,7 @@ from broker_service.consumption.model import FINAL
 from broker_service.consumption.transaction_changes import Resolution, TransactionId
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
 from broker_service.deadlines import longest_wait_s
-from broker_service.errors import InvalidParameter, MessageIllegal, NotFound, ServiceNotAvailable
+from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
 from broker_service.model import PutStatus
 from broker_service.rpc_errors import maps_errors
 from broker_service.v2.clients import Clients, ClientStream
@@ -41,7 +41,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
 
     @maps_errors
     async def Prepare(self, request: pb.PrepareRequest, context: Context[Any, Any]) -> broker_pb2.SendResponse:
-        self._check_broker_name(request.broker_name)
+        self._broker.check_name(request.broker_name)
         self._broker.check_writable(request.epoch)
         message = _message_of(request)
         client_id = _client_of(request, context)
@@ -77,7 +77,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
 
     @maps_errors
     async def End(self, request: pb.EndRequest, context: Context[Any, Any]) -> pb.EndResponse:
-        self._check_broker_name(request.broker_name)
+        self._broker.check_name(request.broker_name)
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
             raise InvalidParameter(f"transaction {request.transaction_id!r}: COMMIT or ROLLBACK expected")
@@ -106,7 +106,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
 
     @maps_errors
     async def _opened(self, request: pb.CheckRequest, context: Context[Any, Any]) -> ClientStream:
-        self._check_broker_name(request.broker_name)
+        self._broker.check_name(request.broker_name)
         self._broker.check_writable()
         if not request.client_id:
             raise InvalidParameter("a client id is missing")
@@ -121,12 +121,6 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
     @property
     def _is_master(self) -> bool:
         return self._broker.mastership.standing is Standing.WRITABLE and not self._broker.stopping
-
-    def _check_broker_name(self, asked: str) -> None:
-        own = self._broker.config.broker_name
-        if asked not in ("", own):
-            # Clients ask again, by a newer route.
-            raise ServiceNotAvailable(f"this is broker {own}, not {asked}; ask for the route")
 
 
 def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context[Any, Any]) -> str:

@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, INTERNAL_PREFIX, OP_TOPIC, SCHEDULE_TOPIC
 
 from broker_service.access.model import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType
 ALL_NAMES = "*"  # needs a policy for all names; no topic or group can be called so
 OF_GROUPS = ("%RETRY%", "%DLQ%")
-# Topics of the broker in which messages of all topics wait, or what it knows of them: timers and deliveries have the
-# prefix.
+# Topics of the broker with messages of all topics, besides those with INTERNAL_PREFIX (timers, deliveries).
 OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
-OF_ALL_TOPICS_PREFIX = "rmq_sys_"
 
 
 class Caller(Enum):
@@ -55,7 +53,7 @@ def of_topic(name: str, *actions: Action) -> Need:
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
             return Need(GROUP, name.removeprefix(prefix).partition("+")[0], actions)
-    is_of_all = name in OF_ALL_TOPICS or name.startswith(OF_ALL_TOPICS_PREFIX)
+    is_of_all = name in OF_ALL_TOPICS or name.startswith(INTERNAL_PREFIX)
     return Need(TOPIC, name or ALL_NAMES, actions, by_name=is_of_all)
 
 

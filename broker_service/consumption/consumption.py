@@ -510,6 +510,7 @@ class Consumption:
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
+        self._flush()  # it may have popped just now
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
@@ -520,8 +521,7 @@ class Consumption:
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
     def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
-        """The renewed deliveries of these clients are due now, in places of which that is true."""
-        self._flush()  # one of them may have popped just now
+        """The renewed deliveries of these clients are due now, in the places where `ends` says so."""
         by_place: dict[Place, list[DeliveryId]] = {}
         for client_id in client_ids:
             for place, delivery in self.state.renewed_for(client_id):

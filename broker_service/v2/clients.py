@@ -52,7 +52,7 @@ class ClientStream:
         self._context = context
         self._has_begun = False  # a message was written
         if (task := asyncio.current_task()) is not None:
-            task.set_name("Telemetry")  # one text for all, instead of a number for each
+            task.set_name("client stream")  # the default has a number: memory for each of ten thousand
         self._task = task
         self._writing: asyncio.Lock | None = None  # while there are writers
         self._writers = 0

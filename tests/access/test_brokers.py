@@ -13,7 +13,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
@@ -50,7 +49,7 @@ from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_se
 from tests.support.brokers import message as message_of
 from tests.support.brokers import put, running, send_of, small_config
 from tests.support.polling import until
-from tests.support.v2 import make_topics, message, resource
+from tests.support.v2 import make_topics, message, receive, resource
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")
 SECRETS = (ADMIN.secret_key, INNER.secret_key, NORMAL.secret_key)
@@ -458,17 +457,9 @@ async def test_calls_of_rocketmq_5s_clients(tmp_path: Path) -> None:
         await first_user(node)
         assert await send("M", v2_headers(ADMIN)) == (d.OK, "OK")  # a super user
 
-        def receive(topic: str) -> s.ReceiveMessageRequest:
-            return s.ReceiveMessageRequest(
-                group=resource("g"),
-                message_queue=d.MessageQueue(topic=resource(topic)),
-                batch_size=1,
-                invisible_duration=Duration(seconds=30),
-            )
-
-        answers = [answer async for answer in v2.ReceiveMessage(receive("M"), metadata=own)]
+        answers = [answer async for answer in v2.ReceiveMessage(receive("M", size=1), metadata=own)]
         assert [answer.status.code for answer in answers] == [d.UNAUTHORIZED]
-        answers = [answer async for answer in v2.ReceiveMessage(receive("T"), metadata=own, timeout=30)]
+        answers = [answer async for answer in v2.ReceiveMessage(receive(size=1), metadata=own, timeout=30)]
         assert answers[0].status.code == d.OK
         change = s.ChangeInvisibleDurationRequest(group=resource("g"), topic=resource("M"), receipt_handle="h")
         answer = await v2.ChangeInvisibleDuration(change, metadata=own)
@@ -540,14 +531,7 @@ async def test_polls_of_one_user_are_not_those_of_another_ones_client(tmp_path: 
             asked = consumption_pb2.PopRequest(consumer_group="h", client_id=client_id, **fields)
             polls.append(intruder.Pop(asked, timeout=55))
             await until(lambda held=held: node.consumption.polls_held > held, "it waits")
-        receiving = s.ReceiveMessageRequest(
-            group=resource("g"),
-            message_queue=d.MessageQueue(topic=resource("T")),
-            batch_size=1,
-            invisible_duration=Duration(seconds=60),
-            long_polling_timeout=Duration(seconds=50),
-        )
-        mine = v2.ReceiveMessage(receiving, metadata=v2_headers(NORMAL), timeout=55)
+        mine = v2.ReceiveMessage(receive(size=1), metadata=v2_headers(NORMAL), timeout=55)
         await until(lambda: node.consumption.polls_held == 3 or mine.done(), "it waits beside them")
         ends = consumption_pb2.PopRequest(topic="T", ends_polls=True)  # of the intruder's own clients
         for client_id, group, held in (("n/client-1", "g", 3), ("client-1", "g", 3), ("client-1", "h", 2)):

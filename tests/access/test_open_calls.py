@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto import broker_pb2, consumption_pb2, transactions_pb2
@@ -28,7 +27,7 @@ from broker_service.node import BrokerNode
 from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
 from tests.support.brokers import put, running
 from tests.support.polling import until
-from tests.support.v2 import make_topics, message, resource
+from tests.support.v2 import make_topics, message, receive, resource
 
 WHO, OTHER = Credentials("n", "n0rm4l-s3cr3t"), Credentials("m", "0th3r-s3cr3t")
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED
@@ -64,16 +63,6 @@ def calls_of(node: BrokerNode, username: str) -> list[Any]:
 
 def open_calls(node: BrokerNode, username: str) -> int:
     return len(calls_of(node, username))
-
-
-def receive(topic: str = "T", size: int = 32) -> s.ReceiveMessageRequest:
-    return s.ReceiveMessageRequest(
-        group=resource("g"),
-        message_queue=d.MessageQueue(topic=resource(topic)),
-        batch_size=size,
-        invisible_duration=Duration(seconds=60),
-        long_polling_timeout=Duration(seconds=50),
-    )
 
 
 async def telemetry(v2: Any, who: Credentials, client_id: str) -> Any:

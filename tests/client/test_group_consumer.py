@@ -62,6 +62,18 @@ def consumer_of(broker: BrokerThread, group: str = "g", topics: Any = "T", **opt
     return Consumer("", group, topics, **{"cluster": broker.cluster, "timeout_s": PATIENCE_S} | options)
 
 
+def addresses(brokers: tuple[BrokerThread, BrokerThread]) -> dict[str, dict[int, str]]:
+    return {name: {0: one.node.address} for name, one in zip(("broker-a", "broker-b"), brokers, strict=True)}
+
+
+def one_of_each(consumer: Consumer) -> list[ReceivedMessage]:
+    """The messages of `two_brokers`, which the consumer has from now on."""
+    held: list[ReceivedMessage] = []
+    while len(held) < 2:
+        held += consumer.receive(timeout_s=SOON_S)
+    return held
+
+
 def send(
     broker: BrokerThread, *bodies: bytes, topic: str = "T", message_group: str | None = None, **fields: Any
 ) -> None:
@@ -596,13 +608,9 @@ def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
 def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
     two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = two_brokers
-    passed_s = 0.0
-    brokers = {"broker-a": {0: one.node.address}, "broker-b": {0: other.node.address}}
+    passed_s, brokers = 0.0, addresses(two_brokers)
     with Consumer("", "g", "T", brokers=brokers, timeout_s=3600, clock=lambda: passed_s) as consumer:
-        held: list[ReceivedMessage] = []
-        while len(held) < 2:
-            held += consumer.receive(timeout_s=SOON_S)
+        held = one_of_each(consumer)
         change, calls = consumer._brokers.change_invisible, []
 
         def call(address: str, *arguments: Any) -> Any:
@@ -778,13 +786,9 @@ def test_close_ends_a_wait_of_another_thread(
 def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_another(
     two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, other = two_brokers
-    passed_s = 0.0
-    brokers = {"broker-a": {0: one.node.address}, "broker-b": {0: other.node.address}}
+    passed_s, brokers = 0.0, addresses(two_brokers)
     consumer = Consumer("", "g", "T", brokers=brokers, timeout_s=PATIENCE_S, clock=lambda: passed_s)
-    held: list[ReceivedMessage] = []
-    while len(held) < 2:
-        held += consumer.receive(timeout_s=SOON_S)
+    held = one_of_each(consumer)
     silent = brokers[held[0].broker_name][0]
     change = consumer._brokers.change_invisible
     others: list[float] = []
@@ -803,8 +807,8 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     consumer.close(timeout_s=8)
     assert passed_s <= 8.1 and others == [4]
     assert joined == [4]  # so does a renewal that waits for an answer
-    answering = one if silent == other.node.address else other
-    with Consumer("", "g", "T", brokers={held[1].broker_name: {0: answering.node.address}}, timeout_s=SOON_S) as next_:
+    answering = held[1].broker_name
+    with Consumer("", "g", "T", brokers={answering: brokers[answering]}, timeout_s=SOON_S) as next_:
         (again,) = next_.receive(timeout_s=SOON_S)
         assert (again.body, again.delivery_attempt) == (held[1].body, 2)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
@@ -63,6 +64,17 @@ def make_topics(node: BrokerNode) -> None:
 
 def resource(name: str) -> d.Resource:
     return d.Resource(name=name)
+
+
+def receive(topic: str = "T", *, size: int = 32, poll_s: int = 50) -> s.ReceiveMessageRequest:
+    """For group `g`."""
+    return s.ReceiveMessageRequest(
+        group=resource("g"),
+        message_queue=d.MessageQueue(topic=resource(topic)),
+        batch_size=size,
+        invisible_duration=Duration(seconds=60),
+        long_polling_timeout=Duration(seconds=poll_s),
+    )
 
 
 def message(

@@ -27,7 +27,7 @@ from broker_service.node import BrokerNode
 from broker_service.v2 import clients
 from tests.support.brokers import running
 from tests.support.polling import until
-from tests.support.v2 import Client, client_of, make_topics, message, resource, v2_broker
+from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker
 
 COMMIT, ROLLBACK = d.COMMIT, d.ROLLBACK
 QUIET = {"transaction_time_out": 3_600_000}  # nobody is asked
@@ -119,14 +119,7 @@ async def test_consumers_get_it_as_a_transactional_message(tmp_path: Path) -> No
     async with v2_broker(tmp_path, **QUIET) as (_, client):
         await prepare(client, "a", "b")
         await end(client, "b")
-        request = s.ReceiveMessageRequest(
-            group=resource("g"),
-            message_queue=d.MessageQueue(topic=resource("X")),
-            batch_size=32,
-            invisible_duration=Duration(seconds=60),
-            long_polling_timeout=Duration(seconds=0),
-        )
-        answers = [answer async for answer in client.ReceiveMessage(request)]
+        answers = [answer async for answer in client.ReceiveMessage(receive("X", poll_s=0))]
         (found,) = [answer.message for answer in answers if answer.HasField("message")]
         assert (found.body, found.system_properties.message_type) == (b"b", d.TRANSACTION)
         assert dict(found.user_properties) == {"__transactionId__": "b"}

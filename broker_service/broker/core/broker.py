@@ -154,6 +154,12 @@ class Broker:
         if self.failure:
             raise ServiceNotAvailable(f"{self.failure}; reads go on, writes need a restart")
 
+    def check_name(self, asked: str) -> None:
+        """Raises ServiceNotAvailable if a call is for another broker name ("": any): its client has an old route, and
+        asks again by a newer one."""
+        if asked not in ("", self.config.broker_name):
+            raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; ask for the route")
+
     @property
     def takes_clients_writes(self) -> bool:
         """What the name server is told, so that producers stay away."""

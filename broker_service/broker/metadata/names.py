@@ -2,7 +2,7 @@
 
 import re
 
-from rocketsim_proto.reserved import SYSTEM_PREFIXES, SYSTEM_TOPICS
+from rocketsim_proto.reserved import INTERNAL_PREFIX, SYSTEM_PREFIXES, SYSTEM_TOPICS
 
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
@@ -21,7 +21,7 @@ def is_system_topic(topic: str) -> bool:
 
 def is_internal_topic(topic: str) -> bool:
     """One that no group consumes.  Retry topics and dead letters may be."""
-    return topic in SYSTEM_TOPICS or topic.startswith("rmq_sys_")
+    return topic in SYSTEM_TOPICS or topic.startswith(INTERNAL_PREFIX)
 
 
 def is_internal_group(group: str) -> bool:

@@ -10,7 +10,7 @@ MOST_CHARACTERS = 16 << 10
 
 
 class FilterNotSupported(InvalidParameter):
-    """RocketMQ answers SYSTEM_ERROR without `enablePropertyFilter`, after which a client asks again: in vain."""
+    """Without `enablePropertyFilter`.  RocketMQ answers SYSTEM_ERROR, which clients retry in vain."""
 
 
 def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
