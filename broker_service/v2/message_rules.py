@@ -5,6 +5,7 @@ import re
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as pb
+from rocketsim_proto.records.record import property_fault
 
 from broker_service.v2.status import Refused
 
@@ -51,11 +52,13 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     for name, value in message.user_properties.items():
         if name in HIDDEN_PROPERTIES:
             raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
-        if not name or _has_control(name) or _has_control(value):
+        if _has_control(name) or _has_control(value):
             raise Refused(
                 pb.ILLEGAL_MESSAGE_PROPERTY_KEY,
-                f"property {name!r}: neither key nor value can contain control character, nor the key be empty",
+                f"property {name!r}: neither key nor value can contain control character",
             )
+        if fault := property_fault(name, value):
+            raise Refused(pb.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property {name!r}: {fault}")
     if _has_control(system.trace_context) or _has_control(system.born_host):
         raise Refused(pb.BAD_REQUEST, "trace context and born host cannot contain control character")
     if system.HasField("delivery_timestamp"):

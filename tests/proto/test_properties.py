@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import encode_property_columns
@@ -48,6 +48,18 @@ def test_any_properties_are_read_as_the_plain_reader_reads_them(rows: list[bytes
 def test_a_batch_of_one_shape_is_read_the_same_way(row: bytes, count: int, others: list[bytes]) -> None:
     assert_agrees([row] * count)
     assert_agrees([row] * count + others)
+
+
+@given(st.text("a\x01\x02\x00é", max_size=3), st.text("a\x01\x02\x00é", max_size=3))
+@example("a", "")
+@example("", "a")
+def test_a_property_that_is_not_read_back_as_it_was_sent_has_a_fault(name: str, value: str) -> None:
+    is_read_back = record.decode_properties(record.encode_properties({name: value})) == {name: value}
+    assert is_read_back or record.property_fault(name, value)
+
+
+def test_an_ordinary_property_has_no_fault() -> None:
+    assert record.property_fault("a", " ") == record.property_fault("é", "é") == ""
 
 
 @pytest.mark.parametrize(

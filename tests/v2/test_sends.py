@@ -167,7 +167,9 @@ REFUSED = [
     (message(tag="x" * MAX_PROPERTIES_BYTES, keys=["k"]), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 16384"),
     (message(user={"a\n": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
     (message(user={"a": "1\x00"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "control character"),
-    (message(user={"": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "empty"),
+    (message(user={"": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "its name is empty"),
+    (message(user={"a": "1", "b": ""}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "property 'b': its value is empty"),
+    (message("X", user={"b": ""}, message_type=d.TRANSACTION), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "value is empty"),
     (message(user={"KEYS": "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, "property is used by system: KEYS"),
     *(
         (message(user={name: "1"}), d.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")

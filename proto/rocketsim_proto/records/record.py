@@ -96,6 +96,24 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
     return isal_zlib.crc32(body) & 0x7FFFFFFF
 
 
+def property_fault(name: str, value: str) -> str:
+    """Why readers would not get this property back as it was sent; "" if they would.
+
+    This is the one rule for what a property can hold.  Who accepts a message from a user refuses what breaks it; who
+    reads records is forgiving (`decode_properties`).
+    """
+    if not name:
+        return "its name is empty"
+    if not value:
+        return "its value is empty; RocketMQ's readers, and ours, leave such a property out"
+    text = name + value
+    if NAME_END in text or PROPERTY_END in text:
+        return "it contains \\x01 or \\x02, which separate properties"
+    if "\0" in text:
+        return "it contains NUL, which a broker's recovery takes for bytes that were never written"
+    return ""
+
+
 def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]]) -> bytes:
     pairs = properties.items() if isinstance(properties, Mapping) else properties
     return "".join(f"{name}\x01{value}\x02" for name, value in pairs).encode()
