@@ -159,7 +159,7 @@ REFUSED = [
     (message(tag="a\x02"), d.ILLEGAL_MESSAGE_TAG, "control character"),
     (message(keys=["ok", " "]), d.ILLEGAL_MESSAGE_KEY, "whitespace"),
     (message(keys=["a\x7f"]), d.ILLEGAL_MESSAGE_KEY, "control character"),
-    (message(user={str(n): "" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
+    (message(user={str(n): "1" for n in range(129)}), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 128"),
     (message(trace_context="t" * MAX_ORIGIN_BYTES, born_host="h"), d.MESSAGE_PROPERTIES_TOO_LARGE, "max is 8192"),
     (message(trace_context="t\n"), d.BAD_REQUEST, "control character"),
     (message(born_host="h\x01"), d.BAD_REQUEST, "control character"),
@@ -240,7 +240,7 @@ async def test_the_largest_that_is_allowed_is_stored(tmp_path: Path) -> None:
         origin = {"born_host": "host", "trace_context": "t" * (MAX_ORIGIN_BYTES - 4)}
         largest = message(body=bytes(4 << 20), user={"a": "x" * (MAX_PROPERTIES_BYTES - 1)}, **origin)
         assert (await client.send(largest)).status.code == d.OK
-        assert (await client.send(message(user={str(number): "" for number in range(128)}))).status.code == d.OK
+        assert (await client.send(message(user={str(number): "1" for number in range(128)}))).status.code == d.OK
 
 
 async def test_a_mixed_topic_takes_normal_and_ordered_messages(tmp_path: Path) -> None:
