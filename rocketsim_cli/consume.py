@@ -16,7 +16,7 @@ from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import note, show_json
 from rocketsim_cli.tls import tls_files
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import Consumer, MessageQueue, PullConsumer, ReceivedMessage, SqlExpression
@@ -67,13 +67,15 @@ def consume(
     from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
     if start is Start.COMMITTED and group is None:
-        raise Trouble("--from committed needs a group: -g NAME")
+        raise WrongCommandLine("--from committed needs a group: -g NAME")
     if pop and group is None:
-        raise Trouble("--pop needs a group: -g NAME")
+        raise WrongCommandLine("--pop needs a group: -g NAME")
     if pop and start is not None:
-        raise Trouble("--pop goes on where the group is; `rocketsim admin resetOffsetByTime` moves it, not --from")
+        raise WrongCommandLine(
+            "--pop goes on where the group is; `rocketsim admin resetOffsetByTime` moves it, not --from"
+        )
     if sql is not None and tags != "*":
-        raise Trouble("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
+        raise WrongCommandLine("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
     expression = tags if sql is None else SqlExpression(sql)
     tell = partial(note, as_json=as_json)
     show = _show_json if as_json else _show_text

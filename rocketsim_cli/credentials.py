@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TypedDict
 
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 ACCESS_KEY, SECRET_KEY, TOOLS = "ROCKETSIM_ACCESS_KEY", "ROCKETSIM_SECRET_KEY", "ROCKETSIM_TOOLS"
 _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
@@ -34,7 +34,7 @@ def credentials() -> Keys:
     if not access_key and not secret_key and (path := os.environ.get(TOOLS)):
         return of_file(Path(path))
     if bool(access_key) != bool(secret_key):
-        raise Trouble(f"{SECRET_KEY if access_key else ACCESS_KEY} is not set: give both, or {TOOLS}=FILE")
+        raise WrongCommandLine(f"{SECRET_KEY if access_key else ACCESS_KEY} is not set: give both, or {TOOLS}=FILE")
     return Keys(access_key=access_key, secret_key=secret_key)
 
 

@@ -120,6 +120,24 @@ class DemoReport:
             found.append(f"the slave of {self.killed_broker} took no offsets while its master was away")
         return found
 
+    def sums(self) -> list[str]:
+        """Explain each total that is not the number of acknowledged messages; empty when all totals agree."""
+        told = []
+        counted = self.counted_ids.keys()
+        if self.sent != self.acknowledged:
+            stored = len(counted - self.acknowledged_ids)
+            told.append(
+                f"{self.sent - self.acknowledged} of {self.sent} sent messages were not acknowledged; "
+                f"{stored} of them were stored all the same, and are in the result"
+            )
+        if self.duplicates_dropped:
+            told.append(
+                f"read {self.read} = {self.read - self.duplicates_dropped} in the result + {self.duplicates_dropped} "
+                "duplicates, which a send whose answer was lost had stored before it was sent again"
+            )
+            told.append('"served by" counts the result, without the duplicates; committed offsets count them')
+        return told
+
     def as_json(self) -> dict[str, object]:
         return {
             "ok": self.ok,

@@ -192,6 +192,8 @@ def show_report(console: Console, report: DemoReport) -> None:
         for queue in report.progress
     ]
     console.print(table(("broker", "queue", "end", "committed on master", "on slave"), offsets))
+    for line in report.sums():
+        console.print(line, markup=False)
     for problem in report.problems:
         console.print(f"NOT AS PROMISED: {problem}", style="bold red", markup=False)
     if report.ok:

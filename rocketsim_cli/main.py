@@ -14,7 +14,7 @@ from rocketsim_cli import consume, demo, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.tables import show_json
-from rocketsim_cli.trouble import EXIT_TROUBLE, explain, usage
+from rocketsim_cli.trouble import exit_status, explain, usage
 
 app = typer.Typer(
     name="rocketsim",
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # typer reports a wrong command line itself, except with --json.
         status = app(words, standalone_mode=not as_json)
     except Exception as error:
-        status, line = usage(error) or (EXIT_TROUBLE, explain(error))
+        status, line = usage(error) or (exit_status(error), explain(error))
         if line is None:
             raise
         if as_json:

@@ -11,9 +11,9 @@ import typer
 
 from rocketsim_cli.credentials import credentials
 from rocketsim_cli.options import NameServer, Topic
-from rocketsim_cli.tables import console, show_json
+from rocketsim_cli.tables import console, note, show_json
 from rocketsim_cli.tls import tls_files
-from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble
+from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble, WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
@@ -35,7 +35,7 @@ def produce(
         bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
     ] = False,
 ) -> None:
-    """Send messages and say where each one went.
+    """Send messages and say where each one went.  A topic that does not exist is made (autoCreateTopicEnable).
 
     The status is 0 when every one is as safe as the broker's mode asks for, 1 when one could not be sent (or may not
     have been), and 3 when all are stored, and some only on the master or not on the disk yet: FLUSH_DISK_TIMEOUT,
@@ -51,12 +51,14 @@ def produce(
                 yield Message(topic, body.encode(), tags=tag, keys=key)
 
     if count > 1 and not bodies:
-        raise Trouble("--count repeats bodies given as arguments; standard input can be read only once")
+        raise WrongCommandLine("--count repeats bodies given as arguments; standard input can be read only once")
     started = time.monotonic()
     statuses: Counter[str] = Counter()
     with Producer(name_server=name_server, group=group, **credentials(), **tls_files()) as producer:
         # On a terminal each answer is shown before the next line is read.
         in_flight = 1 if not bodies and sys.stdin.isatty() else IN_FLIGHT
+        if _is_new(producer, topic):
+            note(f"no broker has topic {topic!r}: the first message makes it", as_json=as_json)
         for result in _results(producer, messages(), rate, in_flight):
             statuses[result.send_status.name] += 1
             _show_sent(result, as_json, sum(statuses.values()))
@@ -71,6 +73,19 @@ def produce(
         console(stderr=True).print(f"{total} messages in {took_s:.2f} s: {words}")
     if statuses.keys() - {"SEND_OK"}:
         raise typer.Exit(EXIT_LESS_SAFE)
+
+
+def _is_new(producer: "Producer", topic: str) -> bool:
+    """Tell whether the name servers say that no broker has the topic; any other failure is left to the send."""
+    from rocketsim_client.errors import NoRoute, RocketSimError
+
+    try:
+        producer.cluster.route(topic)
+    except NoRoute:
+        return True
+    except RocketSimError:
+        pass
+    return False
 
 
 def _results(

@@ -1,8 +1,9 @@
 """Answers for two readers: tables for people, JSON lines for scripts.  Decides nothing else."""
 
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,10 @@ if TYPE_CHECKING:  # a fifth of a command's start: most commands print no table
 
 # Piped output is not cut at 80 columns: `grep` and `awk` want whole lines.
 PIPED_WIDTH = 400
+UNLIMITED = 1 << 16
+
+# The place in a camel-case name before which a heading may go on in the next line.
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 Row = Mapping[str, object]
 Formats = Mapping[str, Callable[[object], str]]
@@ -25,19 +30,33 @@ def console(*, stderr: bool = False) -> "Console":
 
 
 def table(
-    columns: Sequence[str], rows: Sequence[Row], *, title: str | None = None, formats: Formats | None = None
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    *,
+    title: str | None = None,
+    formats: Formats | None = None,
+    narrow: bool = False,
 ) -> "Table":
-    """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold."""
+    """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold.
+
+    A narrow table breaks its headings at the humps of their names, and shows each item of a list in a line of its own.
+    """
     from rich import box
     from rich.table import Table
 
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False)
+    gap = (0, 1, 0, 0) if narrow else (0, 1)
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, show_edge=False, padding=gap)
     for column in columns:
         numeric = bool(rows) and all(isinstance(row.get(column), int | float | None) for row in rows)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        heading = _HUMP.sub("\n", column) if narrow else column
+        made.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*((formats or {}).get(column, cell)(row.get(column)) for column in columns))
+        made.add_row(*((formats or {}).get(column, cell)(_stacked(row.get(column), narrow)) for column in columns))
     return made
+
+
+def _stacked(value: object, narrow: bool) -> object:
+    return "\n".join(map(cell, value)) if narrow and isinstance(value, list | tuple) and value else value
 
 
 def when(ms: object) -> str:
@@ -54,6 +73,8 @@ def cell(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:.2f}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(cell, value)) or "-"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={cell(part)}" for key, part in value.items()) or "-"
     return str(value)
@@ -66,13 +87,54 @@ def show_rows(
     as_json: bool,
     title: str | None = None,
     formats: Formats | None = None,
+    heading: str | None = None,
 ) -> None:
-    """A table, or a JSON line a row with the same names; `formats` are for people only."""
+    """A table, or a JSON line a row with the same names; `formats` are for people only.
+
+    A table that is wider than the terminal becomes a narrow one, then a table for each value of the column `heading`.
+    If that is still too wide, each row becomes a block of `name: value` lines, like psql's automatic expanded display.
+    No word is ever broken, because people copy addresses, names and ids.
+    """
     if as_json:
         for row in rows:
             show_json({column: row.get(column) for column in columns})
-    else:
-        console().print(table(columns, rows, title=title, formats=formats))
+        return
+    out = console()
+    for tables in _layouts(columns, rows, title, formats, heading):
+        if all(fits(shown, out) for shown in tables):
+            for number, shown in enumerate(tables):
+                if number:
+                    print()
+                out.print(shown)
+            return
+    for number, row in enumerate(rows):
+        if number:
+            print()
+        for column in columns:
+            print(f"{column}: {(formats or {}).get(column, cell)(row.get(column))}")
+
+
+def _layouts(
+    columns: Sequence[str], rows: Sequence[Row], title: str | None, formats: Formats | None, heading: str | None
+) -> "Iterator[list[Table]]":
+    """Each way to show the rows as tables, the widest first."""
+    yield [table(columns, rows, title=title, formats=formats)]
+    yield [table(columns, rows, title=title, formats=formats, narrow=True)]
+    if heading is not None:
+        others = [column for column in columns if column != heading]
+        groups: dict[str, list[Row]] = {}
+        for row in rows:
+            groups.setdefault(cell(row.get(heading)), []).append(row)
+        yield [
+            table(others, group, title=f"{heading} {value}", formats=formats, narrow=True)
+            for value, group in groups.items()
+        ]
+
+
+def fits(shown: "Table", out: "Console") -> bool:
+    from rich.measure import Measurement
+
+    return Measurement.get(out, out.options.update(width=UNLIMITED), shown).maximum <= out.width
 
 
 def show_values(values: Mapping[str, object], *, as_json: bool, separator: str = ": ") -> None:

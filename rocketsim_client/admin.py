@@ -114,10 +114,12 @@ class Admin:
         self.close()
 
     def close(self) -> None:
+        """Close the connections. Idempotent."""
         self._cluster.close()
 
     @property
     def cluster(self) -> Cluster:
+        """The cluster that is administered, with its routes."""
         return self._cluster
 
     # --- what the name server knows -------------------------------------------------------------------------------
@@ -144,9 +146,11 @@ class Admin:
         return found
 
     def topic_list(self) -> list[str]:
+        """The names of all topics that the name server knows."""
         return self._cluster.topics()
 
     def topic_route(self, topic: str) -> TopicRoute:
+        """Where the topic is, asked anew.  Raises NoRoute."""
         return self._cluster.route(topic, fresh=True)
 
     def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
@@ -154,6 +158,7 @@ class Admin:
         return self._cluster.transport.write_perm(broker_name, False, self._timeout_s)
 
     def add_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Give the write permission back that `wipe_write_perm` took: how many topics, by name server."""
         return self._cluster.transport.write_perm(broker_name, True, self._timeout_s)
 
     # --- topics ---------------------------------------------------------------------------------------------------
@@ -194,6 +199,7 @@ class Admin:
         return list(deleted)
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
+        """Bounds and last store time of every queue of the topic."""
         found: list[TopicStatus] = []
         for name in sorted({data.broker_name for data in self.topic_route(topic).queues}):
             found += self._ask(name, lambda at, name: self._brokers.topic_status(at, name, topic, self._timeout_s))
@@ -208,6 +214,7 @@ class Admin:
     def update_sub_group(
         self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
+        """Make the group, or replace all its settings.  By broker address, what they are now."""
         masters = self.masters(broker_addr, cluster_name)
         return at_each(masters, lambda at: self._brokers.update_sub_group(at, config, self._timeout_s))
 
@@ -283,6 +290,7 @@ class Admin:
     # --- brokers --------------------------------------------------------------------------------------------------
 
     def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
+        """Replication of one broker, or of all, slaves too."""
         return [
             self._brokers.ha_status(address, self._timeout_s) for address in self._members(broker_addr, cluster_name)
         ]
@@ -290,12 +298,14 @@ class Admin:
     def broker_status(
         self, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
+        """All values that a broker reports, by broker address."""
         members = self._members(broker_addr, cluster_name)
         return {address: self._brokers.broker_status(address, self._timeout_s) for address in members}
 
     def get_broker_config(
         self, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
+        """All settings as they are now, by broker address."""
         members = self._members(broker_addr, cluster_name)
         return {address: self._brokers.get_broker_config(address, self._timeout_s) for address in members}
 
@@ -499,6 +509,7 @@ class Admin:
         )
 
     def query_msg_by_offset(self, queue: MessageQueue, offset: int) -> MessageView:
+        """The message at that place; NotFound if the queue has none there."""
         found = self._ask(
             queue.broker_name, lambda at, _: self._brokers.query_msg_by_offset(at, queue, offset, self._timeout_s)
         )

@@ -8,6 +8,8 @@ from rocketsim_client.model import CommitStatus, MessageQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
+    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both."""
+
     topic_name: str
     read_queue_nums: int = 8
     write_queue_nums: int = 8
@@ -52,6 +54,9 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
+    """One queue: its first offset, its exclusive end, and when its last message was stored, in ms since 1970 (0 without
+    one)."""
+
     queue: MessageQueue
     min_offset: int
     max_offset: int
@@ -73,11 +78,14 @@ class ConsumeProgress:
 
     @property
     def diff(self) -> int:
+        """The group's lag in this queue, in messages."""
         return self.broker_offset - self.consumer_offset
 
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
+    """One queue after a reset: the offset now, the one before (-1 without), and by `status` which brokers have it."""
+
     queue: MessageQueue
     offset: int
     previous: int
@@ -86,6 +94,8 @@ class ResetOffset:
 
 @dataclass(frozen=True, slots=True)
 class HaSlave:
+    """A slave as its master sees it: what it has acknowledged, and by how many bytes it is behind."""
+
     address: str
     broker_id: int
     ack_offset: int
@@ -97,6 +107,8 @@ class HaSlave:
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
+    """One broker's replication: the end of its log, what is flushed and confirmed, and a master's slaves."""
+
     address: str
     is_master: bool
     epoch: int
@@ -119,6 +131,9 @@ class Forfeit:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
+    """The slave that is the master now, with its epoch, the log offset where the epoch begins, and what others lose by
+    it."""
+
     address: str
     epoch: int
     start_offset: int

@@ -124,9 +124,11 @@ class PullConsumer:
 
     @property
     def cluster(self) -> Cluster:
+        """The cluster that this consumer pulls from."""
         return self._cluster
 
     def message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of the topic, by the newest route."""
         return self._cluster.queues(topic)
 
     # --- pulling --------------------------------------------------------------------------------------------------
@@ -347,11 +349,13 @@ class PullConsumer:
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
+        """Commit the next offset to read of several queues: master first, a slave while there is none."""
         return self._cluster.commit(self.group, offsets)
 
     # --- the queues' offsets --------------------------------------------------------------------------------------
 
     def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
+        """First offset and exclusive end of each readable queue of the topic."""
         return self._cluster.bounds(topic)
 
     def min_offset(self, queue: MessageQueue) -> int:

@@ -66,6 +66,9 @@ class NoRoute(TopicNotExist):
 
 
 class NoPermission(RocketSimError):
+    """The topic, the broker or the group does not allow this: its permission has no read (write), or the group may not
+    consume."""
+
     code = 16
 
 
@@ -79,6 +82,8 @@ class TooNew(RocketSimError):
 
 
 class GroupNotExist(RocketSimError):
+    """The broker has no such consumer group, and makes none by itself."""
+
     code = 26
 
 
@@ -89,6 +94,8 @@ class ExpressionInvalid(RocketSimError):
 
 
 class InvalidParameter(RocketSimError):
+    """An argument that cannot be right, whatever the state of the cluster; the message names it."""
+
     code = 29
 
 
@@ -135,6 +142,8 @@ class ServiceNotAvailable(BrokerRefused):
 
 
 class SystemBusy(BrokerRefused):
+    """The broker is too busy to take the call now; the same call may succeed later."""
+
     code = 2
 
 

@@ -26,6 +26,7 @@ class TagExpression:
 
     @classmethod
     def parse(cls, text: str | None) -> "TagExpression":
+        """`TagA || TagB`, or `*` (also None and empty text) for all.  Raises ExpressionInvalid."""
         if text is None or text.strip() in ("", ALL):
             return cls(ALL, frozenset())
         tags = [tag.strip() for tag in text.split("||")]
@@ -37,13 +38,16 @@ class TagExpression:
 
     @property
     def asked(self) -> str:
+        """What the broker is asked to select."""
         return self.text
 
     @property
     def selects_all(self) -> bool:
+        """Tell whether no message is left out."""
         return not self.tags
 
     def selects(self, records: Records) -> Mask:
+        """A mask of the records: True where the tag is one of those asked for."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -71,13 +75,16 @@ class SqlExpression:
 
     @property
     def asked(self) -> str:
+        """What the broker is asked to select: everything, since the client evaluates the condition."""
         return ALL
 
     @property
     def selects_all(self) -> bool:
+        """Tell whether no message is left out."""
         return False
 
     def selects(self, records: Records) -> Mask:
+        """A mask of the records: True where the condition holds."""
         from rocketsim_proto.records import sql_filter
 
         return sql_filter.matches(self.parsed, records)

@@ -221,6 +221,7 @@ class Consumer:
 
     @property
     def cluster(self) -> Cluster:
+        """The cluster that this consumer receives from."""
         return self._cluster
 
     @property

@@ -43,18 +43,22 @@ class MessageView:
 
     @property
     def topic(self) -> str:
+        """The topic that the record names."""
         return self.record.topic
 
     @property
     def queue_id(self) -> int:
+        """The queue of the topic, counted from 0 at each broker name."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
+        """The place in the queue: its first message has 0."""
         return self.record.queue_offset
 
     @property
     def message_queue(self) -> MessageQueue:
+        """Topic, broker name and queue id together."""
         return MessageQueue(self.record.topic, self.broker_name, self.record.queue_id)
 
     @property
@@ -70,22 +74,27 @@ class MessageView:
 
     @property
     def msg_id(self) -> str:
+        """The producer's id (UNIQ_KEY), which all attempts of a send share; without one the offset message id."""
         return self.record.message_id
 
     @property
     def offset_msg_id(self) -> str:
+        """RocketMQ's other id, made of the address of the broker and the place in its log."""
         return record.offset_message_id(self.record.store_host, self.record.commit_log_offset)
 
     @property
     def properties(self) -> Mapping[str, str]:
+        """All properties, the caller's own and RocketMQ's."""
         return self.record.properties
 
     @property
     def tags(self) -> str | None:
+        """RocketMQ's TAGS; None without."""
         return self.record.properties.get(record.PROPERTY_TAGS)
 
     @property
     def keys(self) -> str | None:
+        """RocketMQ's KEYS, separated by spaces; None without."""
         return self.record.properties.get(record.PROPERTY_KEYS)
 
     @property
@@ -100,30 +109,37 @@ class MessageView:
 
     @property
     def flag(self) -> int:
+        """The number that the producer has set for its own use."""
         return self.record.flag
 
     @property
     def born_timestamp(self) -> int:
+        """When the producer made the message, by the producer's clock, in ms since 1970."""
         return self.record.born_timestamp
 
     @property
     def store_timestamp(self) -> int:
+        """When the master stored the message, by the master's clock, in ms since 1970."""
         return self.record.store_timestamp
 
     @property
     def commit_log_offset(self) -> int:
+        """Where the record begins in the broker's log, in bytes."""
         return self.record.commit_log_offset
 
     @property
     def reconsume_times(self) -> int:
+        """How often the message was delivered before, as a retry copy or a dead letter says."""
         return self.record.reconsume_times
 
     @property
     def born_host(self) -> tuple[str, int]:
+        """Address and port of the producer."""
         return record.decode_host(self.record.born_host)
 
     @property
     def store_host(self) -> tuple[str, int]:
+        """Address and port of the master that stored the message."""
         return record.decode_host(self.record.store_host)
 
     def __repr__(self) -> str:

@@ -152,6 +152,7 @@ class SendResults(Sequence[SendResult]):
 
     @property
     def send_status(self) -> SendStatus:
+        """The least safe status of all parts; SEND_OK of an empty batch."""
         return max((part.send_status for part in self._parts), default=SendStatus.SEND_OK)
 
     def __len__(self) -> int:
@@ -204,6 +205,7 @@ class BatchPart:
         )
 
     def result(self, index: int) -> SendResult:
+        """The result of one message of the frame, by its number there."""
         if self.places:
             part, at = self.places[index]
             return part.result(at)
@@ -251,10 +253,12 @@ class OffsetRange(NamedTuple):
 
     @property
     def topic(self) -> str:
+        """The queue's topic."""
         return self.queue.topic
 
     @property
     def queue_id(self) -> int:
+        """The queue's id."""
         return self.queue.queue_id
 
 
@@ -294,6 +298,7 @@ class PullFrame:
 
     @property
     def count(self) -> int:
+        """How many records the frame has."""
         return sum(segment.count for segment in self.segments)
 
 

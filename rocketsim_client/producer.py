@@ -246,10 +246,12 @@ class Producer:
 
     @property
     def stats(self) -> ProducerStats:
+        """What became of the messages so far, as live counters."""
         return self._attempts.stats
 
     @property
     def cluster(self) -> Cluster:
+        """The cluster that this producer sends to, for routes and bounds."""
         return self._cluster
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:

@@ -28,6 +28,7 @@ class ReceivedMessage(MessageView):
 
     @property
     def topic(self) -> str:
+        """The topic that was subscribed to, also for a retry."""
         return self._topic
 
     @property

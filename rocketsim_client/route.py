@@ -32,6 +32,8 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
+    """Where a topic is: its queues by broker name, and these brokers' addresses."""
+
     topic: str
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
@@ -46,6 +48,7 @@ class TopicRoute:
         return "; ".join(brokers)
 
     def readable_queues(self) -> list[MessageQueue]:
+        """All queues of brokers with read permission, sorted by broker name and queue id."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in sorted(self.queues, key=lambda data: data.broker_name)
@@ -65,10 +68,12 @@ class TopicRoute:
         return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
 
     def addresses(self, broker_name: str) -> Mapping[int, str]:
+        """Addresses by broker id (0 is the master); empty for an unknown broker name."""
         broker = self.brokers.get(broker_name)
         return broker.addresses if broker else {}
 
     def epoch(self, broker_name: str) -> int:
+        """The newest known epoch of the broker name; 0 if none is known."""
         broker = self.brokers.get(broker_name)
         return broker.epoch if broker else 0
 

@@ -71,7 +71,8 @@ def check(message: Message, max_message_size: int) -> int:
     elsewhere."""
     body = message.body
     if type(body) is not bytes:
-        raise MessageIllegal(f"topic {message.topic!r}: a body is bytes, not {type(body).__name__}")
+        cure = "; body.encode() makes bytes of a text" if isinstance(body, str) else ""
+        raise MessageIllegal(f"topic {message.topic!r}: a body is bytes, not {type(body).__name__}{cure}")
     if not body:
         raise MessageIllegal(f"topic {message.topic!r}: the body is empty")
     if len(body) > max_message_size:

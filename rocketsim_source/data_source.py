@@ -26,9 +26,11 @@ class RocketSimDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The word for `format`."""
         return "rocketsim"
 
     def schema(self) -> "StructType":
+        """The columns that the options select."""
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import source_schema
 
@@ -36,6 +38,7 @@ class RocketSimDataSource(DataSource):
         return source_schema(source_options(self._given(), streaming=True))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
+        """For `spark.read`."""
         from rocketsim_source.batch_reader import RocketSimReader
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import check_schema
@@ -45,6 +48,7 @@ class RocketSimDataSource(DataSource):
         return RocketSimReader(schema, options)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
+        """For `spark.readStream`."""
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.schema import check_schema
         from rocketsim_source.stream_reader import RocketSimStreamReader
@@ -54,11 +58,13 @@ class RocketSimDataSource(DataSource):
         return RocketSimStreamReader(schema, options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
+        """For `df.write`."""
         from rocketsim_source.sink.writer import RocketSimWriter, sink_plan
 
         return RocketSimWriter(sink_plan(schema, self._given(), overwrite))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
+        """For `df.writeStream`."""
         from rocketsim_source.sink.writer import RocketSimStreamWriter, sink_plan
 
         return RocketSimStreamWriter(sink_plan(schema, self._given(), overwrite))

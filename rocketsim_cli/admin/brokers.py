@@ -6,7 +6,7 @@ import typer
 
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, BrokerName, ClusterName, NameServer, OptionalNameServer
-from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values, table
+from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
@@ -18,16 +18,20 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
     from rocketsim_client.errors import RocketSimError
 
     rows = []
+    refused = 0
     with open_admin(name_server) as admin:
         for member in admin.cluster_list(cluster):
             try:
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
+                refused += 1
                 status = {}  # it is registered; its columns are dashes
                 note(f"{member.address} does not tell its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status)})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
-    show_rows(columns, rows, as_json=as_json)
+    show_rows(columns, rows, as_json=as_json, heading="clusterName")
+    if rows and refused == len(rows):
+        raise Trouble("no broker tells its state")
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
@@ -67,7 +71,7 @@ def ha_status(
         )
         if one.slaves:
             columns = ("brokerId", "address", "ackOffset", "diffBytes", "inSync", "transferBytesPerSecond")
-            out.print(table(columns, [facts(slave) for slave in one.slaves]))
+            show_rows(columns, [facts(slave) for slave in one.slaves], as_json=False)
 
 
 def broker_status(

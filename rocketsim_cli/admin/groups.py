@@ -22,7 +22,7 @@ from rocketsim_cli.options import (
     Truth,
 )
 from rocketsim_cli.tables import show_rows, when
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
@@ -171,7 +171,7 @@ def consumer_progress(
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
-    show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when})
+    show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:
         print(f"Diff Total: {sum(one.diff for one in progress)}")
 
@@ -207,4 +207,4 @@ def parse_timestamp(text: str) -> int:
             return int(parse(text).timestamp() * 1000)
         except ValueError:
             continue
-    raise Trouble(f"-s {text}: expected ms since 1970, 2026-01-31T13:00:00, 2026-01-31#13:00:00:000, or now")
+    raise WrongCommandLine(f"-s {text}: expected ms since 1970, 2026-01-31T13:00:00, 2026-01-31#13:00:00:000, or now")

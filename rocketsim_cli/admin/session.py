@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocketsim_cli.credentials import credentials
 from rocketsim_cli.tls import tls_files
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import Admin
@@ -19,7 +19,9 @@ def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iter
     from rocketsim_client import Admin
 
     if not name_server and not broker_addr:
-        raise Trouble("no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b")
+        raise WrongCommandLine(
+            "no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b"
+        )
     with Admin(name_server or broker_addr or "", **credentials(), **tls_files()) as admin:
         yield admin
 

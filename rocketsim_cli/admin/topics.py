@@ -8,7 +8,7 @@ import typer
 from rocketsim_cli.admin.session import change_at_masters, facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer, Topic, Truth
 from rocketsim_cli.tables import show_json, show_rows, when
-from rocketsim_cli.trouble import Trouble
+from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import Admin, TopicConfig
@@ -75,7 +75,7 @@ def attribute_changes(text: str) -> dict[str, str | None]:
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part[1:].partition("=")
         if not name or part[0] not in "+-" or (part[0] == "+") != bool(equals and value):
-            raise Trouble(f"attributes {text!r}: {part!r} is neither +name=value nor -name")
+            raise WrongCommandLine(f"attributes {text!r}: {part!r} is neither +name=value nor -name")
         changes[name] = value or None
     return changes
 
@@ -131,14 +131,15 @@ def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) 
         {
             "cluster": route.brokers[data.broker_name].cluster_name if data.broker_name in route.brokers else None,
             "brokerName": data.broker_name,
-            "addresses": ", ".join(f"{i}: {at}" for i, at in sorted(route.addresses(data.broker_name).items())),
+            "addresses": [f"{i}: {at}" for i, at in sorted(route.addresses(data.broker_name).items())],
             "readQueueNums": data.read_queue_nums,
             "writeQueueNums": data.write_queue_nums,
             "perm": data.perm,
         }
         for data in route.queues
     ]
-    show_rows(("cluster", "brokerName", "addresses", "readQueueNums", "writeQueueNums", "perm"), rows, as_json=False)
+    columns = ("cluster", "brokerName", "addresses", "readQueueNums", "writeQueueNums", "perm")
+    show_rows(columns, rows, as_json=False, heading="cluster")
 
 
 def topic_status(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:

@@ -66,8 +66,7 @@ class GrpcNameServers:
             return self._ask_name_servers(ask)
         except TopicNotExist as error:
             raise NoRoute(
-                f"no name server knows a broker with topic {topic!r}: it does not exist, or none of its brokers is "
-                f"there ({error})",
+                f"no name server knows a broker with topic {topic!r}: it does not exist, or all its brokers are away",
                 address=error.address,
             ) from error
 

@@ -45,6 +45,23 @@ def rocketsim(*arguments: str, stdin: str = "") -> Done:
     return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def on_terminal(*arguments: str, columns: int = 80) -> str:
+    """What a command prints on a terminal of that width."""
+    out = Terminal()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+        patch.setenv("COLUMNS", str(columns))
+        patch.setenv("NO_COLOR", "1")
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+    assert not ended.value.code
+    return re.sub("\x1b\\[[0-9;]*m", "", out.getvalue())
+
+
 def answer(*arguments: str):
     """The JSON lines of a command that succeeded."""
     done = rocketsim(*arguments, "--json")
@@ -234,6 +251,81 @@ def test_brokers_tell_their_state_and_take_runtime_keys(pair):
     assert "storePathRootDir" in trouble(
         "admin", "updateBrokerConfig", "-b", pair.master.address, "-k", "storePathRootDir", "-v", "/elsewhere"
     )
+
+
+@pytest.mark.parametrize(
+    ("command", "whole"),
+    [
+        (("clusterList",), ("DefaultCluster", "broker-a", "{master}", "{slave}", "SYNC_MASTER")),
+        (("topicList",), ("A-topic-with-a-long-name-of-forty-letters",)),
+        (("topicRoute", "-t", "{topic}"), ("DefaultCluster", "broker-a", "{master}", "{slave}")),
+        (("topicStatus", "-t", "{topic}"), ("broker-a",)),
+        (("updateTopic", "-t", "{topic}", "-c", "DefaultCluster"), ("{master}", "{topic}")),
+        (("updateSubGroup", "-g", "{group}", "-c", "DefaultCluster"), ("{master}", "{group}")),
+        (("getConsumerConfig", "-g", "{group}"), ("{master}", "{group}", "whichBrokerWhenConsumeSlowly: 1")),
+        (("consumerProgress",), ("{group}",)),
+        (("consumerProgress", "-g", "{group}"), ("{topic}", "broker-a")),
+        (("resetOffsetByTime", "-g", "{group}", "-t", "{topic}", "-s", "now"), ("broker-a", "COMMIT_OK")),
+        (("haStatus",), ("{master}", "{slave}")),
+    ],
+    ids=lambda value: value[0],
+)
+def test_tables_fit_a_terminal_and_break_no_name(pair, command, whole):
+    names = {
+        "topic": "A-topic-with-a-long-name-of-forty-letters",
+        "group": "a-group-with-a-name-of-some-thirty-letters",
+        "master": pair.master.address,
+        "slave": pair.slave.address,
+    }
+    pair.admin("updateTopic", "-t", names["topic"], "-r", "2", "-w", "2")
+    rocketsim("produce", *pair.n, "-t", names["topic"], "one", "two")
+    rocketsim("consume", *pair.n, "-t", names["topic"], "-g", names["group"])
+    wait_until(lambda: {"topic": names["topic"]} in pair.admin("topicList"), "the name server knows the topic")
+    word, *options = (part.format(**names) for part in command)
+    shown = on_terminal("admin", word, *pair.n, *options)
+    assert max(map(len, shown.splitlines())) <= 80
+    for name in whole:
+        assert name.format(**names) in shown
+
+
+def test_clusterlist_fails_when_every_broker_refuses(tmp_path):
+    with Processes(tmp_path) as processes:
+        namesrv = processes.start_namesrv()
+        broker = processes.start_broker("broker-a", 0, namesrv)
+        wait_until(lambda: answer("admin", "clusterList", "-n", namesrv.address), "the broker is registered")
+        # A stopped process keeps its connections: it stays registered, and answers no call.
+        broker.signal(signal.SIGSTOP)
+        try:
+            done = rocketsim("admin", "clusterList", "-n", namesrv.address)
+        finally:
+            broker.signal(signal.SIGCONT)
+        assert done.returncode == 1
+        assert broker.address in done.stdout and "no broker tells its state" in done.stderr
+
+
+def test_produce_says_that_it_makes_a_topic(pair):
+    said = [rocketsim("produce", *pair.n, "-t", "MadeBySending", "x").stderr for _ in range(2)]
+    assert said == ["rocketsim: no broker has topic 'MadeBySending': the first message makes it\n", ""]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("admin", "topicList", "-n", "localhost"),
+        ("admin", "haStatus"),
+        ("admin", "resetOffsetByTime", "-n", "127.0.0.1:1", "-g", "g", "-t", "T", "-s", "yesterday"),
+        ("admin", "updateTopic", "-n", "127.0.0.1:1", "-t", "T", "-a", "message.type=FIFO"),
+        ("admin", "topicRoute", "-n", "127.0.0.1:1"),
+        ("consume", "-n", "127.0.0.1:1", "-t", "T", "--pop"),
+        ("consume", "-n", "127.0.0.1:1", "-t", "T", "--sql", "a ="),
+        ("produce", "-n", "127.0.0.1:1", "-t", "T", "--count", "2"),
+        ("--tls-ca", __file__, "admin", "topicList", "-n", "127.0.0.1:1"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_has_status_2(arguments):
+    assert rocketsim(*arguments).returncode == 2
+    assert rocketsim(*arguments, "--json").returncode == 2
 
 
 def test_write_permission_can_be_taken_and_given_back(pair):

@@ -64,3 +64,16 @@ def test_a_send_that_failed_says_why():
     console = Console(width=100, record=True, file=io.StringIO())
     show_report(console, report(statuses={"SEND_OK": 3, "FAILED": 1}, last_error="no broker answered in 3 s"))
     assert "no broker answered in 3 s" in console.export_text()
+
+
+def test_sums_that_agree_need_no_words():
+    assert report(read=3, sent_again=0).sums() == []
+
+
+def test_sums_that_differ_say_why():
+    told = "\n".join(report(sent=5, counted_ids=["1", "2", "3", "4"], read=6).sums())
+    assert "2 of 5 sent messages were not acknowledged; 1 of them were stored all the same" in told
+    assert "read 6 = 4 in the result + 2 duplicates" in told
+    printed = io.StringIO()
+    show_report(Console(file=printed, width=200), report())
+    assert "read 4 = 3 in the result + 1 duplicates" in printed.getvalue()

@@ -42,4 +42,4 @@ def test_options_before_the_command_and_in_the_environment(tmp_path: Path, monke
 )
 def test_options_that_contradict_each_other_are_refused(options: tuple[str, ...], said: str) -> None:
     done = rocketsim(*options, "admin", "topicList", "-n", "127.0.0.1:1")
-    assert done.returncode == 1 and said in done.stderr
+    assert done.returncode == 2 and said in done.stderr

@@ -446,6 +446,7 @@ def test_a_batch_above_the_size_limit_is_split(cluster):
         ([Message("T", b"x"), Message("T", b"x", wait_store_msg_ok=False)], "WAIT"),
         ([Message("T", b"x", delay_level=1)], "delayed"),
         ([Message("T", b"")], "empty"),
+        ([Message("T", "text")], r"a body is bytes, not str; body\.encode\(\)"),
     ],
 )
 def test_batches_that_rocketmq_refuses_are_refused(producer, messages, reason):

@@ -51,3 +51,18 @@ def add_ours(seen: set[type], hint: object) -> None:
 def test_another_name_is_refused_as_python_does() -> None:
     with pytest.raises(AttributeError, match="'rocketsim_client' has no attribute 'Broker'"):
         _ = rocketsim_client.Broker  # type: ignore[attr-defined]
+
+
+def test_every_public_class_and_method_has_a_docstring() -> None:
+    missing = []
+    for name in rocketsim_client.__all__:
+        value = getattr(rocketsim_client, name)
+        if not inspect.isclass(value):
+            continue
+        if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{name}("):  # a dataclass writes its own
+            missing.append(name)
+        for attribute, member in vars(value).items():
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if not attribute.startswith("_") and inspect.isfunction(function) and not function.__doc__:
+                missing.append(f"{name}.{attribute}")
+    assert not missing
