@@ -177,7 +177,11 @@ class BrokerConfig:
         85, "disk use in percent from which the oldest files go even before their time", low=1, high=100, runtime=True
     )
     disk_space_warning_level_ratio: int = key(
-        90, "disk use in percent from which puts are refused", low=1, high=100, runtime=True
+        90,
+        "disk use in percent from which clients' messages are refused; consumers go on",
+        low=1,
+        high=100,
+        runtime=True,
     )
 
     # --- flushing --------------------------------------------------------------------------------------------------

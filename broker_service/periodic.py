@@ -110,7 +110,7 @@ class PeriodicTasks:
         if begins_at > store.min_offset:
             for part in waiting:
                 try:
-                    if broker.takes_clients_writes:
+                    if broker.may_append:
                         await part.move(begins_at)
                 except (RocketSimError, OSError) as error:
                     logger.error("messages that wait keep their log files: %s", error)
@@ -133,7 +133,7 @@ class PeriodicTasks:
     def _complete_deletions(self) -> None:
         """Deletes the offsets of deleted topics that a full disk, or a crash after the tombstone, has left."""
         broker = self._broker
-        if broker.takes_clients_writes and broker.offsets_wait_for() is None:
+        if broker.may_append and broker.offsets_wait_for() is None:
             try:
                 broker.offsets.delete_topics(broker.topics.tombstones.keys() - broker.topics.entries.keys())
             except RocketSimError as error:

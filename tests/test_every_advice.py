@@ -34,7 +34,7 @@ FOLLOWED = {
     "Put a copy back; or remove it": "store/test_recovery::test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_out",
     "make room, then start again": "store/test_full_disk::test_a_start_that_has_no_room_for_queues_a_power_loss_took_says_what_to_do_and_loses_nothing",
     "make room, writes go on by themselves": "store/test_full_disk::test_a_store_reads_ticks_and_flushes_on_a_full_disk",
-    "% no writes are taken: make room": "store/test_append::test_above_the_warning_ratio_no_writes_are_taken_and_reads_go_on",
+    "from clients: make room on it": "broker/test_each_key::test_disk_space_warning_level_ratio",
     "restart the broker": "store/test_flush::test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store",
     "): restart it": "broker/test_promotion_on_bad_disks::test_a_promotion_that_any_call_of_the_disk_fails_is_whole_or_has_not_been",
     "start the newer one on it": "test_versions::test_a_store_of_a_newer_version_is_refused_and_left_as_it_is",

@@ -130,7 +130,7 @@ class Status:
             "consumerGroups": len(broker.groups.entries),
             "timerNow": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(broker.now_ms() / 1000)),
         }
-        if reason := broker.failure or store.why_not_writable():
+        if reason := broker.failure or store.why_no_sends():
             values["notWritable"] = reason
         for level, offset in sorted(self._schedule.position().offsets.items()):
             values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"

@@ -86,7 +86,8 @@ class PutPath:
             return placed, await self._broker.acknowledgements.wait(placed.end_offset, left_s)
 
     async def put_waiting(self, waiting: Record, timeout_s: float) -> PutStatus:
-        """Append a record for the timer topic that the broker has made: a recall."""
+        """Append a record for the timer topic that the broker has made: a recall.  The disk's warning level does not
+        keep it out."""
         broker = self._broker
         broker.check_writable()
         if reason := broker.store.why_not_writable():
@@ -159,7 +160,7 @@ class PutPath:
                 f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
             )
         broker.check_writable(send.epoch)
-        if reason := broker.store.why_not_writable():
+        if reason := broker.store.why_no_sends():
             raise DiskFull(reason)
         topic = broker.topics.writable(send.topic, broker.config.broker_permission)
         limits = FrameLimits(

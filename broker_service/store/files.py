@@ -78,7 +78,9 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
     if isinstance(error, FlushFailed):
         return error
     if error.errno in NO_ROOM:
-        return DiskFull(f"{doing}: no room on the disk ({error}); make room, writes go on by themselves")
+        return DiskFull(
+            f"{doing}: no room on the disk ({error.strerror or error}); make room, writes go on by themselves"
+        )
     return ServiceNotAvailable(f"{doing} failed: {error}; reads go on, writes are tried again")
 
 

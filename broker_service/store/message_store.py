@@ -84,6 +84,7 @@ class MessageStore:
         self._next_note_ms = 0
         self._ticked_ms = 0
         self._trimmed_to = 0  # queues and index have nothing of records before it
+        self.disk_too_full: str | None = None  # above the warning level; said to clients, so without a path
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Applies settings that may change while the store is open: retention, disk limits, limits of a pull."""
@@ -220,10 +221,16 @@ class MessageStore:
         return self.why_not_writable() is None
 
     def why_not_writable(self) -> str | None:
-        return self.disk.fatal or self._writer.disk_too_full or self._writer.trouble
+        """Why nothing is appended now, whoever asks; None: it is."""
+        return self.disk.fatal or self._writer.trouble
+
+    def why_no_sends(self) -> str | None:
+        """Why clients may send nothing now.  What the broker appends itself, such as acknowledgements, retries and due
+        messages, goes on above the disk's warning level."""
+        return self.why_not_writable() or self.disk_too_full
 
     def __str__(self) -> str:
-        state = self.why_not_writable() or "writable"
+        state = self.why_no_sends() or "writable"
         return f"{self._log} flushed={self.flushed_offset} queues={len(self._queues)} {state}"
 
     # --- writing --------------------------------------------------------------------------------------------------
@@ -435,17 +442,12 @@ class MessageStore:
         return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
 
     def delete_expired(self, now_ms: int, needed_from: int | None = None) -> list[str]:
-        """Deletes expired files, except what lies behind `needed_from`; returns one line per file.  Also refuses writes
-        while the disk is too full.  OSError if a file cannot be deleted, or a queue not be read; the next call goes on
-        from there.
+        """Deletes expired files, except what lies behind `needed_from`; returns one line per file.  Also looks
+        whether the disk is above its warning level.  OSError if a file cannot be deleted, or a queue not be read; the
+        next call goes on from there.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
-        limit = self.config.disk_warning_ratio
-        self._writer.disk_too_full = (
-            f"the disk of {self.config.root} is {used:.0f} % full, above {limit} % no writes are taken: make room"
-            if used > limit
-            else None
-        )
+        self._look_at_warning_level(used)
         log = self._log
         deleted = []
         until = self.expires_before(now_ms)
@@ -460,6 +462,19 @@ class MessageStore:
         self._queues.prune_floors()
         self._next_thorough_ms = now_ms  # the remembered queue bounds have changed
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
+
+    def _look_at_warning_level(self, used: float) -> None:
+        limit, before = self.config.disk_warning_ratio, self.disk_too_full
+        self.disk_too_full = (
+            f"the broker's disk is {used:.0f} % full, above {limit} % (diskSpaceWarningLevelRatio) it takes no "
+            "messages from clients: make room on it"
+            if used > limit
+            else None
+        )
+        if self.disk_too_full and not before:
+            logger.warning("%s: %s", self.config.root, self.disk_too_full)
+        elif before and not self.disk_too_full:
+            logger.info("%s: clients may send again, the disk is %.0f %% full", self.config.root, used)
 
     def _queues_are_on_disk(self, log_offset: int) -> bool:
         """Whether a queue is sure to remember where it goes on, once the log before that offset is gone.

@@ -4,6 +4,7 @@ The order is log, queues, end offset; only the end offset makes records visible.
 refused put leaves nothing that could be read, now or after a restart.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
-from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.errors import StoreCorrupt
 from broker_service.model import Appended, QueueAppend
 from broker_service.store.append_plan import plan_append
 from broker_service.store.batch import Batch
@@ -24,6 +25,8 @@ from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
 from broker_service.store.log_scanner import Stop, walk
 from broker_service.store.queue_table import QueueTable
+
+logger = logging.getLogger(__name__)
 
 _SPARE = 1 << 20  # what a disk must have free, beside the next log file, to count as having room again
 
@@ -43,7 +46,6 @@ class Writer:
         on_appended: OnAppended,
     ) -> None:
         self.trouble: str | None = None  # why writes fail now; may pass
-        self.disk_too_full: str | None = None  # by the retention's measure
         self.partial = bytearray()  # the beginning of a replicated record that is not complete
         self._disk = disk
         self._config = config
@@ -57,8 +59,6 @@ class Writer:
     def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
         """Stamps offsets, time and host into checked records of one topic, and appends them."""
         self._disk.check()
-        if self.disk_too_full is not None:
-            raise DiskFull(self.disk_too_full)
         plan = plan_append(self._log.end_offset, self._log.file_size, batch.sizes)
         queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in batch.queue_ids}
         firsts = {queue_id: queue.max_offset for queue_id, queue in queues.items()}
@@ -156,7 +156,9 @@ class Writer:
             self._room_needed = _SPARE + (self._config.mapped_file_size_commit_log if end > self._log.file_end else 0)
             for queue, max_offset, log_end in reversed(touched):
                 queue.take_back(max_offset, log_end)
-            refused = refusal(error, f"writing to {self._config.root}")
+            refused = refusal(error, "appending to the log")
+            if self.trouble is None:
+                logger.error("%s: %s", self._config.root, refused)
             self.trouble = str(refused)
             self._log.failed_until(end)
             with Attempt():  # The next write, or `probe`, tries again first.

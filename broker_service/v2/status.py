@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -19,6 +20,10 @@ logger = logging.getLogger(__name__)
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Response = TypeVar("Response")
+
+
+# A path of this machine, which the broker's own log has: clients are told the file's name alone.
+_PATH = re.compile(r"(^|[\s'\"(=\[])(?:/[^/\s'\")\],;]+)*/([^/\s'\")\],;:]+)")
 
 
 class Refused(errors.RocketSimError):
@@ -39,6 +44,7 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (errors.AccessDenied, pb.UNAUTHORIZED),
     (errors.NoPermission, pb.FORBIDDEN),
     (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
+    (errors.DiskFull, pb.TOO_MANY_REQUESTS),  # clients wait before they try again, elsewhere if they can
     (errors.NotFound, pb.NOT_FOUND),
     (errors.MessageIllegal, pb.BAD_REQUEST),
     (errors.InvalidParameter, pb.BAD_REQUEST),
@@ -71,7 +77,10 @@ def status_of(error: Exception) -> pb.Status:
     code = next((code for kind, code in _CODE_OF if isinstance(refusal, kind)), pb.INTERNAL_SERVER_ERROR)
     if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
         logger.error("a call failed: %s", refusal)
-    return status(code, str(refusal))
+    text = str(refusal)
+    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # not the caller's own words
+        text = _PATH.sub(r"\1\2", text)
+    return status(code, text)
 
 
 def answers_with(

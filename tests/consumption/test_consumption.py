@@ -36,6 +36,7 @@ from broker_service.errors import (
 )
 from broker_service.model import PutStatus
 from broker_service.node import BrokerNode
+from broker_service.store.files import DiskUsage
 from tests.support.brokers import message, put, running, send_of
 from tests.support.polling import until
 
@@ -934,6 +935,36 @@ async def test_a_full_disk_keeps_what_is_due_for_later(tmp_path: Path, monkeypat
                 await one.later(INVISIBLE_MS)
         await one.later(0)
         assert await one.bodies() == [b"a"]
+
+
+async def test_above_the_warning_level_of_the_disk_only_what_clients_send_is_refused(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    async with consumer(tmp_path, disk_space_warning_level_ratio=90) as one:
+        node = one.node
+        node.groups.put(SubscriptionGroup("g", retry_max_times=1), 0)
+        await put(node, "t", b"a", b"b", b"c", b"d", b"e")
+        a, b, c = (await one.pop(max_messages=3)).deliveries
+        monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
+        node.store.delete_expired(node.broker.now_ms())
+        assert not node.broker.takes_clients_writes
+        with pytest.raises(DiskFull, match="95 % full") as refused:
+            await put(node, "t", b"refused")
+        assert str(tmp_path) not in str(refused.value)
+        assert (await one.ack(a), await one.nack(b, 5000)) == ([OK], OK)
+        forwarded = await one.consumption.forward_to_dlq("g", "t", c.receipt_handle)
+        assert (forwarded.status, forwarded.stored) == (OK, PutStatus.PUT_OK)
+        d, _ = (await one.pop()).deliveries
+        assert await one.ack(d) == [OK]
+        await one.later(INVISIBLE_MS)
+        b, e = sorted((await one.pop()).deliveries, key=body_of)
+        assert ((body_of(b), b.attempt), (body_of(e), e.attempt)) == ((b"b", 2), (b"e", 2))
+        await one.later(INVISIBLE_MS)
+        assert node.store.queue_end("%DLQ%g", 0) == 3
+        monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 50))
+        node.store.delete_expired(node.broker.now_ms())
+        await put(node, "t", b"f")
+        assert await one.bodies() == [b"f"]
 
 
 async def test_a_full_disk_keeps_what_is_renewed_for_later(tmp_path: Path, monkeypatch: Any) -> None:

@@ -21,6 +21,7 @@ from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import Cut
+from broker_service.store.files import DiskUsage
 from broker_service.store.message_store import MessageStore
 from tests.consumption.test_pair import pair
 from tests.support.brokers import bodies_in, message, running, send_of
@@ -176,6 +177,20 @@ async def test_a_delivered_message_is_in_a_queue_that_its_topic_has(tmp_path: Pa
         one.node.topics.put(TopicConfig("t", 1, 1), 0)
         await one.later(5000)
         assert one.received(queue_id=0) == [b"a"]
+
+
+async def test_above_the_warning_level_of_the_disk_what_is_due_comes_and_can_be_recalled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with timed(tmp_path, disk_space_warning_level_ratio=90) as one:
+        await one.send(b"a", b"b")
+        monkeypatch.setattr(one.node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
+        one.node.store.delete_expired(one.now_ms)
+        with pytest.raises(DiskFull):
+            await one.send(b"c")
+        await one.recall("b")
+        await one.later(5000)
+        assert one.received() == [b"a"]
 
 
 async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tmp_path: Path, caplog: Any) -> None:

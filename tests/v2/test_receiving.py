@@ -1,6 +1,8 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue against a broker."""
 
 import asyncio
+import errno
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,11 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import Pop, Popped, PopStatus
 from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.deadlines import NO_DEADLINE_S
-from broker_service.errors import SystemBusy
+from broker_service.errors import MessageIllegal, ReadFailed, SystemBusy
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
-from broker_service.v2 import delivered_message
+from broker_service.store.files import DiskUsage
+from broker_service.v2 import delivered_message, status
 from broker_service.v2.receiving import Receiving
 from broker_service.v2.unsent import Unsent
 from tests.support.brokers import answers_early, put
@@ -665,6 +668,52 @@ async def test_a_push_consumer_that_dies_does_so_too(tmp_path: Path, monkeypatch
         assert len(await received(client, auto_renew=True)) == 1
         stream.cancel()
         assert len(await received(other, auto_renew=True, long_polling_timeout=Duration(seconds=8))) == 1
+
+
+async def test_a_full_disk_refuses_what_is_sent_in_rocketmqs_words_without_a_path_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with v2_broker(tmp_path, disk_space_warning_level_ratio=90) as (node, client):
+        await client.send(message())
+        (found,) = await received(client)
+        half = message("X", message_type=d.TRANSACTION)
+        assert (await client.send(half)).status.code == d.OK
+        monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
+        node.store.delete_expired(node.broker.now_ms())
+        refused = (await client.send(message())).status
+        assert refused.code == d.TOO_MANY_REQUESTS and "95 % full" in refused.message
+        assert (await client.AckMessage(ack_of(found))).status.code == d.OK
+        ended = await client.EndTransaction(
+            s.EndTransactionRequest(
+                topic=resource("X"), transaction_id=half.system_properties.message_id, resolution=d.COMMIT
+            )
+        )
+        assert ended.status.code == d.OK
+
+        def no_room(*_: Any, **__: Any) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "commitlog/0"))
+
+        node.store.disk_too_full = None
+        monkeypatch.setattr(node.store._log, "write", no_room)
+        full = (await client.send(message())).status
+        assert full.code == d.TOO_MANY_REQUESTS and "No space left" in full.message
+        assert str(tmp_path) not in refused.message + full.message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/srv/store/commitlog/0000 cannot be read at 5: EIO", "0000 cannot be read at 5: EIO"),
+        (
+            "[Errno 5] Input/output error: '/srv/store/config/topics.json'",
+            "[Errno 5] Input/output error: 'topics.json'",
+        ),
+        ("queue 3 of T/a and/or b", "queue 3 of T/a and/or b"),
+    ],
+)
+def test_clients_are_told_the_name_of_a_damaged_file_and_not_its_folder(text: str, told: str) -> None:
+    assert status.status_of(ReadFailed(text)).message == f"INTERNAL_SERVER_ERROR: {told}"
+    assert status.status_of(MessageIllegal("/srv/a is no topic")).message == "BAD_REQUEST: /srv/a is no topic"
 
 
 async def test_a_groups_progress_is_what_it_has_acknowledged(tmp_path: Path) -> None:

@@ -163,11 +163,16 @@ class Broker:
     @property
     def takes_clients_writes(self) -> bool:
         """What the name server is told, so that producers stay away."""
+        return self.may_append and self.store.why_no_sends() is None
+
+    @property
+    def may_append(self) -> bool:
+        """Whether this master appends records of its own, also while its disk is above the warning level."""
         try:
             self.check_writable()
         except ServiceNotAvailable:
             return False
-        return self.store.why_not_writable() is None
+        return self.store.writable
 
     # --- its configuration ------------------------------------------------------------------------------------------
 
