@@ -47,6 +47,15 @@ class MessageIllegal(RocketSimError):
     code = 13
 
 
+class RowIllegal(MessageIllegal):
+    """A row of the columns given to `send_columns` breaks a rule: `row`, counted from 0, and `problem`."""
+
+    def __init__(self, topic: str, row: int, problem: str) -> None:
+        super().__init__(f"topic {topic!r}: row {row}: {problem}")
+        self.row = row
+        self.problem = problem
+
+
 class QueueNotExist(MessageIllegal):
     """A broker has no such queue of the topic (any more): the route that named it is older than a change."""
 

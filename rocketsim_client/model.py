@@ -63,7 +63,7 @@ class MessageQueue(NamedTuple):
 
 class Message:
     """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the caller's
-    own."""
+    own: names and values are text that is not empty, and no name is one to which RocketMQ gives a meaning."""
 
     __slots__ = (
         "body",

@@ -545,10 +545,7 @@ class Producer:
             kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
         else:
             assert message_group is not None
-            if validation.has_separator(message_group):
-                raise MessageIllegal(
-                    f"message group {message_group!r} contains \\x01 or \\x02, which separate properties"
-                )
+            validation.check_message_group(message_group)
             target = selection.by_group(choice.queues(topic), message_group)
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level or message.deliver_ms:

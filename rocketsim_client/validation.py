@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 
 from rocketsim_proto.records import record
-from rocketsim_proto.reserved import DEFAULT_TOPIC, SCHEDULE_TOPIC
+from rocketsim_proto.records.record import property_fault
+from rocketsim_proto.reserved import DEFAULT_TOPIC, PROPERTIES, SCHEDULE_TOPIC
 
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message
@@ -28,13 +29,16 @@ NOT_FOR_SENDING = frozenset(
         DEFAULT_TOPIC,
     }
 )
-# Names that RocketMQ reserves; tags, keys and delay level are arguments of a message.
-RESERVED_PROPERTIES = frozenset(
-    "KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID "
-    "ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY "
-    "EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES CONSUME_START_TIME INNER_NUM INNER_BASE CLUSTER "
-    "TIMER_DELIVER_MS TIMER_DELAY_SEC TIMER_DELAY_MS TRAN_PREPARED_QUEUE_OFFSET".split()
-)
+# The arguments that set a property; a column of Spark's sink has the same name or a similar one.
+_ARGUMENTS = {
+    record.PROPERTY_TAGS: "tags",
+    record.PROPERTY_KEYS: "keys",
+    record.PROPERTY_UNIQ_KEY: "msg_ids of send_columns",
+    record.PROPERTY_SHARDING_KEY: "message_group",
+    record.PROPERTY_WAIT: "wait_store_msg_ok",
+    record.PROPERTY_DELAY: "delay_level",
+    "TIMER_DELIVER_MS": "deliver_at",
+}
 
 
 def seconds(value_s: float | None, older_name_ms: float) -> float:
@@ -62,8 +66,34 @@ def check_topic_for_sending(topic: str) -> None:
         raise MessageIllegal(f"topic {topic!r} is one of RocketMQ's system topics: it cannot be sent to")
 
 
-def has_separator(text: str) -> bool:
-    return record.NAME_END in text or record.PROPERTY_END in text
+def property_problem(name: object, value: object) -> str:
+    """What is wrong with a property of the sender's own; empty: nothing.  `sending/property_columns.py` has the same
+    rule for columns."""
+    if not isinstance(name, str) or not name:
+        return f"property name {name!r}: a string that is not empty expected"
+    if name in PROPERTIES:
+        argument = _ARGUMENTS.get(name)
+        set_by = f"the argument {argument} sets it" if argument else "RocketMQ's own programs set it; use another name"
+        return f"property {name!r} is reserved by RocketMQ: {set_by}"
+    if not isinstance(value, str):
+        return f"property {name!r}: a string expected, not {'null' if value is None else type(value).__name__}"
+    return text_problem(name, value) or (
+        f"property {name!r}: {fault}" if (fault := property_fault(name, value)) else ""
+    )
+
+
+def text_problem(name: str, text: str) -> str:
+    """What is wrong with the text of a property, whoever sets it; empty: nothing.  An empty text is no property."""
+    try:
+        (name + text).encode()
+    except UnicodeEncodeError:
+        return f"property {name!r}: it contains half of a surrogate pair, which is no text"
+    return f"property {name!r}: {fault}" if text and (fault := property_fault(name, text)) else ""
+
+
+def check_message_group(message_group: str) -> None:
+    if problem := text_problem(record.PROPERTY_SHARDING_KEY, message_group):
+        raise MessageIllegal(f"message group {message_group!r}: {problem}")
 
 
 def check(message: Message, max_message_size: int) -> int:
@@ -118,28 +148,22 @@ def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | N
 
 def _check_properties(message: Message) -> int:
     pairs = list((message.properties or {}).items())
-    for name, _ in pairs:
-        if name in RESERVED_PROPERTIES:
+    for name, value in pairs:
+        if problem := property_problem(name, value):
+            raise MessageIllegal(f"topic {message.topic!r}: {problem}")
+    for name, text in ((record.PROPERTY_TAGS, message.tags), (record.PROPERTY_KEYS, message.keys)):
+        if text is None:
+            continue
+        if not isinstance(text, str):
             raise MessageIllegal(
-                f"property {name!r} is reserved by RocketMQ; tags, keys and delay level have arguments of their own"
+                f"topic {message.topic!r}: property {name!r}: a string expected, not {type(text).__name__}"
             )
-        if not isinstance(name, str) or not name:
-            raise MessageIllegal(f"property name {name!r}: a string that is not empty expected")
-    if message.tags is not None:
-        pairs.append((record.PROPERTY_TAGS, message.tags))
-    if message.keys is not None:
-        pairs.append((record.PROPERTY_KEYS, message.keys))
+        if problem := text_problem(name, text):
+            raise MessageIllegal(f"topic {message.topic!r}: {problem}")
+        pairs.append((name, text))
     size = 0
     for name, value in pairs:
-        if not isinstance(value, str):
-            raise MessageIllegal(f"property {name!r}: a string expected, not {type(value).__name__}")
         text = name + value
-        if has_separator(text):
-            raise MessageIllegal(f"property {name!r} contains \\x01 or \\x02, which separate properties")
-        if "\0" in text:
-            raise MessageIllegal(
-                f"property {name!r} contains NUL, which a broker's recovery takes for bytes that were never written"
-            )
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
     most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own have to fit, too.

@@ -8,14 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from rocketsim_proto.records.arrays import binaries, mask, numpy_of
+from rocketsim_proto.records.record import (
+    MAX_PROPERTIES_SIZE,
+    PROPERTY_KEYS,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+)
 from rocketsim_proto.records.slices import offsets
 
-from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.errors import MessageIllegal, RowIllegal
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.batch import OutgoingBatch, column_properties, compressed, spread
+from rocketsim_client.sending.property_columns import check_maps, check_texts
 from rocketsim_client.validation import OVERHEAD
 
+_TEXTS = (PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_SHARDING_KEY)
 Positions = npt.NDArray[np.int64]
 
 
@@ -49,10 +57,15 @@ def plan_columns(
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, message_groups)]
+    check_texts(plan.topic, dict(zip(_TEXTS, texts, strict=True)))
+    if properties is not None:
+        properties = properties.combine_chunks() if isinstance(properties, pa.ChunkedArray) else properties
+        check_maps(plan.topic, properties)
     try:
         encoded = column_properties(msg_ids, texts[0], texts[1], texts[2], properties)
     except ValueError as error:
         raise MessageIllegal(f"topic {plan.topic!r}: {error}") from error
+    _check_sizes(plan, encoded)
     sys_flags: Any = 0
     if len(sizes) and int(sizes.max()) >= plan.compress_over:
         packed, flags = compressed(bodies.to_pylist(), plan.compress_over, plan.compress_type)
@@ -122,16 +135,32 @@ def _group_hashes(message_groups: pa.StringArray) -> Positions:
 
 def _sizes(plan: ColumnPlan, bodies: pa.BinaryArray) -> npt.NDArray[np.int64]:
     if bodies.null_count:
-        raise MessageIllegal(f"topic {plan.topic!r}: a body is null")
+        row = int(np.argmin(mask(bodies.is_valid())))
+        raise RowIllegal(plan.topic, row, "the body is null")
     sizes: npt.NDArray[np.int64] = np.diff(offsets(bodies)).astype(np.int64)
     if int(sizes.min()) == 0:
-        raise MessageIllegal(f"topic {plan.topic!r}: the body of row {int(sizes.argmin())} is empty")
+        row = int(sizes.argmin())
+        raise RowIllegal(plan.topic, row, "the body is empty")
     if int(sizes.max()) > plan.max_message_size:
-        row = int(sizes.argmax())
-        raise MessageIllegal(
-            f"topic {plan.topic!r}: the body of row {row} has {int(sizes[row])} bytes; {plan.max_message_size} at most"
+        row = int(np.argmax(sizes > plan.max_message_size))
+        raise RowIllegal(
+            plan.topic,
+            row,
+            f"the body has {int(sizes[row])} bytes; this sender's limit, maxMessageSize, is {plan.max_message_size}",
         )
     return sizes
+
+
+def _check_sizes(plan: ColumnPlan, properties: pa.BinaryArray) -> None:
+    sizes = np.diff(offsets(properties))
+    if int(sizes.max()) > MAX_PROPERTIES_SIZE:
+        row = int(np.argmax(sizes > MAX_PROPERTIES_SIZE))
+        raise RowIllegal(
+            plan.topic,
+            row,
+            f"properties of {int(sizes[row])} bytes, with tags, keys, message group and id; {MAX_PROPERTIES_SIZE} at "
+            "most",
+        )
 
 
 def _cuts(sizes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:

@@ -63,6 +63,8 @@ class SinkOptions:
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
+    # Properties (headers) that a message cannot have.
+    invalid_properties: str = option("invalidProperties", choice("fail", "skip"), "fail")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
 

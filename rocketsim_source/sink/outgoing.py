@@ -1,16 +1,24 @@
 """A DataFrame's rows -> the columns of messages, for a topic and queue at a time.  No Python object per row."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from rocketsim_proto.records.arrays import binaries, booleans, mask, numbers, numpy_of
+from rocketsim_proto.records.property_columns import binary_view
+from rocketsim_proto.reserved import PROPERTIES, PropertyUse
 
-from rocketsim_client.validation import RESERVED_PROPERTIES
+from rocketsim_client.sending.property_columns import entries, unfit
 from rocketsim_source.sink.row_ids import RowIds
 from rocketsim_source.sink.sink_columns import SinkColumns
+
+# A message that was read has these without its sender's doing, or they are columns of their own.
+NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.items() if use is not PropertyUse.RESERVED))
 
 
 @dataclass(slots=True)
@@ -25,36 +33,45 @@ class Outgoing:
     properties: pa.Array | None
     message_groups: pa.Array | None
     msg_ids: pa.Array | None
+    rows: npt.NDArray[np.int64]  # their numbers in the batch
+
+
+class RowProblem(ValueError):
+    """A row that cannot be a message: its number in the batch, and why."""
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(f"row {row}: {problem}")
+        self.row = row
+        self.problem = problem
 
 
 def outgoing(
-    batch: pa.RecordBatch, columns: SinkColumns, topic: str | None, row_ids: RowIds | None
+    batch: pa.RecordBatch,
+    columns: SinkColumns,
+    topic: str | None,
+    row_ids: RowIds | None,
+    left_out: Counter[str] | None = None,
 ) -> Iterator[Outgoing]:
     """The batch's rows by topic and queue id, each part in the order of the rows.  `row_ids` None: the producer makes
-    ids.
+    ids.  `left_out` counts the properties that a message cannot have, by their names; None: such rows are sent as they
+    are, and the producer refuses them.
     """
 
-    def column(index: int | None, kind: pa.DataType) -> pa.Array | None:
-        if index is None:
-            return None
-        array = batch.column(index)
-        return array if array.type == kind else array.cast(kind)
-
-    bodies = column(columns.body, pa.binary())
-    assert bodies is not None
+    bodies = batch.column(columns.body)
+    bodies = bodies if bodies.type == pa.binary() else bodies.cast(pa.binary())
     if bodies.null_count:
-        raise ValueError(f"{bodies.null_count} rows have no body (null)")
+        raise RowProblem(first(bodies.is_null()), "the body is null")
 
     def text(index: int | None) -> pa.Array | None:
         if index is None:
             return None
-        return as_text(batch.column(index), lambda at: f"column {batch.schema.names[index]}")
+        return as_text(batch.column(index), lambda at: (at, f"column {batch.schema.names[index]}"))
 
     topics = None if topic is not None else text(columns.topic)
     if topics is not None and topics.null_count:
-        raise ValueError(f"{topics.null_count} rows have no topic (null), and there is no option topic")
+        raise RowProblem(first(topics.is_null()), "the topic is null, and there is no option topic")
     keys, message_groups = text(columns.keys), text(columns.message_group)
-    queue_ids = column(columns.queue_id, pa.int32())
+    queue_ids = None if columns.queue_id is None else as_queue_ids(batch, columns.queue_id)
     if columns.group_by_key:
         message_groups = with_keys_as_groups(keys, message_groups, queue_ids)
     whole = Outgoing(
@@ -63,9 +80,10 @@ def outgoing(
         bodies,
         text(columns.tags),
         keys,
-        user_properties(batch.column(columns.properties)) if columns.properties is not None else None,
+        user_properties(batch.column(columns.properties), left_out) if columns.properties is not None else None,
         message_groups,
         row_ids.of(batch, topics) if row_ids is not None and batch.num_rows else None,
+        np.arange(batch.num_rows),
     )
     for name, rows in parts(topics):
         ids = queue_ids if queue_ids is None or rows is None else queue_ids.take(rows)
@@ -75,6 +93,26 @@ def outgoing(
             part.topic = whole.topic if name is None else name
             part.queue_id = queue_id
             yield part
+
+
+def first(rows: pa.BooleanArray) -> int:
+    return int(np.argmax(mask(rows)))
+
+
+def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
+    """Raises RowProblem for a number that is no queue id; whether there is such a queue is known later."""
+    ids = batch.column(index)
+    if ids.type == pa.int32():
+        return ids
+    is_too_large = pc.fill_null(pc.not_equal(ids, ids.cast(pa.int32(), safe=False).cast(ids.type)), False)
+    if pc.any(is_too_large).as_py():
+        row = first(is_too_large)
+        raise RowProblem(
+            row,
+            f"column {batch.schema.names[index]} has {ids[row].as_py()}, which is no queue id (0 to {(1 << 31) - 1}); "
+            "without the column rows are spread over the topic's queues",
+        )
+    return ids.cast(pa.int32())
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
@@ -118,11 +156,14 @@ def taken(whole: Outgoing, rows: pa.Array | None) -> Outgoing:
         take(whole.properties),
         take(whole.message_groups),
         take(whole.msg_ids),
+        whole.rows if rows is None else whole.rows[numpy_of(rows)],
     )
 
 
-def as_text(values: pa.Array, what: Callable[[int], str]) -> pa.StringArray:
-    """Bytes as text: RocketMQ keeps all but bodies as UTF-8.  Raises ValueError that says what is none."""
+def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
+    """Bytes as text: RocketMQ keeps all but bodies as UTF-8.  Raises RowProblem for one that is none: `what` says of
+    which row it is, and which part.
+    """
     if values.type == pa.string():
         return values
     try:
@@ -132,26 +173,37 @@ def as_text(values: pa.Array, what: Callable[[int], str]) -> pa.StringArray:
             try:
                 bytes(value or b"").decode()
             except UnicodeDecodeError:
-                raise ValueError(
-                    f"{what(at)} is not UTF-8: {value[:40]!r}. RocketMQ keeps text there; write base64 or hex(…) of "
-                    "it, or leave it out"
+                row, part = what(at)
+                raise RowProblem(
+                    row,
+                    f"{part} is not UTF-8: {value[:40]!r}. RocketMQ keeps text there; write base64 or hex(…) of it, or "
+                    "leave it out",
                 ) from None
         raise
 
 
-def user_properties(column: pa.Array) -> pa.MapArray:
-    """A map column, or Kafka's headers, without the names that RocketMQ keeps for itself: what was read can be written
-    again.
+def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
+    """A map column, or Kafka's headers, without what clients and brokers set by themselves: what was read can be
+    written again.  With `left_out` also without what a message cannot have, which is counted there.
     """
-    if isinstance(column, pa.MapArray):
-        offsets, names, values = column.offsets.to_numpy(), column.keys, column.items
-    else:
-        offsets = column.offsets.to_numpy()
-        names, values = column.values.field("key"), column.values.field("value")
-    first, last = int(offsets[0]), int(offsets[-1])
-    names, values = names.slice(first, last - first), values.slice(first, last - first)
-    values = as_text(values, lambda at: f"header {names[at].as_py()}")
-    reserved = pa.array(sorted(RESERVED_PROPERTIES), pa.string())
-    keep = pc.and_(pc.invert(pc.is_in(names, value_set=reserved)), pc.and_(names.is_valid(), values.is_valid()))
-    kept_before = np.concatenate(([0], np.cumsum(keep.to_numpy(zero_copy_only=False)))).astype(np.int32)
-    return pa.MapArray.from_arrays(pa.array(kept_before[offsets - first]), names.filter(keep), values.filter(keep))
+    names, values, places = entries(column)
+    keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))
+    names, values, places = kept(names, values, places, keep)
+    values = as_text(
+        values, lambda at: (int(np.searchsorted(places, at, side="right")) - 1, f"header {names[at].as_py()}")
+    )
+    if left_out is not None and (lost := unfit(names, values, places)).any():
+        left_out.update(str(name) for name in names.filter(booleans(lost)).to_pylist())
+        names, values, places = kept(names, values, places, ~lost)
+    if names.null_count:
+        names = names.fill_null("")  # an Arrow map has no null names; the producer refuses both
+    return pa.MapArray.from_arrays(numbers(places.astype(np.int32)), names, values)
+
+
+def kept(
+    names: pa.Array, values: pa.Array, places: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
+) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
+    """These of the properties, and where each row begins among them."""
+    before = np.concatenate(([0], np.cumsum(keep)))
+    chosen = booleans(keep)
+    return names.filter(chosen), values.filter(chosen), before[places]

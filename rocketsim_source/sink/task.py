@@ -9,14 +9,14 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark import TaskContext
 
-from rocketsim_client.errors import RocketSimError
+from rocketsim_client.errors import MessageIllegal, RocketSimError, RowIllegal
 from rocketsim_client.model import BatchPart
 from rocketsim_client.producer import Producer
 from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.partition_numbers import QUEUES, queues_with
 from rocketsim_source.python_worker import freeze_loaded_modules
-from rocketsim_source.sink.outgoing import Outgoing, outgoing
+from rocketsim_source.sink.outgoing import Outgoing, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
 
@@ -90,10 +90,17 @@ class Sender:
         self._turn = 0
         self._waiting: deque[Any] = deque()
         self._statuses: Counter[str] = Counter()
+        self._left_out: Counter[str] | None = Counter() if plan.options.invalid_properties == "skip" else None
+        self._rows_before = 0  # those of earlier batches
 
     def send(self, batch: pa.RecordBatch) -> None:
-        for rows in outgoing(batch, self._plan.columns, self._plan.options.topic, self._row_ids):
-            self._waiting.extend(self._accepted(rows))
+        options = self._plan.options
+        try:
+            for rows in outgoing(batch, self._plan.columns, options.topic, self._row_ids, self._left_out):
+                self._waiting.extend(self._accepted(rows))
+        except RowProblem as error:
+            raise ValueError(f"{self._place(error.row)}: {error.problem}") from None
+        self._rows_before += batch.num_rows
         # Each broker has its own limit in flight; this one only bounds what waits in memory.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
@@ -115,15 +122,25 @@ class Sender:
                     msg_ids=rows.msg_ids,
                     queue=self._queue(rows),
                 )
+            except RowIllegal as error:
+                skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
+                place = self._place(int(rows.rows[error.row]))
+                raise MessageIllegal(f"topic {rows.topic!r}: {place}: {error.problem}{skip}") from None
             except RocketSimError as error:
                 if not is_worth_sending_again(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(MASTER_WAIT_S)
 
+    def _place(self, row: int) -> str:
+        """A row of the batch, as users find it: counted from 0 in the partition that this task writes."""
+        context = TaskContext.get()
+        partition = f" of partition {context.partitionId()}" if context is not None else ""
+        return f"row {self._rows_before + row}{partition}"
+
     def finish(self) -> Sent:
         while self._waiting:
             self._settle()
-        return Sent(dict(self._statuses))
+        return Sent(dict(self._statuses), dict(self._left_out or {}))
 
     def _acknowledged(self, future: Any) -> BatchPart:
         """The next frame's acknowledgement.  Every frame is answered or given up within sendTimeoutMs once it leaves,

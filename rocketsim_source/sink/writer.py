@@ -42,10 +42,12 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 
 class Sent(WriterCommitMessage):
-    """One task's rows, by what their brokers said: SEND_OK, or stored but not as safe as asked for."""
+    """One task's rows, by what their brokers said: SEND_OK, or stored but not as safe as asked for.  `left_out` are
+    the properties that were not sent, by name (invalidProperties=skip)."""
 
-    def __init__(self, statuses: dict[str, int]) -> None:
+    def __init__(self, statuses: dict[str, int], left_out: dict[str, int] | None = None) -> None:
         self.statuses = statuses
+        self.left_out = left_out or {}
 
     @property
     def rows(self) -> int:
@@ -86,9 +88,19 @@ class RocketSimStreamWriter(DataSourceStreamArrowWriter):
 
 def report(plan: SinkPlan, messages: list[WriterCommitMessage | None], what: str) -> None:
     statuses: Counter[str] = Counter()
+    left_out: Counter[str] = Counter()
     for message in messages:
         if isinstance(message, Sent):
             statuses.update(message.statuses)
+            left_out.update(message.left_out)
     weaker = {status: rows for status, rows in statuses.items() if status != "SEND_OK"}
     if weaker:
         logger.warning("%s: stored, but less safely than the brokers are set to: %s", what, weaker)
+    if left_out:
+        first = ", ".join(f"{name} ({count})" for name, count in left_out.most_common(5))
+        logger.warning(
+            "%s: %d properties were left out, since a message cannot have them (invalidProperties=skip): %s",
+            what,
+            left_out.total(),
+            first,
+        )

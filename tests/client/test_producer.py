@@ -764,7 +764,7 @@ def test_an_answer_that_cannot_be_made_into_results_reaches_all_callers(cluster,
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"bodies": pa.array([b"x", b""])}, "row 1 is empty"),
+        ({"bodies": pa.array([b"x", b""])}, "row 1: the body is empty"),
         ({"bodies": pa.array([b"x", None], pa.binary())}, "null"),
         ({"bodies": pa.array([b"x"]), "tags": pa.array(["a\x01"])}, "TAGS"),
         ({"bodies": pa.array([b"x" * 5_000_000])}, "5000000 bytes"),

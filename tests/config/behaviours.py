@@ -90,6 +90,7 @@ OPTIONS = {
     "compressMsgBodyOverHowmuch": "source/test_each_option::test_compression",
     "compressType": "source/test_each_option::test_compression",
     "maxMessageSize": "source/test_each_option::test_max_message_size",
+    "invalidProperties": "source/test_writer::test_properties_that_were_left_out_are_told_on_the_driver",
     "unsyncedSendPolicy": "source/test_writer::test_unsynced_sends_fail_the_task_if_the_options_say_so",
     # not there yet
     "filterType": "source/test_stream::test_a_condition_over_properties_selects_rows",

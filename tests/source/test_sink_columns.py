@@ -1,11 +1,13 @@
 """Which columns of a DataFrame become which part of a message."""
 
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import DataType, StructType
 
+from rocketsim_client.sending.property_columns import entries, problems
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.schema import HEADERS, PROPERTIES
@@ -110,19 +112,24 @@ def test_rows_are_parted_by_topic_and_queue_in_their_order() -> None:
 def test_the_option_topic_goes_before_the_column() -> None:
     batch = pa.record_batch({"body": [b"1", b"2"], "topic": ["a", None]})
     assert [part.topic for part in outgoing(batch, SinkColumns(body=0, topic=1), "T", None)] == ["T"]
-    with pytest.raises(ValueError, match="1 rows have no topic"):
+    with pytest.raises(ValueError, match="row 1: the topic is null"):
         list(outgoing(batch, SinkColumns(body=0, topic=1), None, None))
 
 
 def test_a_null_body_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 rows have no body"):
+    with pytest.raises(ValueError, match="row 1: the body is null"):
         list(outgoing(pa.record_batch({"body": pa.array([b"1", None])}), SinkColumns(body=0), "T", None))
 
 
 @pytest.mark.parametrize("start", [0, 1])
-def test_names_that_rocketmq_keeps_for_itself_are_left_out(start: int) -> None:
+def test_what_clients_and_brokers_set_is_left_out_so_that_what_was_read_can_be_written(start: int) -> None:
     maps = pa.array(
-        [[("UNIQ_KEY", "x"), ("a", "1")], [("TAGS", "t")], None, [("b", "2"), ("KEYS", "k"), ("c", "3")]],
+        [
+            [("UNIQ_KEY", "x"), ("a", "1"), ("__SHARDINGKEY", "g")],
+            [("TAGS", "t"), ("__transactionId__", "x")],
+            None,
+            [("b", "2"), ("KEYS", "k"), ("c", "3")],
+        ],
         pa.map_(pa.string(), pa.string()),
     )
     batch = pa.record_batch({"body": [b"1", b"2", b"3", b"4"], "properties": maps}).slice(start)
@@ -131,6 +138,37 @@ def test_names_that_rocketmq_keeps_for_itself_are_left_out(start: int) -> None:
     assert [dict(row or ()) for row in part.properties.to_pylist()] == [{"a": "1"}, {}, {}, {"b": "2", "c": "3"}][
         start:
     ]
+
+
+HEADER = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+UNFIT = [
+    [{"key": "trace", "value": b"1"}, {"key": "trace", "value": b"2"}],
+    [{"key": "flag", "value": b""}],
+    [{"key": "n", "value": None}],
+    [{"key": "", "value": b"v"}],
+    [{"key": "TTL", "value": b"9"}],
+    [{"key": "fine", "value": b"1"}],
+]
+
+
+def test_headers_that_no_message_can_have_reach_the_producer_or_are_counted() -> None:
+    batch = pa.record_batch({"value": [b"%d" % n for n in range(6)], "headers": pa.array(UNFIT, HEADER)})
+    (part,) = outgoing(batch, SinkColumns(body=0, properties=1), "T", None)
+    assert part.properties is not None
+    assert [row for row, _ in problems(*entries(part.properties))] == [0, 1, 2, 3, 4]
+    counted: Counter[str] = Counter()
+    (part,) = outgoing(batch, SinkColumns(body=0, properties=1), "T", None, counted)
+    assert part.properties is not None
+    assert [dict(row) for row in part.properties.to_pylist()] == [{"trace": "2"}, {}, {}, {}, {}, {"fine": "1"}]
+    assert counted == {"trace": 1, "flag": 1, "n": 1, "": 1, "TTL": 1}
+
+
+def test_a_queue_id_that_is_no_number_of_a_queue_names_row_and_column() -> None:
+    batch = pa.record_batch({"body": [b"1", b"2", b"3"], "partition": pa.array([None, 1, 1 << 40], pa.int64())})
+    with pytest.raises(ValueError, match=r"row 2: column partition has 1099511627776, which is no queue id"):
+        list(outgoing(batch, SinkColumns(body=0, queue_id=1), "T", None))
+    found = list(outgoing(batch.slice(0, 2), SinkColumns(body=0, queue_id=1), "T", None))
+    assert [part.queue_id for part in found] == [None, 1]
 
 
 def test_headers_become_properties() -> None:
@@ -149,7 +187,7 @@ def test_headers_that_are_no_text_are_refused_by_name() -> None:
         pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
     )
     batch = pa.record_batch({"value": [b"1", b"2"], "headers": headers})
-    with pytest.raises(ValueError, match=r"header trace is not UTF-8: .*base64"):
+    with pytest.raises(ValueError, match=r"row 1: header trace is not UTF-8: .*base64"):
         list(outgoing(batch, SinkColumns(body=0, properties=1), "T", None))
 
 

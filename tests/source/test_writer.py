@@ -1,5 +1,6 @@
 """The rows of one task, written through a producer of the test."""
 
+import pickle
 from concurrent.futures import Future
 from typing import Any
 
@@ -8,13 +9,15 @@ import pytest
 
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, NameServerUnavailable, NoRoute
 from rocketsim_client.model import BatchPart, MessageQueue, ProducerStats, SendStatus
+from rocketsim_client.producer import Producer
 from rocketsim_client.sending.pending import Pending
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.sink import task
 from rocketsim_source.sink.sink_columns import SinkColumns
 from rocketsim_source.sink.task import Sender, SendStuck
-from rocketsim_source.sink.writer import SinkPlan
+from rocketsim_source.sink.writer import SinkPlan, report
+from tests.support.fake_broker import FakeCluster
 
 
 class MemoryProducer:
@@ -190,3 +193,38 @@ def test_a_workers_producer_is_kept_for_tasks_with_the_same_options(monkeypatch:
     assert len(set(map(id, made))) == 4
     for producer in made:
         producer.close()
+
+
+def test_an_error_names_the_row_of_the_partition_though_rows_are_parted() -> None:
+    """A producer's row is one of those that it was given: some of a topic, of a queue, of a batch."""
+    headers = pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()}))
+
+    def batch(topics: list[str], found: list[Any]) -> pa.RecordBatch:
+        return pa.record_batch({"value": [b"x"] * len(topics), "topic": topics, "headers": pa.array(found, headers)})
+
+    twice = [{"key": "trace", "value": b"1"}, {"key": "trace", "value": b"2"}]
+    with FakeCluster("A", "B") as cluster:
+        cluster.start("broker-a", 0)
+        plan = SinkPlan(
+            sink_options({"nameServer": cluster.address}), SinkColumns(body=0, topic=1, properties=2), "job"
+        )
+        with Producer(cluster.address) as producer:
+            one = Sender(plan, producer, None)
+            one.send(batch(["A", "B"], [[], []]))
+            with pytest.raises(MessageIllegal) as refused:
+                one.send(batch(["A", "B", "A", "B"], [[], [], [], twice]))
+    assert str(refused.value).startswith("topic 'B': row 5: property 'trace' is there twice")
+    assert "invalidProperties=skip leaves it out" in str(refused.value)
+
+
+def test_properties_that_were_left_out_are_told_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    producer = MemoryProducer()
+    options = sink_options({"nameServer": "h:1", "topic": "T", "invalidProperties": "skip"})
+    plan = SinkPlan(options, SinkColumns(body=0, properties=1), "job")
+    maps = pa.array([[("a", ""), ("b", "1")], [("a", "")]], pa.map_(pa.string(), pa.string()))
+    one = Sender(plan, producer, None)  # type: ignore[arg-type]
+    one.send(pa.record_batch({"body": [b"1", b"2"], "properties": maps}))
+    sent = pickle.loads(pickle.dumps(one.finish()))
+    assert producer.sent[0]["properties"].to_pylist() == [[("b", "1")], []]
+    report(plan, [sent, None], "batch 7")
+    assert "batch 7: 2 properties were left out" in caplog.text and "a (2)" in caplog.text
