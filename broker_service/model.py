@@ -41,14 +41,15 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed or reset; numbers as in message.proto.  What OK survives is the
-    role's choice: docs/replication.md.
+    """Who has an offset that was committed, or an operator's change; numbers as in message.proto.  What OK survives is
+    the role's choice: docs/replication.md.
     """
 
     COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
     COMMIT_FLUSH_SLAVE_TIMEOUT = 2
     COMMIT_SLAVE_NOT_AVAILABLE = 3
     COMMIT_MASTER_NOT_AVAILABLE = 4
+    COMMIT_FLUSH_DISK_TIMEOUT = 5
 
 
 @dataclass(frozen=True, slots=True)

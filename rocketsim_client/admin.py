@@ -13,11 +13,13 @@ from typing import TypeVar
 from rocketsim_client.admin_model import (
     AclInfo,
     AclPolicy,
+    ChangedAt,
     ClusterMember,
     ConsumeProgress,
     HaStatus,
     Promotion,
     ResetOffset,
+    SlavesLeft,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicStatus,
@@ -190,13 +192,13 @@ class Admin:
         masters = self.masters(broker_addr, cluster_name)
         return at_each(masters, lambda at: self._brokers.update_topic(at, config, self._timeout_s))
 
-    def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
-        """The addresses of the brokers that had it, and have it no more."""
+    def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> ChangedAt:
+        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion."""
         masters = self.masters(broker_addr, cluster_name)
         deleted = at_each(masters, lambda at: self._brokers.delete_topic(at, topic, self._timeout_s), TopicNotExist)
         if not deleted:
             raise TopicNotExist(f"topic {topic!r} is not at {', '.join(masters)}")
-        return list(deleted)
+        return ChangedAt(deleted)
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
         """Bounds and last store time of every queue of the topic."""
@@ -225,8 +227,8 @@ class Admin:
         remove_offset: bool = False,
         broker_addr: str | None = None,
         cluster_name: str | None = None,
-    ) -> list[str]:
-        """The addresses of the brokers that had it, and have it no more."""
+    ) -> ChangedAt:
+        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion."""
         masters = self.masters(broker_addr, cluster_name)
         deleted = at_each(
             masters,
@@ -235,7 +237,7 @@ class Admin:
         )
         if not deleted:
             raise GroupNotExist(f"consumer group {group!r} is not at {', '.join(masters)}")
-        return list(deleted)
+        return ChangedAt(deleted)
 
     def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
         """All subscription groups of one broker."""
@@ -337,7 +339,7 @@ class Admin:
             broker_addr, broker_name, expected_epoch, broker_role, force, self._timeout_s
         )
 
-    def remove_slave(self, broker_addr: str, broker_id: int) -> dict[int, str]:
+    def remove_slave(self, broker_addr: str, broker_id: int) -> SlavesLeft:
         """Make that broker forget a slave that is gone for good; the slaves that it still knows, by id."""
         return self._brokers.remove_slave(broker_addr, broker_id, self._timeout_s)
 
@@ -375,13 +377,14 @@ class Admin:
 
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
-    ) -> list[str]:
-        """With its policies.  The addresses of the brokers that had it, and have it no more."""
+    ) -> ChangedAt:
+        """With its policies.  The addresses of the brokers that had it, and have it no more; `statuses` says who else
+        has the deletion."""
         masters = self.masters(broker_addr, cluster_name)
         deleted = at_each(masters, lambda at: self._brokers.delete_user(at, username, self._timeout_s), NotFound)
         if not deleted:
             raise NotFound(f"User:{username} is not at {', '.join(masters)}")
-        return list(deleted)
+        return ChangedAt(deleted)
 
     def users(
         self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
@@ -421,8 +424,9 @@ class Admin:
 
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
-    ) -> list[str]:
-        """All policies of the user, or the one of a resource.  The addresses of the brokers that had them."""
+    ) -> ChangedAt:
+        """All policies of the user, or the one of a resource.  The addresses of the brokers that had them; `statuses`
+        says who else has the deletion."""
         masters = self.masters(broker_addr, cluster_name)
         deleted = at_each(
             masters, lambda at: self._brokers.delete_acl(at, subject, resource, self._timeout_s), NotFound
@@ -430,7 +434,7 @@ class Admin:
         if not deleted:
             what = f" for {resource}" if resource else ""
             raise NotFound(f"{subject} has no policy{what} at {', '.join(masters)}")
-        return list(deleted)
+        return ChangedAt(deleted)
 
     def acls(
         self,

@@ -6,9 +6,27 @@ from dataclasses import dataclass, field
 from rocketsim_client.model import CommitStatus, MessageQueue
 
 
+class ChangedAt(list[str]):
+    """The addresses of the brokers that have made a change; `statuses`: by address, who has it."""
+
+    def __init__(self, statuses: Mapping[str, CommitStatus]) -> None:
+        super().__init__(statuses)
+        self.statuses = dict(statuses)
+
+
+class SlavesLeft(dict[int, str]):
+    """The addresses of the slaves that a broker knows after one was removed, by id; `commit_status`: who else knows
+    that it was removed."""
+
+    def __init__(self, addresses: Mapping[int, str], commit_status: CommitStatus) -> None:
+        super().__init__(addresses)
+        self.commit_status = commit_status
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both."""
+    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both.  `commit_status`, of a change: who
+    has it (in SYNC_MASTER a slave, too, for COMMIT_OK)."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -16,6 +34,7 @@ class TopicConfig:
     perm: int = 6  # 4 read, 2 write
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    commit_status: CommitStatus = field(default=CommitStatus.UNSAID, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +42,8 @@ class SubscriptionGroupConfig:
     """`broker_id` is whom consumers are sent to normally, `which_broker_when_consume_slowly` when they fall behind.
 
     `group_retry_policy` is RocketMQ's JSON, empty for its default: after which times a message that was not
-    acknowledged is delivered again.
+    acknowledged is delivered again.  `commit_status`, of a change: who has it (in SYNC_MASTER a slave, too, for
+    COMMIT_OK).
     """
 
     group_name: str
@@ -39,6 +59,7 @@ class SubscriptionGroupConfig:
     consume_timeout_minute: int = 15
     attributes: Mapping[str, str] = field(default_factory=dict)
     group_retry_policy: str = ""
+    commit_status: CommitStatus = field(default=CommitStatus.UNSAID, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed or reset; numbers as in message.proto.
+    """Who has an offset that was committed, or an operator's change; numbers as in message.proto.
 
     `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker, as long as the slaves of the name answer
     (one of them has it); an ASYNC_MASTER's may.
@@ -39,6 +39,7 @@ class CommitStatus(IntEnum):
     FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
     SLAVE_NOT_AVAILABLE = 3  # the master; no slave was there
     MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will hand it to its master
+    FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time
 
 
 class PullStatus(Enum):

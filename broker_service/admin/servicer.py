@@ -1,8 +1,9 @@
 """proto <-> Operations and Status for operators; decides nothing itself."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 from rocketsim_proto import admin_pb2 as pb
@@ -29,6 +30,35 @@ from broker_service.errors import InvalidParameter
 from broker_service.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+def _change(
+    *, past_start: bool = True, in_any_mode: bool = False
+) -> Callable[[Callable[[Any, Request], Awaitable[Response]]], Callable[[Any, Request, Context], Awaitable[Response]]]:
+    """For a method that makes an operator's change, which slaves get, too: the one rule for when these are made and
+    answered.
+
+    `past_start`: a master that has just started makes it in a moment, once it takes writes.  The answer's `status` says
+    who has the change (`Broker.shared_change`, which `in_any_mode` is for).
+    """
+
+    def decorated(
+        method: Callable[[Any, Request], Awaitable[Response]],
+    ) -> Callable[[Any, Request, Context], Awaitable[Response]]:
+        @maps_errors
+        @functools.wraps(method)
+        async def changed(self: "AdminServicer", request: Request, context: Context) -> Response:
+            if past_start:
+                await self._operations.past_start()
+            response: Any = await method(self, request)
+            response.status = await self._broker.shared_change(longest_wait_s(context), in_any_mode=in_any_mode)
+            return response  # type: ignore[no-any-return]
+
+        return changed
+
+    return decorated
 
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
@@ -43,15 +73,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- topics and groups ------------------------------------------------------------------------------------------
 
-    @maps_errors
-    async def UpdateTopic(self, request: pb.UpdateTopicRequest, context: Context) -> pb.UpdateTopicResponse:
-        await self._operations.past_start()
+    @_change()
+    async def UpdateTopic(self, request: pb.UpdateTopicRequest) -> pb.UpdateTopicResponse:
         topic = await self._operations.update_topic(asked_topic(request.topic))
         return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
 
-    @maps_errors
-    async def DeleteTopic(self, request: pb.DeleteTopicRequest, context: Context) -> pb.DeleteTopicResponse:
-        await self._operations.past_start()
+    @_change()
+    async def DeleteTopic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
         await self._operations.delete_topic(request.topic)
         return pb.DeleteTopicResponse()
 
@@ -77,15 +105,13 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             ]
         )
 
-    @maps_errors
-    async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest, context: Context) -> pb.UpdateSubGroupResponse:
-        await self._operations.past_start()
+    @_change()
+    async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest) -> pb.UpdateSubGroupResponse:
         group = await self._operations.update_group(asked_group(request.group))
         return pb.UpdateSubGroupResponse(group=group_to_proto(group))
 
-    @maps_errors
-    async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest, context: Context) -> pb.DeleteSubGroupResponse:
-        await self._operations.past_start()
+    @_change()
+    async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest) -> pb.DeleteSubGroupResponse:
         await self._operations.delete_group(request.group, remove_offset=request.remove_offset)
         return pb.DeleteSubGroupResponse()
 
@@ -119,17 +145,12 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             broker_id=self._broker.broker_id,
         )
 
-    @maps_errors
-    async def ResetOffsetByTime(
-        self, request: pb.ResetOffsetByTimeRequest, context: Context
-    ) -> pb.ResetOffsetByTimeResponse:
-        await self._operations.past_start()
+    @_change()
+    async def ResetOffsetByTime(self, request: pb.ResetOffsetByTimeRequest) -> pb.ResetOffsetByTimeResponse:
         resets = await self._operations.reset_offset_by_time(
             request.group, request.topic, request.timestamp, list(request.queue_ids), force=request.force
         )
-        status = await self._broker.shared_changes(longest_wait_s(context))
         return pb.ResetOffsetByTimeResponse(
-            status=status.name,
             entries=[
                 pb.ResetOffsetByTimeResponse.Entry(queue_id=item.queue_id, offset=item.offset, previous=item.previous)
                 for item in resets
@@ -177,8 +198,8 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     ) -> pb.UpdateBrokerConfigResponse:
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
-    @maps_errors
-    async def RemoveSlave(self, request: pb.RemoveSlaveRequest, context: Context) -> pb.RemoveSlaveResponse:
+    @_change(past_start=False)  # a master that starts may wait for this very slave
+    async def RemoveSlave(self, request: pb.RemoveSlaveRequest) -> pb.RemoveSlaveResponse:
         self._operations.remove_slave(request.broker_id)
         return pb.RemoveSlaveResponse(known_slaves=self._broker.known_slaves.addresses)
 
@@ -218,43 +239,39 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- access control ---------------------------------------------------------------------------------------------
 
-    async def _shared(self, context: Context) -> str:
-        """Who has the change that was made just now, before it is answered."""
-        return (await self._broker.shared_access(longest_wait_s(context))).name
-
-    @maps_errors
-    async def CreateUser(self, request: pb.CreateUserRequest, context: Context) -> pb.UserResponse:
+    @_change(in_any_mode=True)
+    async def CreateUser(self, request: pb.CreateUserRequest) -> pb.UserResponse:
         user = await self._users.create_user(*_fields(request.user))
-        return pb.UserResponse(user=_without_password(user), status=await self._shared(context))
+        return pb.UserResponse(user=_without_password(user))
 
-    @maps_errors
-    async def UpdateUser(self, request: pb.UpdateUserRequest, context: Context) -> pb.UserResponse:
+    @_change(in_any_mode=True)
+    async def UpdateUser(self, request: pb.UpdateUserRequest) -> pb.UserResponse:
         user = await self._users.update_user(*_fields(request.user))
-        return pb.UserResponse(user=_without_password(user), status=await self._shared(context))
+        return pb.UserResponse(user=_without_password(user))
 
-    @maps_errors
-    async def DeleteUser(self, request: pb.DeleteUserRequest, context: Context) -> pb.DeleteUserResponse:
+    @_change(in_any_mode=True)
+    async def DeleteUser(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
         await self._users.delete_user(request.username)
-        return pb.DeleteUserResponse(status=await self._shared(context))
+        return pb.DeleteUserResponse()
 
     @maps_errors
     async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersResponse:
         return pb.ListUsersResponse(users=map(_without_password, self._users.users(request.username)))
 
-    @maps_errors
-    async def CreateAcl(self, request: pb.CreateAclRequest, context: Context) -> pb.AclResponse:
+    @_change(in_any_mode=True)
+    async def CreateAcl(self, request: pb.CreateAclRequest) -> pb.AclResponse:
         acl = await self._users.create_acl(request.acl.subject, asked_policies(request.acl))
-        return pb.AclResponse(acl=acl_to_proto(acl), status=await self._shared(context))
+        return pb.AclResponse(acl=acl_to_proto(acl))
 
-    @maps_errors
-    async def UpdateAcl(self, request: pb.UpdateAclRequest, context: Context) -> pb.AclResponse:
+    @_change(in_any_mode=True)
+    async def UpdateAcl(self, request: pb.UpdateAclRequest) -> pb.AclResponse:
         acl = await self._users.update_acl(request.acl.subject, asked_policies(request.acl))
-        return pb.AclResponse(acl=acl_to_proto(acl), status=await self._shared(context))
+        return pb.AclResponse(acl=acl_to_proto(acl))
 
-    @maps_errors
-    async def DeleteAcl(self, request: pb.DeleteAclRequest, context: Context) -> pb.DeleteAclResponse:
+    @_change(in_any_mode=True)
+    async def DeleteAcl(self, request: pb.DeleteAclRequest) -> pb.DeleteAclResponse:
         await self._users.delete_acl(request.subject, request.resource)
-        return pb.DeleteAclResponse(status=await self._shared(context))
+        return pb.DeleteAclResponse()
 
     @maps_errors
     async def ListAcls(self, request: pb.ListAclsRequest, context: Context) -> pb.ListAclsResponse:

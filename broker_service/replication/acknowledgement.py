@@ -56,6 +56,29 @@ def commit_waits(
     return replica, metadata
 
 
+def change_waits(
+    levels: AckLevels,
+    tracker: Tracker,
+    sequence: int,
+    flushed_offset: int,
+    end_offset: int,
+    now: float,
+    timeout_s: float,
+    *,
+    in_any_mode: bool,
+) -> tuple[Wait, Wait, Wait]:
+    """The (flush, replica, metadata) waits of an operator's change that travels to the slaves with change `sequence`.
+    Pure.
+
+    It waits as a commit does, and as a put for what it has appended to the log, up to `end_offset`.  `in_any_mode`: it
+    waits for a slave's metadata also where commits do not.
+    """
+    flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
+    waits_for_slave = levels.sync_master or in_any_mode
+    metadata = metadata_wait(levels, tracker, sequence, now, timeout_s) if waits_for_slave else NO_WAIT
+    return flush, replica, metadata
+
+
 def metadata_wait(levels: AckLevels, tracker: Tracker, sequence: int, now: float, timeout_s: float) -> Wait:
     """The wait for a slave that has change `sequence`, in any mode.  Pure."""
     if sequence <= tracker.confirmed_sequence:
@@ -112,17 +135,17 @@ class Acknowledgements:
         return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
-        """How a commit or reset ended that was just made and that slaves acknowledge with that sequence of changes,
-        after `timeout_s` at the latest."""
+        """How a commit ended that was just made and that slaves acknowledge with that sequence of changes, after
+        `timeout_s` at the latest."""
         if not self.levels.sync_master:
             return PutStatus.PUT_OK
         return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))
 
-    async def wait_for_metadata(self, sequence: int, timeout_s: float) -> PutStatus:
-        """Whether a slave has the changes up to that one, in any mode, after `timeout_s` at the latest."""
+    async def wait_for_change(self, sequence: int, timeout_s: float, *, in_any_mode: bool) -> PutStatus:
+        """How an operator's change ended that was just made and that slaves acknowledge with that sequence of changes,
+        after `timeout_s` at the latest.  `in_any_mode`: it waits for a slave also where commits do not."""
         now = asyncio.get_running_loop().time()
-        wait = metadata_wait(self.levels, self.tracker, sequence, now, timeout_s)
-        return await self._end_of(self._pending.add(self._end_offset(), metadata=wait, sequence=sequence))
+        return await self._end_of(self.admit_change(sequence, now, timeout_s, in_any_mode=in_any_mode))
 
     async def _end_of(self, put: PendingPut) -> PutStatus:
         if put.status is not None:
@@ -138,16 +161,26 @@ class Acknowledgements:
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
         """The put, with its waits begun; it may be over already."""
         waits = put_waits(self.levels, self.tracker, self._flushed_offset(), end_offset, now, timeout_s)
-        put = self._pending.add(end_offset, *waits)
-        if put.flush.status is None:
-            self._request_flush(end_offset)
-        return put
+        return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
         """The commit, with its waits begun; it may be over already."""
         end_offset = self._end_offset()
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
+
+    def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
+        """The operator's change, with its waits begun; it may be over already."""
+        end_offset = self._end_offset()
+        offsets = self._flushed_offset(), end_offset
+        waits = change_waits(self.levels, self.tracker, sequence, *offsets, now, timeout_s, in_any_mode=in_any_mode)
+        return self._flushing(self._pending.add(end_offset, *waits, sequence=sequence))
+
+    def _flushing(self, put: PendingPut) -> PendingPut:
+        """The put; the flush that it waits for, if it waits for one, is asked for."""
+        if put.flush.status is None:
+            self._request_flush(put.end_offset)
+        return put
 
     def on_flushed(self, offset: int) -> None:
         self._resolve(self._pending.on_flushed(offset))

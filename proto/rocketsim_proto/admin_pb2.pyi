@@ -107,10 +107,12 @@ class UpdateTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[_Union[_metadata_pb2.TopicConfig, _Mapping]] = ...) -> None: ...
 
 class UpdateTopicResponse(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "status")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     topic: _metadata_pb2.TopicConfig
-    def __init__(self, topic: _Optional[_Union[_metadata_pb2.TopicConfig, _Mapping]] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, topic: _Optional[_Union[_metadata_pb2.TopicConfig, _Mapping]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("topic",)
@@ -119,8 +121,10 @@ class DeleteTopicRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ...) -> None: ...
 
 class DeleteTopicResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _message_pb2.CommitStatus
+    def __init__(self, status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class ListTopicsRequest(_message.Message):
     __slots__ = ()
@@ -164,10 +168,12 @@ class UpdateSubGroupRequest(_message.Message):
     def __init__(self, group: _Optional[_Union[_metadata_pb2.SubscriptionGroupConfig, _Mapping]] = ...) -> None: ...
 
 class UpdateSubGroupResponse(_message.Message):
-    __slots__ = ("group",)
+    __slots__ = ("group", "status")
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     group: _metadata_pb2.SubscriptionGroupConfig
-    def __init__(self, group: _Optional[_Union[_metadata_pb2.SubscriptionGroupConfig, _Mapping]] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, group: _Optional[_Union[_metadata_pb2.SubscriptionGroupConfig, _Mapping]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class DeleteSubGroupRequest(_message.Message):
     __slots__ = ("group", "remove_offset")
@@ -178,8 +184,10 @@ class DeleteSubGroupRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ..., remove_offset: _Optional[bool] = ...) -> None: ...
 
 class DeleteSubGroupResponse(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("status",)
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    status: _message_pb2.CommitStatus
+    def __init__(self, status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class ListSubGroupsRequest(_message.Message):
     __slots__ = ()
@@ -396,7 +404,7 @@ class RemoveSlaveRequest(_message.Message):
     def __init__(self, broker_id: _Optional[int] = ...) -> None: ...
 
 class RemoveSlaveResponse(_message.Message):
-    __slots__ = ("known_slaves",)
+    __slots__ = ("known_slaves", "status")
     class KnownSlavesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -405,8 +413,10 @@ class RemoveSlaveResponse(_message.Message):
         value: str
         def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
     KNOWN_SLAVES_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     known_slaves: _containers.ScalarMap[int, str]
-    def __init__(self, known_slaves: _Optional[_Mapping[int, str]] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, known_slaves: _Optional[_Mapping[int, str]] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class QueryMsgByIdRequest(_message.Message):
     __slots__ = ("topic", "message_id")

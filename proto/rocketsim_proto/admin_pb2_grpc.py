@@ -28,6 +28,7 @@ if _version_not_supported:
 class AdminStub:
     """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
     (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
+    The answer to every change that slaves get, too, says in `status` who has it by then.
     """
 
     def __init__(self, channel):
@@ -171,6 +172,7 @@ class AdminStub:
 class AdminServicer:
     """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
     (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
+    The answer to every change that slaves get, too, says in `status` who has it by then.
     """
 
     def UpdateTopic(self, request, context):
@@ -283,7 +285,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateUser(self, request, context):
-        """Access control. A change is on the slaves, as `status` says, when it is answered. Passwords are in no answer.
+        """Access control. Passwords are in no answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -475,6 +477,7 @@ def add_AdminServicer_to_server(servicer, server):
 class Admin:
     """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
     (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
+    The answer to every change that slaves get, too, says in `status` who has it by then.
     """
 
     @staticmethod

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drocketsim_proto/message.proto\x12\trocketsim\"*\n\x07QueueId\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05*\xea\x02\n\x0cResponseCode\x12\x0b\n\x07SUCCESS\x10\x00\x12\x10\n\x0cSYSTEM_ERROR\x10\x01\x12\x0f\n\x0bSYSTEM_BUSY\x10\x02\x12\x1e\n\x1aREQUEST_CODE_NOT_SUPPORTED\x10\x03\x12\x13\n\x0fMESSAGE_ILLEGAL\x10\r\x12\x19\n\x15SERVICE_NOT_AVAILABLE\x10\x0e\x12\x11\n\rNO_PERMISSION\x10\x10\x12\x13\n\x0fTOPIC_NOT_EXIST\x10\x11\x12\x12\n\x0ePULL_NOT_FOUND\x10\x13\x12\x1a\n\x16PULL_RETRY_IMMEDIATELY\x10\x14\x12\x15\n\x11PULL_OFFSET_MOVED\x10\x15\x12\x13\n\x0fQUERY_NOT_FOUND\x10\x16\x12\x1d\n\x19SUBSCRIPTION_PARSE_FAILED\x10\x17\x12 \n\x1cSUBSCRIPTION_GROUP_NOT_EXIST\x10\x1a\x12\x15\n\x11INVALID_PARAMETER\x10\x1d*\x91\x01\n\x0c\x43ommitStatus\x12\x11\n\rCOMMIT_UNSAID\x10\x00\x12\r\n\tCOMMIT_OK\x10\x01\x12\x1e\n\x1a\x43OMMIT_FLUSH_SLAVE_TIMEOUT\x10\x02\x12\x1e\n\x1a\x43OMMIT_SLAVE_NOT_AVAILABLE\x10\x03\x12\x1f\n\x1b\x43OMMIT_MASTER_NOT_AVAILABLE\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1drocketsim_proto/message.proto\x12\trocketsim\"*\n\x07QueueId\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05*\xea\x02\n\x0cResponseCode\x12\x0b\n\x07SUCCESS\x10\x00\x12\x10\n\x0cSYSTEM_ERROR\x10\x01\x12\x0f\n\x0bSYSTEM_BUSY\x10\x02\x12\x1e\n\x1aREQUEST_CODE_NOT_SUPPORTED\x10\x03\x12\x13\n\x0fMESSAGE_ILLEGAL\x10\r\x12\x19\n\x15SERVICE_NOT_AVAILABLE\x10\x0e\x12\x11\n\rNO_PERMISSION\x10\x10\x12\x13\n\x0fTOPIC_NOT_EXIST\x10\x11\x12\x12\n\x0ePULL_NOT_FOUND\x10\x13\x12\x1a\n\x16PULL_RETRY_IMMEDIATELY\x10\x14\x12\x15\n\x11PULL_OFFSET_MOVED\x10\x15\x12\x13\n\x0fQUERY_NOT_FOUND\x10\x16\x12\x1d\n\x19SUBSCRIPTION_PARSE_FAILED\x10\x17\x12 \n\x1cSUBSCRIPTION_GROUP_NOT_EXIST\x10\x1a\x12\x15\n\x11INVALID_PARAMETER\x10\x1d*\xb0\x01\n\x0c\x43ommitStatus\x12\x11\n\rCOMMIT_UNSAID\x10\x00\x12\r\n\tCOMMIT_OK\x10\x01\x12\x1e\n\x1a\x43OMMIT_FLUSH_SLAVE_TIMEOUT\x10\x02\x12\x1e\n\x1a\x43OMMIT_SLAVE_NOT_AVAILABLE\x10\x03\x12\x1f\n\x1b\x43OMMIT_MASTER_NOT_AVAILABLE\x10\x04\x12\x1d\n\x19\x43OMMIT_FLUSH_DISK_TIMEOUT\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,7 +34,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RESPONSECODE']._serialized_start=89
   _globals['_RESPONSECODE']._serialized_end=451
   _globals['_COMMITSTATUS']._serialized_start=454
-  _globals['_COMMITSTATUS']._serialized_end=599
+  _globals['_COMMITSTATUS']._serialized_end=630
   _globals['_QUEUEID']._serialized_start=44
   _globals['_QUEUEID']._serialized_end=86
 # @@protoc_insertion_point(module_scope)

@@ -30,6 +30,7 @@ class CommitStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     COMMIT_FLUSH_SLAVE_TIMEOUT: _ClassVar[CommitStatus]
     COMMIT_SLAVE_NOT_AVAILABLE: _ClassVar[CommitStatus]
     COMMIT_MASTER_NOT_AVAILABLE: _ClassVar[CommitStatus]
+    COMMIT_FLUSH_DISK_TIMEOUT: _ClassVar[CommitStatus]
 SUCCESS: ResponseCode
 SYSTEM_ERROR: ResponseCode
 SYSTEM_BUSY: ResponseCode
@@ -50,6 +51,7 @@ COMMIT_OK: CommitStatus
 COMMIT_FLUSH_SLAVE_TIMEOUT: CommitStatus
 COMMIT_SLAVE_NOT_AVAILABLE: CommitStatus
 COMMIT_MASTER_NOT_AVAILABLE: CommitStatus
+COMMIT_FLUSH_DISK_TIMEOUT: CommitStatus
 
 class QueueId(_message.Message):
     __slots__ = ("topic", "queue_id")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.admin.session import change_at_masters, facts, open_admin
+from rocketsim_cli.admin.session import change_at_masters, facts, open_admin, show_deleted
 from rocketsim_cli.options import (
     AsJson,
     BrokerAddr,
@@ -98,6 +98,7 @@ def update_sub_group(
     columns = (
         *("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes"),
         "consumeMessageOrderly",
+        "status",
     )
     show_rows(columns, rows, as_json=as_json)
 
@@ -142,11 +143,10 @@ def delete_sub_group(
 ) -> None:
     """Delete a group's settings, and its offsets with -r true."""
     with open_admin(name_server, broker_addr) as admin:
-        addresses = admin.delete_sub_group(
+        deleted = admin.delete_sub_group(
             group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster
         )
-    rows = [{"group": group, "deletedAt": address} for address in addresses]
-    show_rows(("group", "deletedAt"), rows, as_json=as_json)
+    show_deleted({"group": group}, deleted, as_json=as_json)
 
 
 def consumer_progress(

@@ -6,11 +6,12 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
 from rocketsim_cli.credentials import credentials
+from rocketsim_cli.tables import show_rows
 from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
-    from rocketsim_client import Admin
+    from rocketsim_client import Admin, ChangedAt, SubscriptionGroupConfig, TopicConfig
 
 
 @contextmanager
@@ -30,25 +31,36 @@ def change_at_masters(
     name_server: str | None,
     broker_addr: str | None,
     cluster: str | None,
-    change: "Callable[[Admin, str], Mapping[str, object]]",
+    change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """A row for each broker with its setting after `change`, which gets an admin client and a master's address."""
+    """A row for each broker with its setting after `change`, which gets an admin client and a master's address, and
+    with who has the change then."""
     from rocketsim_client.admin import at_each
 
     with open_admin(name_server, broker_addr) as admin:
         done = at_each(admin.masters(broker_addr, cluster), lambda address: change(admin, address))
-    return [{"brokerAddr": at, **facts(value)} for found in done.values() for at, value in found.items()]
+    return [
+        {"brokerAddr": at, **facts(value), "status": value.commit_status.name}
+        for found in done.values()
+        for at, value in found.items()
+    ]
+
+
+def show_deleted(what: Mapping[str, object], deleted: "ChangedAt", *, as_json: bool) -> None:
+    """Where something was deleted, which `what` names, and who has the deletion."""
+    rows = [{**what, "deletedAt": at, "status": deleted.statuses[at].name} for at in deleted]
+    show_rows((*what, "deletedAt", "status"), rows, as_json=as_json)
 
 
 def facts(value: object) -> dict[str, object]:
-    """A dataclass with RocketMQ's names: camelCase, and a queue's parts beside the rest."""
+    """A dataclass with RocketMQ's names: camelCase, and a queue's parts beside the rest; without who has a change."""
     assert is_dataclass(value) and not isinstance(value, type)
     found: dict[str, object] = {}
     for name, part in asdict(value).items():
         if name == "queue":
             queue = value.queue  # type: ignore[attr-defined]
             found |= {"topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id}
-        else:
+        elif name != "commit_status":
             found[camel(name)] = part
     return found
 

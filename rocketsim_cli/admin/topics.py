@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.admin.session import change_at_masters, facts, open_admin
+from rocketsim_cli.admin.session import change_at_masters, facts, open_admin, show_deleted
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, NameServer, OptionalNameServer, Topic, Truth
 from rocketsim_cli.tables import show_json, show_rows, when
 from rocketsim_cli.trouble import WrongCommandLine
@@ -65,7 +65,7 @@ def update_topic(
         )
 
     rows = change_at_masters(name_server, broker_addr, cluster, change)
-    columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order", "attributes")
+    columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order", "attributes", "status")
     show_rows(columns, rows, as_json=as_json)
 
 
@@ -96,10 +96,8 @@ def delete_topic(
 ) -> None:
     """Delete a topic with its queues.  If it is created again, its queue offsets continue."""
     with open_admin(name_server, broker_addr) as admin:
-        addresses = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
-    show_rows(
-        ("topic", "deletedAt"), [{"topic": topic, "deletedAt": address} for address in addresses], as_json=as_json
-    )
+        deleted = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
+    show_deleted({"topic": topic}, deleted, as_json=as_json)
 
 
 def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:

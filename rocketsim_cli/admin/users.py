@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.admin.session import facts, open_admin
+from rocketsim_cli.admin.session import facts, open_admin, show_deleted
 from rocketsim_cli.credentials import password as password_of
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, OptionalNameServer
 from rocketsim_cli.tables import show_rows
@@ -84,9 +84,8 @@ def delete_user(
 ) -> None:
     """Delete a user with its policies."""
     with open_admin(name_server, broker_addr) as admin:
-        addresses = admin.delete_user(username, broker_addr=broker_addr, cluster_name=cluster)
-    rows = [{"username": username, "deletedAt": address} for address in addresses]
-    show_rows(("username", "deletedAt"), rows, as_json=as_json)
+        deleted = admin.delete_user(username, broker_addr=broker_addr, cluster_name=cluster)
+    show_deleted({"username": username}, deleted, as_json=as_json)
 
 
 def get_user(
@@ -172,9 +171,8 @@ def delete_acl(
 ) -> None:
     """Delete a user's policies, or the one for a resource."""
     with open_admin(name_server, broker_addr) as admin:
-        addresses = admin.delete_acl(subject, resource, broker_addr=broker_addr, cluster_name=cluster)
-    rows = [{"subject": subject, "resource": resource or None, "deletedAt": address} for address in addresses]
-    show_rows(("subject", "resource", "deletedAt"), rows, as_json=as_json)
+        deleted = admin.delete_acl(subject, resource, broker_addr=broker_addr, cluster_name=cluster)
+    show_deleted({"subject": subject, "resource": resource or None}, deleted, as_json=as_json)
 
 
 def get_acl(

@@ -19,6 +19,7 @@ from rocketsim_client.admin_model import (
     HaStatus,
     Promotion,
     ResetOffset,
+    SlavesLeft,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicStatus,
@@ -26,7 +27,7 @@ from rocketsim_client.admin_model import (
 )
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import CommitStatus, MessageQueue
 from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_answers import commit_status
 
@@ -46,10 +47,12 @@ class GrpcAdmin:
 
     def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig:
         request = pb.UpdateTopicRequest(topic=meta.TopicConfig(**_values(topic)))
-        return _plain(TopicConfig, self._call(address, "UpdateTopic", request, timeout_s).topic)
+        answer = self._call(address, "UpdateTopic", request, timeout_s)
+        return replace(_plain(TopicConfig, answer.topic), commit_status=commit_status(answer.status))
 
-    def delete_topic(self, address: str, topic: str, timeout_s: float) -> None:
-        self._call(address, "DeleteTopic", pb.DeleteTopicRequest(topic=topic), timeout_s)
+    def delete_topic(self, address: str, topic: str, timeout_s: float) -> CommitStatus:
+        request = pb.DeleteTopicRequest(topic=topic)
+        return commit_status(self._call(address, "DeleteTopic", request, timeout_s).status)
 
     def list_topics(self, address: str, timeout_s: float) -> list[TopicConfig]:
         answer = self._call(address, "ListTopics", pb.ListTopicsRequest(), timeout_s)
@@ -73,11 +76,12 @@ class GrpcAdmin:
         self, address: str, group: SubscriptionGroupConfig, timeout_s: float
     ) -> SubscriptionGroupConfig:
         request = pb.UpdateSubGroupRequest(group=meta.SubscriptionGroupConfig(**_values(group)))
-        return _plain(SubscriptionGroupConfig, self._call(address, "UpdateSubGroup", request, timeout_s).group)
+        answer = self._call(address, "UpdateSubGroup", request, timeout_s)
+        return replace(_plain(SubscriptionGroupConfig, answer.group), commit_status=commit_status(answer.status))
 
-    def delete_sub_group(self, address: str, group: str, remove_offset: bool, timeout_s: float) -> None:
+    def delete_sub_group(self, address: str, group: str, remove_offset: bool, timeout_s: float) -> CommitStatus:
         request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
-        self._call(address, "DeleteSubGroup", request, timeout_s)
+        return commit_status(self._call(address, "DeleteSubGroup", request, timeout_s).status)
 
     def list_sub_groups(self, address: str, timeout_s: float) -> list[SubscriptionGroupConfig]:
         answer = self._call(address, "ListSubGroups", pb.ListSubGroupsRequest(), timeout_s)
@@ -166,10 +170,9 @@ class GrpcAdmin:
         )
         return Promotion(address, answer.epoch, answer.start_offset, lost)
 
-    def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> dict[int, str]:
-        return dict(
-            self._call(address, "RemoveSlave", pb.RemoveSlaveRequest(broker_id=broker_id), timeout_s).known_slaves
-        )
+    def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> SlavesLeft:
+        answer = self._call(address, "RemoveSlave", pb.RemoveSlaveRequest(broker_id=broker_id), timeout_s)
+        return SlavesLeft(answer.known_slaves, commit_status(answer.status))
 
     # --- access control -------------------------------------------------------------------------------------------
 
@@ -183,8 +186,9 @@ class GrpcAdmin:
         user = meta.User(username=username, password=password, user_type=user_type, user_status=user_status)
         return _changed_user(self._call(address, "UpdateUser", pb.UpdateUserRequest(user=user), timeout_s))
 
-    def delete_user(self, address: str, username: str, timeout_s: float) -> None:
-        self._call(address, "DeleteUser", pb.DeleteUserRequest(username=username), timeout_s)
+    def delete_user(self, address: str, username: str, timeout_s: float) -> CommitStatus:
+        request = pb.DeleteUserRequest(username=username)
+        return commit_status(self._call(address, "DeleteUser", request, timeout_s).status)
 
     def list_users(self, address: str, username: str, timeout_s: float) -> list[UserInfo]:
         answer = self._call(address, "ListUsers", pb.ListUsersRequest(username=username), timeout_s)
@@ -198,8 +202,9 @@ class GrpcAdmin:
         answer = self._call(address, "UpdateAcl", pb.UpdateAclRequest(acl=_acl_message(acl)), timeout_s)
         return replace(_acl(answer.acl), commit_status=commit_status(answer.status))
 
-    def delete_acl(self, address: str, subject: str, resource: str, timeout_s: float) -> None:
-        self._call(address, "DeleteAcl", pb.DeleteAclRequest(subject=subject, resource=resource), timeout_s)
+    def delete_acl(self, address: str, subject: str, resource: str, timeout_s: float) -> CommitStatus:
+        request = pb.DeleteAclRequest(subject=subject, resource=resource)
+        return commit_status(self._call(address, "DeleteAcl", request, timeout_s).status)
 
     def list_acls(self, address: str, subject: str, resource: str, timeout_s: float) -> list[AclInfo]:
         request = pb.ListAclsRequest(subject=subject, resource=resource)
@@ -264,13 +269,17 @@ def _acl(acl: meta.Acl) -> AclInfo:
     )
 
 
+_OF_THE_ANSWER = ("commit_status",)  # fields that no message with a setting has
+
+
 def _values(config: TopicConfig | SubscriptionGroupConfig) -> dict[str, Any]:
-    return {field.name: getattr(config, field.name) for field in fields(config)}
+    return {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _OF_THE_ANSWER}
 
 
 def _plain(kind: type[T], message: Any) -> T:
     """The dataclass with the message's values: their fields have the same names."""
-    values = {field.name: getattr(message, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+    names = [field.name for field in fields(kind) if field.name not in _OF_THE_ANSWER]  # type: ignore[arg-type]
+    values = {name: getattr(message, name) for name in names}
     return kind(**{name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()})
 
 

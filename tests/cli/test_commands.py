@@ -205,7 +205,8 @@ def test_topics_are_made_changed_listed_and_deleted(pair):
     (route,) = pair.admin("topicRoute", "-t", "Made")
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": pair.master.address, "1": pair.slave.address}
     assert [row["queueId"] for row in pair.admin("topicStatus", "-t", "Made")] == [0, 1, 2]
-    assert pair.admin("deleteTopic", "-t", "Made") == [{"topic": "Made", "deletedAt": pair.master.address}]
+    deleted = {"topic": "Made", "deletedAt": pair.master.address, "status": "COMMIT_OK"}
+    assert pair.admin("deleteTopic", "-t", "Made") == [deleted]
     wait_until(lambda: {"topic": "Made"} not in pair.admin("topicList"), "the topic is gone")
     assert "Made" in trouble("admin", "topicRoute", *pair.n, "-t", "Made")
 

@@ -130,20 +130,23 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Send the slaves what was committed or reset just now: who has it then, after `timeout_s` at the latest."""
+        """Send the slaves what was committed just now: who has it then, after `timeout_s` at the latest."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         return _commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
-    async def shared_access(self, timeout_s: float) -> CommitStatus:
-        """As `shared_changes`, of users and policies: in any mode, so that who has lost a right does not get it back
-        with a promotion.  An ASYNC_MASTER that never had a slave has nobody to wait for."""
+    async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
+        """As `shared_changes`, of what an operator has changed just now, and of what that has appended to the log.
+
+        `in_any_mode`: of users and policies an ASYNC_MASTER waits for a slave, too, so that who has lost a right does
+        not get it back with a promotion.  One that never had a slave has nobody to wait for.
+        """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
-        sequence = self.changes.publish_soon()
-        if not (self.acknowledgements.levels.sync_master or self.known_slaves.addresses):
-            return CommitStatus.COMMIT_OK
-        return _commit_status(await self.acknowledgements.wait_for_metadata(sequence, timeout_s))
+        waits = self.acknowledgements.wait_for_change(
+            self.changes.publish_soon(), timeout_s, in_any_mode=in_any_mode and bool(self.known_slaves.addresses)
+        )
+        return _commit_status(await waits)
 
     def check_writable(self, client_epoch: int = 0) -> None:
         """Raises unless a client may write to the log now."""
