@@ -19,14 +19,14 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption import half_messages, snapshot
 from broker_service.consumption import transactions as module
-from broker_service.consumption.transaction_changes import Resolution, Resolved, TransactionId
+from broker_service.consumption.transaction_changes import Checked, Resolution, Resolved, TransactionId
 from broker_service.consumption.transitions import Place
 from broker_service.errors import DiskFull, ReadFailed
-from broker_service.model import PutStatus
+from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.v2 import clients
 from tests.support.brokers import running
-from tests.support.polling import until
+from tests.support.polling import PATIENCE_S, until
 from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker
 
 COMMIT, ROLLBACK = d.COMMIT, d.ROLLBACK
@@ -595,6 +595,38 @@ async def test_an_end_waits_as_long_as_its_caller_and_no_longer(
         await transactions.end(TransactionId("X", "a"), Resolution.ROLLBACK, 3.0)
         assert len(waits) == 1
         assert waits[0] <= 1.0
+
+
+@pytest.mark.parametrize("resolution", [Resolution.COMMIT, Resolution.ROLLBACK])
+async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: Path, resolution: Resolution) -> None:
+    """A slave that is there and has not taken the end has not taken it for the second caller either."""
+    keys = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0, "slave_timeout": 3_600_000}
+    async with v2_broker(tmp_path, **QUIET | keys) as (node, client):
+        await client.send(half("a"))  # no slave is there yet
+        acknowledgements, transactions = node.broker.acknowledgements, node.consumption.transactions
+        slave = acknowledgements.on_join(1, "a slow slave", 0)
+        acknowledgements.on_ack(slave, node.store.end_offset)
+        transaction = TransactionId("X", "a")
+        for _ in range(2):
+            assert await transactions.end(transaction, resolution, timeout_s=0.0) is PutStatus.FLUSH_SLAVE_TIMEOUT
+        waiting = asyncio.create_task(transactions.end(transaction, resolution, timeout_s=PATIENCE_S))
+        await until(lambda: len(acknowledgements._pending) == 1, "it waits for the slave")
+        acknowledgements.on_ack(slave, node.store.end_offset)
+        assert await waiting is PutStatus.PUT_OK
+
+
+async def test_a_half_message_that_moves_keeps_how_often_and_when_it_was_asked_for(tmp_path: Path) -> None:
+    """Else a transaction that nobody ends is asked for again and again, as often as its log file expires."""
+    async with v2_broker(tmp_path, **QUIET) as (node, client):
+        await prepare(client, "a")
+        transactions = node.consumption.transactions
+        transactions._append_checked(Checked(9_999_999_999_999, ((0, 7),)))
+        await transactions.move(node.store.end_offset)
+        (waits,) = transactions.state.open.values()
+        assert (waits.queue_offset, waits.checks, waits.due_ms) == (1, 7, 9_999_999_999_999)
+    without_snapshots(tmp_path)
+    async with running(tmp_path, **QUIET) as node:
+        assert list(node.consumption.state.transactions.open.values()) == [waits]
 
 
 async def test_no_half_message_moves_before_all_commits_are_known(tmp_path: Path) -> None:
