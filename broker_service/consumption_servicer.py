@@ -30,6 +30,7 @@ from broker_service.consumption.model import (
 )
 from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
+from broker_service.model import commit_status
 from broker_service.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext
@@ -122,7 +123,9 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
 
 
 def _settled(results: Sequence[Settled | Changed]) -> pb.SettleResponse:
+    stored = [one.stored for one in results if one.status is HandleStatus.OK]
     return pb.SettleResponse(
         valid=[one.status is HandleStatus.OK for one in results],
-        again=any(one.status is HandleStatus.OK and one.stored not in FINAL for one in results),
+        again=any(one not in FINAL for one in stored),
+        status=commit_status(max(stored)).name if stored else None,
     )

@@ -41,7 +41,7 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed, or an operator's change; numbers as in message.proto.  What OK survives is
+    """Who has what was committed, settled or changed by an operator; numbers as in message.proto.  What OK survives is
     the role's choice: docs/replication.md.
     """
 
@@ -50,6 +50,11 @@ class CommitStatus(IntEnum):
     COMMIT_SLAVE_NOT_AVAILABLE = 3
     COMMIT_MASTER_NOT_AVAILABLE = 4
     COMMIT_FLUSH_DISK_TIMEOUT = 5
+
+
+def commit_status(status: PutStatus) -> CommitStatus:
+    """What a caller is told who has committed, settled or reset something, not sent it."""
+    return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from broker_service.consumption.transaction_changes import Resolution, Transacti
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
 from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
-from broker_service.model import PutStatus
+from broker_service.model import PutStatus, commit_status
 from broker_service.rpc_errors import maps_errors
 from broker_service.v2.clients import Clients, ClientStream
 
@@ -86,7 +86,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             stored = await self._transactions.end(transaction, resolution, longest_wait_s(context))
         except UnknownTransaction as error:
             raise NotFound(str(error)) from error
-        return pb.EndResponse(again=stored not in FINAL)
+        return pb.EndResponse(again=stored not in FINAL, status=commit_status(stored).name)
 
     async def Check(self, request: pb.CheckRequest, context: Context[Any, Any]) -> None:
         """Ends a moment before the caller's deadline, and when this broker is the master no more."""

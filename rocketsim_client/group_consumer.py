@@ -37,6 +37,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
 from rocketsim_client.in_flight import InFlight
+from rocketsim_client.model import CommitStatus, worst
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
@@ -387,11 +388,17 @@ class Consumer:
 
     # --- settling -------------------------------------------------------------------------------------------------
 
-    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None) -> None:
-        """The messages are done; final when it returns, in the broker's mode.  InvalidReceiptHandle: some deliveries
-        were over, and these messages are delivered again; the others are acknowledged.  TopicNotExist: their topic was
-        deleted, and they are not delivered again.  Any other error: it is unknown which are; the consumer keeps them,
-        so acknowledge them again."""
+    def ack(
+        self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
+    ) -> CommitStatus:
+        """The messages are done.  The status says who has that; of several brokers it is the one that promises least.
+        `COMMIT_OK`: final in the broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost
+        before a slave has followed, they are delivered again.
+
+        InvalidReceiptHandle: some deliveries were over, and these messages are delivered again; the others are
+        acknowledged.  TopicNotExist: their topic was deleted, and they are not delivered again.  Any other error: it
+        is unknown which are; the consumer keeps them, so acknowledge them again.  That is also the error when a disk
+        or slave that is there does not take the ack in time, again and again until `timeout_s` is over."""
 
         def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
             topic, broker_name = some[0].topic, some[0].broker_name
@@ -399,7 +406,7 @@ class Consumer:
             return self._brokers.ack(address, self.group, topic, broker_name, handles, left_s)
 
         self._check_open()
-        self._settle(_Settling("acknowledged", call, self._in_flight.settle), _listed(messages), timeout_s)
+        return self._settle(_Settling("acknowledged", call, self._in_flight.settle), _listed(messages), timeout_s)
 
     def nack(
         self,
@@ -407,9 +414,9 @@ class Consumer:
         delay_s: float | None = None,
         *,
         timeout_s: float | None = None,
-    ) -> None:
+    ) -> CommitStatus:
         """The messages have failed: each is delivered again after `delay_s`, or (None) after the group's back-off, and
-        is a dead letter after the last delivery that the group allows.  Errors are those of `ack`."""
+        is a dead letter after the last delivery that the group allows.  Status and errors are those of `ack`."""
         if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
             raise InvalidParameter(f"delay_s {delay_s}: 0 to {MAX_INVISIBLE_S:g} s")
         given = _listed(messages)
@@ -431,7 +438,7 @@ class Consumer:
                 return self._change(some, changes, address, left_s)
 
             settling = _Settling("given back", call, self._in_flight.settle_with_those_behind, gives_back=True)
-            self._settle(settling, [*behind, *given], timeout_s)
+            return self._settle(settling, [*behind, *given], timeout_s)
 
     def extend(
         self,
@@ -439,15 +446,16 @@ class Consumer:
         invisible_s: float,
         *,
         timeout_s: float | None = None,
-    ) -> None:
+    ) -> CommitStatus:
         """The messages are this consumer's for `invisible_s` from now on, and longer while it renews them
-        (`renew_for_s`): it asks for more after half of that.  Errors are those of `ack`."""
+        (`renew_for_s`): it asks for more after half of that.  Status and errors are those of `ack`."""
         _check_invisible(invisible_s)
         given = _listed(messages)
         self._check_open()
         with self._moving(given):
-            self._move(given, invisible_s, timeout_s)
+            status = self._move(given, invisible_s, timeout_s)
         self._sooner.set()
+        return status
 
     @contextmanager
     def _moving(self, messages: Sequence[ReceivedMessage]) -> Iterator[None]:
@@ -458,7 +466,7 @@ class Consumer:
 
     def _move(
         self, messages: Sequence[ReceivedMessage], invisible_s: float, timeout_s: float | None, *, renews: bool = False
-    ) -> None:
+    ) -> CommitStatus:
         def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
             changes = [Change(message.receipt_handle, invisible_s) for message in some]
             return self._change(some, changes, address, left_s)
@@ -468,7 +476,7 @@ class Consumer:
         def moved(handle: str) -> None:
             self._in_flight.moved(handle, now, invisible_s)
 
-        self._settle(_Settling("extended", call, moved, renews=renews), messages, timeout_s)
+        return self._settle(_Settling("extended", call, moved, renews=renews), messages, timeout_s)
 
     def _change(
         self, messages: Sequence[ReceivedMessage], changes: Sequence[Change], address: str, left_s: float
@@ -476,19 +484,22 @@ class Consumer:
         topic, broker_name = messages[0].topic, messages[0].broker_name
         return self._brokers.change_invisible(address, self.group, topic, broker_name, changes, left_s)
 
-    def _settle(self, settling: "_Settling", messages: Iterable[ReceivedMessage], timeout_s: float | None) -> None:
+    def _settle(
+        self, settling: "_Settling", messages: Iterable[ReceivedMessage], timeout_s: float | None
+    ) -> CommitStatus:
         """Makes the calls, one for each topic and broker; what has failed is tried again while that may help and there
         is time.  In each round a call gets its share of what is left, so that brokers which do not answer leave some to
         the others.  An error is raised after the last call."""
         until = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
         left, over, failures = [_Part(some) for some in _chunks(messages)], list[ReceivedMessage](), 0
         given_up: list[RocketSimError] = []
+        statuses: list[CommitStatus] = []
         while left:
             again: list[_Part] = []
             for number, part in enumerate(left):
                 share_s = max((until - self._clock()) / (len(left) - number), 0.1)
                 try:
-                    valid = self._try_to_settle(settling, part, share_s)
+                    answer = self._try_to_settle(settling, part, share_s)
                 except RocketSimError as error:
                     if not is_curable(error):
                         given_up.append(error)
@@ -497,7 +508,9 @@ class Consumer:
                     part.failed(error)
                     again.append(part)
                 else:
-                    over += self._note_settled(settling, part, valid)
+                    over += self._note_settled(settling, part, answer.valid)
+                    # What an earlier attempt has done, whose answer was lost, is not looked at again by the broker.
+                    statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
             pause_s = backoff_s(failures, 0.05, 1.0)
             if left and (self._clock() + pause_s >= until or (settling.renews and self._closed.is_set())):
@@ -514,9 +527,10 @@ class Consumer:
                 f"group {self.group}: not {settling.what}: {names}{more}: these deliveries are over; messages that "
                 "were not acknowledged are delivered again"
             )
+        return worst(statuses)
 
-    def _try_to_settle(self, settling: "_Settling", part: "_Part", left_s: float) -> Sequence[bool]:
-        """One attempt: whether each was valid."""
+    def _try_to_settle(self, settling: "_Settling", part: "_Part", left_s: float) -> Settled:
+        """One attempt."""
         messages, until = part.messages, self._clock() + left_s
         topic, broker_name = messages[0].topic, messages[0].broker_name
 
@@ -527,9 +541,9 @@ class Consumer:
         if answer.again:
             raise ServiceNotAvailable(
                 f"{len(messages)} messages of {topic} are {settling.what} on broker {broker_name}, but its disk or "
-                "slave did not take that in time: do it again"
+                f"slave did not take that in time ({answer.status.name}): do it again"
             )
-        return answer.valid
+        return answer
 
     def _note_settled(self, settling: "_Settling", part: "_Part", valid: Sequence[bool]) -> list[ReceivedMessage]:
         """Those whose deliveries were over before."""

@@ -28,7 +28,8 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has an offset that was committed, or an operator's change; numbers as in message.proto.
+    """Who has what was committed, settled (an ack and the like), or changed by an operator.  The numbers are those of
+    message.proto.
 
     `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker, as long as the slaves of the name answer
     (one of them has it); an ASYNC_MASTER's may.
@@ -39,7 +40,12 @@ class CommitStatus(IntEnum):
     FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
     SLAVE_NOT_AVAILABLE = 3  # the master; no slave was there
     MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will hand it to its master
-    FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time
+    FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time; never of an offset
+
+
+def worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
+    """Of what several brokers or calls have answered, the one that promises least; `COMMIT_OK` of none."""
+    return max((one for one in statuses if one is not CommitStatus.COMMIT_OK), default=CommitStatus.COMMIT_OK)
 
 
 class PullStatus(Enum):

@@ -22,29 +22,30 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from rocketsim_proto import message_pb2 as rocketsim__proto_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/consumption.proto\x12\trocketsim\"\xf1\x01\n\nPopRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x14\n\x0cmax_messages\x18\x05 \x01(\x05\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\x03\x12\x16\n\x0esub_expression\x18\x07 \x01(\t\x12\x17\n\x0f\x65xpression_type\x18\x08 \x01(\t\x12\x0f\n\x07poll_ms\x18\t \x01(\x03\x12\x12\n\nattempt_id\x18\n \x01(\t\x12\x12\n\nends_polls\x18\x0b \x01(\x08\"\xab\x01\n\x0bPopResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x33\n\ndeliveries\x18\x02 \x03(\x0b\x32\x1f.rocketsim.PopResponse.Delivery\x12\x10\n\x08in_order\x18\x03 \x01(\x08\x1a\x44\n\x08\x44\x65livery\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07left_ms\x18\x03 \x01(\x03\"a\n\nAckRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x17\n\x0freceipt_handles\x18\x04 \x03(\t\"\xee\x01\n\x16\x43hangeInvisibleRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x38\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\'.rocketsim.ChangeInvisibleRequest.Entry\x1a^\n\x05\x45ntry\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x19\n\x0cinvisible_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\tuncounted\x18\x03 \x01(\x08\x42\x0f\n\r_invisible_ms\".\n\x0eSettleResponse\x12\r\n\x05valid\x18\x01 \x03(\x08\x12\r\n\x05\x61gain\x18\x02 \x01(\x08\x32\xcd\x01\n\x0b\x43onsumption\x12\x34\n\x03Pop\x12\x15.rocketsim.PopRequest\x1a\x16.rocketsim.PopResponse\x12\x37\n\x03\x41\x63k\x12\x15.rocketsim.AckRequest\x1a\x19.rocketsim.SettleResponse\x12O\n\x0f\x43hangeInvisible\x12!.rocketsim.ChangeInvisibleRequest\x1a\x19.rocketsim.SettleResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!rocketsim_proto/consumption.proto\x12\trocketsim\x1a\x1drocketsim_proto/message.proto\"\xf1\x01\n\nPopRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x11\n\tclient_id\x18\x04 \x01(\t\x12\x14\n\x0cmax_messages\x18\x05 \x01(\x05\x12\x14\n\x0cinvisible_ms\x18\x06 \x01(\x03\x12\x16\n\x0esub_expression\x18\x07 \x01(\t\x12\x17\n\x0f\x65xpression_type\x18\x08 \x01(\t\x12\x0f\n\x07poll_ms\x18\t \x01(\x03\x12\x12\n\nattempt_id\x18\n \x01(\t\x12\x12\n\nends_polls\x18\x0b \x01(\x08\"\xab\x01\n\x0bPopResponse\x12\x0f\n\x07records\x18\x01 \x01(\x0c\x12\x33\n\ndeliveries\x18\x02 \x03(\x0b\x32\x1f.rocketsim.PopResponse.Delivery\x12\x10\n\x08in_order\x18\x03 \x01(\x08\x1a\x44\n\x08\x44\x65livery\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x0f\n\x07left_ms\x18\x03 \x01(\x03\"a\n\nAckRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x17\n\x0freceipt_handles\x18\x04 \x03(\t\"\xee\x01\n\x16\x43hangeInvisibleRequest\x12\x16\n\x0e\x63onsumer_group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x03 \x01(\t\x12\x38\n\x07\x65ntries\x18\x04 \x03(\x0b\x32\'.rocketsim.ChangeInvisibleRequest.Entry\x1a^\n\x05\x45ntry\x12\x16\n\x0ereceipt_handle\x18\x01 \x01(\t\x12\x19\n\x0cinvisible_ms\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x11\n\tuncounted\x18\x03 \x01(\x08\x42\x0f\n\r_invisible_ms\"W\n\x0eSettleResponse\x12\r\n\x05valid\x18\x01 \x03(\x08\x12\r\n\x05\x61gain\x18\x02 \x01(\x08\x12\'\n\x06status\x18\x03 \x01(\x0e\x32\x17.rocketsim.CommitStatus2\xcd\x01\n\x0b\x43onsumption\x12\x34\n\x03Pop\x12\x15.rocketsim.PopRequest\x1a\x16.rocketsim.PopResponse\x12\x37\n\x03\x41\x63k\x12\x15.rocketsim.AckRequest\x1a\x19.rocketsim.SettleResponse\x12O\n\x0f\x43hangeInvisible\x12!.rocketsim.ChangeInvisibleRequest\x1a\x19.rocketsim.SettleResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rocketsim_proto.consumption_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_POPREQUEST']._serialized_start=49
-  _globals['_POPREQUEST']._serialized_end=290
-  _globals['_POPRESPONSE']._serialized_start=293
-  _globals['_POPRESPONSE']._serialized_end=464
-  _globals['_POPRESPONSE_DELIVERY']._serialized_start=396
-  _globals['_POPRESPONSE_DELIVERY']._serialized_end=464
-  _globals['_ACKREQUEST']._serialized_start=466
-  _globals['_ACKREQUEST']._serialized_end=563
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=566
-  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=804
-  _globals['_CHANGEINVISIBLEREQUEST_ENTRY']._serialized_start=710
-  _globals['_CHANGEINVISIBLEREQUEST_ENTRY']._serialized_end=804
-  _globals['_SETTLERESPONSE']._serialized_start=806
-  _globals['_SETTLERESPONSE']._serialized_end=852
-  _globals['_CONSUMPTION']._serialized_start=855
-  _globals['_CONSUMPTION']._serialized_end=1060
+  _globals['_POPREQUEST']._serialized_start=80
+  _globals['_POPREQUEST']._serialized_end=321
+  _globals['_POPRESPONSE']._serialized_start=324
+  _globals['_POPRESPONSE']._serialized_end=495
+  _globals['_POPRESPONSE_DELIVERY']._serialized_start=427
+  _globals['_POPRESPONSE_DELIVERY']._serialized_end=495
+  _globals['_ACKREQUEST']._serialized_start=497
+  _globals['_ACKREQUEST']._serialized_end=594
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_start=597
+  _globals['_CHANGEINVISIBLEREQUEST']._serialized_end=835
+  _globals['_CHANGEINVISIBLEREQUEST_ENTRY']._serialized_start=741
+  _globals['_CHANGEINVISIBLEREQUEST_ENTRY']._serialized_end=835
+  _globals['_SETTLERESPONSE']._serialized_start=837
+  _globals['_SETTLERESPONSE']._serialized_end=924
+  _globals['_CONSUMPTION']._serialized_start=927
+  _globals['_CONSUMPTION']._serialized_end=1132
 # @@protoc_insertion_point(module_scope)

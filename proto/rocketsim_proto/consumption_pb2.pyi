@@ -1,3 +1,4 @@
+from rocketsim_proto import message_pb2 as _message_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -85,9 +86,11 @@ class ChangeInvisibleRequest(_message.Message):
     def __init__(self, consumer_group: _Optional[str] = ..., topic: _Optional[str] = ..., broker_name: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[ChangeInvisibleRequest.Entry, _Mapping]]] = ...) -> None: ...
 
 class SettleResponse(_message.Message):
-    __slots__ = ("valid", "again")
+    __slots__ = ("valid", "again", "status")
     VALID_FIELD_NUMBER: _ClassVar[int]
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     valid: _containers.RepeatedScalarFieldContainer[bool]
     again: bool
-    def __init__(self, valid: _Optional[_Iterable[bool]] = ..., again: _Optional[bool] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, valid: _Optional[_Iterable[bool]] = ..., again: _Optional[bool] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...

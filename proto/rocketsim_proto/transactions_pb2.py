@@ -23,27 +23,28 @@ _sym_db = _symbol_database.Default()
 
 
 from rocketsim_proto import broker_pb2 as rocketsim__proto_dot_broker__pb2
+from rocketsim_proto import message_pb2 as rocketsim__proto_dot_message__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rocketsim_proto/transactions.proto\x12\trocketsim\x1a\x1crocketsim_proto/broker.proto\"\xaf\x01\n\x0ePrepareRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x03 \x01(\x07\x12\x16\n\x0eproducer_group\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x13\n\x0b\x62roker_name\x18\x06 \x01(\t\x12 \n\x18\x64\x65\x66\x61ult_topic_queue_nums\x18\x07 \x01(\x05\x12\x11\n\tclient_id\x18\x08 \x01(\t\"\xb3\x01\n\nEndRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x16\n\x0etransaction_id\x18\x03 \x01(\t\x12\x34\n\nresolution\x18\x04 \x01(\x0e\x32 .rocketsim.EndRequest.Resolution\"3\n\nResolution\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02\"\x1c\n\x0b\x45ndResponse\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\"F\n\x0c\x43heckRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\"W\n\x0fOpenTransaction\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\r\n\x05times\x18\x04 \x01(\x05\x32\xc3\x01\n\x0cTransactions\x12=\n\x07Prepare\x12\x19.rocketsim.PrepareRequest\x1a\x17.rocketsim.SendResponse\x12\x34\n\x03\x45nd\x12\x15.rocketsim.EndRequest\x1a\x16.rocketsim.EndResponse\x12>\n\x05\x43heck\x12\x17.rocketsim.CheckRequest\x1a\x1a.rocketsim.OpenTransaction0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"rocketsim_proto/transactions.proto\x12\trocketsim\x1a\x1crocketsim_proto/broker.proto\x1a\x1drocketsim_proto/message.proto\"\xaf\x01\n\x0ePrepareRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x03 \x01(\x07\x12\x16\n\x0eproducer_group\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x03\x12\x13\n\x0b\x62roker_name\x18\x06 \x01(\t\x12 \n\x18\x64\x65\x66\x61ult_topic_queue_nums\x18\x07 \x01(\x05\x12\x11\n\tclient_id\x18\x08 \x01(\t\"\xb3\x01\n\nEndRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x16\n\x0etransaction_id\x18\x03 \x01(\t\x12\x34\n\nresolution\x18\x04 \x01(\x0e\x32 .rocketsim.EndRequest.Resolution\"3\n\nResolution\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06\x43OMMIT\x10\x01\x12\x0c\n\x08ROLLBACK\x10\x02\"E\n\x0b\x45ndResponse\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\x12\'\n\x06status\x18\x02 \x01(\x0e\x32\x17.rocketsim.CommitStatus\"F\n\x0c\x43heckRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62roker_name\x18\x02 \x01(\t\x12\x0e\n\x06topics\x18\x03 \x03(\t\"W\n\x0fOpenTransaction\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x16\n\x0etransaction_id\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\r\n\x05times\x18\x04 \x01(\x05\x32\xc3\x01\n\x0cTransactions\x12=\n\x07Prepare\x12\x19.rocketsim.PrepareRequest\x1a\x17.rocketsim.SendResponse\x12\x34\n\x03\x45nd\x12\x15.rocketsim.EndRequest\x1a\x16.rocketsim.EndResponse\x12>\n\x05\x43heck\x12\x17.rocketsim.CheckRequest\x1a\x1a.rocketsim.OpenTransaction0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'rocketsim_proto.transactions_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PREPAREREQUEST']._serialized_start=80
-  _globals['_PREPAREREQUEST']._serialized_end=255
-  _globals['_ENDREQUEST']._serialized_start=258
-  _globals['_ENDREQUEST']._serialized_end=437
-  _globals['_ENDREQUEST_RESOLUTION']._serialized_start=386
-  _globals['_ENDREQUEST_RESOLUTION']._serialized_end=437
-  _globals['_ENDRESPONSE']._serialized_start=439
-  _globals['_ENDRESPONSE']._serialized_end=467
-  _globals['_CHECKREQUEST']._serialized_start=469
-  _globals['_CHECKREQUEST']._serialized_end=539
-  _globals['_OPENTRANSACTION']._serialized_start=541
-  _globals['_OPENTRANSACTION']._serialized_end=628
-  _globals['_TRANSACTIONS']._serialized_start=631
-  _globals['_TRANSACTIONS']._serialized_end=826
+  _globals['_PREPAREREQUEST']._serialized_start=111
+  _globals['_PREPAREREQUEST']._serialized_end=286
+  _globals['_ENDREQUEST']._serialized_start=289
+  _globals['_ENDREQUEST']._serialized_end=468
+  _globals['_ENDREQUEST_RESOLUTION']._serialized_start=417
+  _globals['_ENDREQUEST_RESOLUTION']._serialized_end=468
+  _globals['_ENDRESPONSE']._serialized_start=470
+  _globals['_ENDRESPONSE']._serialized_end=539
+  _globals['_CHECKREQUEST']._serialized_start=541
+  _globals['_CHECKREQUEST']._serialized_end=611
+  _globals['_OPENTRANSACTION']._serialized_start=613
+  _globals['_OPENTRANSACTION']._serialized_end=700
+  _globals['_TRANSACTIONS']._serialized_start=703
+  _globals['_TRANSACTIONS']._serialized_end=898
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from rocketsim_proto import broker_pb2 as _broker_pb2
+from rocketsim_proto import message_pb2 as _message_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -49,10 +50,12 @@ class EndRequest(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., broker_name: _Optional[str] = ..., transaction_id: _Optional[str] = ..., resolution: _Optional[_Union[EndRequest.Resolution, str]] = ...) -> None: ...
 
 class EndResponse(_message.Message):
-    __slots__ = ("again",)
+    __slots__ = ("again", "status")
     AGAIN_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     again: bool
-    def __init__(self, again: _Optional[bool] = ...) -> None: ...
+    status: _message_pb2.CommitStatus
+    def __init__(self, again: _Optional[bool] = ..., status: _Optional[_Union[_message_pb2.CommitStatus, str]] = ...) -> None: ...
 
 class CheckRequest(_message.Message):
     __slots__ = ("client_id", "broker_name", "topics")

@@ -27,7 +27,7 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.message_view import MessageView
-from rocketsim_client.model import MASTER_ID, Message, MessageQueue, SendResult
+from rocketsim_client.model import MASTER_ID, CommitStatus, Message, MessageQueue, SendResult
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.sending.accumulator import Kind
@@ -35,7 +35,7 @@ from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
-from rocketsim_client.transport.grpc_transactions import GrpcTransactions, OpenTransaction
+from rocketsim_client.transport.grpc_transactions import EndAnswer, GrpcTransactions, OpenTransaction
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 
 logger = logging.getLogger(__name__)
@@ -62,6 +62,7 @@ class Transaction:
         self._pid = os.getpid()
         self._prepared: SendResult | None = None
         self._is_used = self._has_ended = False
+        self._status: CommitStatus | None = None
 
     def __enter__(self) -> "Transaction":
         return self
@@ -86,6 +87,12 @@ class Transaction:
         """The id of its message; empty before `send`."""
         return self._prepared.msg_id if self._prepared is not None else ""
 
+    @property
+    def status(self) -> CommitStatus | None:
+        """Who has the end of this transaction, as its last `commit` or `rollback` was answered: the block's, too.  None
+        while neither has been."""
+        return self._status
+
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, message_group: str | None = None
     ) -> SendResult:
@@ -100,23 +107,28 @@ class Transaction:
         self._prepared = self._transactions.prepare(self, entry, kind, self._timeout_s)
         return self._prepared
 
-    def commit(self) -> None:
-        """Readers see the message when it returns; final in the broker's mode.  SendFailed: it is not known whether it
-        is committed; the broker asks.  NotFound: it is not open any more, because the broker has given it up, its topic
-        was deleted, or it was rolled back.  ClientClosed: the producer was closed before; the broker asks."""
-        self._end(commit=True)
+    def commit(self) -> CommitStatus:
+        """Readers see the message when it returns.  The status says who has the commit.  `COMMIT_OK`: final in the
+        broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost before a slave has followed,
+        the producer is asked again, or the message is lost with it.  A second commit is answered like the first.
 
-    def rollback(self) -> None:
-        """Nobody will see the message.  Errors are those of `commit`."""
-        self._end(commit=False)
+        SendFailed: it is not known whether it is committed; the broker asks.  NotFound: it is not open any more,
+        because the broker has given it up, its topic was deleted, or it was rolled back.  ClientClosed: the producer
+        was closed before; the broker asks."""
+        return self._end(commit=True)
 
-    def _end(self, *, commit: bool) -> None:
+    def rollback(self) -> CommitStatus:
+        """Nobody will see the message.  Status and errors are those of `commit`."""
+        return self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> CommitStatus:
         if self._prepared is None:
             raise InvalidParameter("the transaction has no message: nothing was sent in it")
         self._has_ended = True
-        self._transactions.end(
+        self._status = self._transactions.end(
             self._prepared.message_queue, self.transaction_id, commit=commit, timeout_s=self._timeout_s
         )
+        return self._status
 
 
 class Transactions:
@@ -176,10 +188,10 @@ class Transactions:
             logger.warning("topic %s: questions may not be heard until its next transaction: %s", topic, error)
         self.answer_for([topic], sorted(set(broker_names)))
 
-    def end(self, queue: MessageQueue, transaction_id: str, *, commit: bool, timeout_s: float) -> None:
+    def end(self, queue: MessageQueue, transaction_id: str, *, commit: bool, timeout_s: float) -> CommitStatus:
         word, until, failures = "committed" if commit else "rolled back", self._clock() + timeout_s, 0
 
-        def end(member: Member) -> bool:
+        def end(member: Member) -> EndAnswer:
             left_s = max(until - self._clock(), 0.1)
             return self._calls.end(
                 member.address, queue.topic, queue.broker_name, transaction_id, commit=commit, timeout_s=left_s
@@ -188,8 +200,10 @@ class Transactions:
         try:
             while True:
                 try:
-                    if self._cluster.ask(queue.topic, queue.broker_name, end, only_this=True):
-                        return
+                    answer = self._cluster.ask(queue.topic, queue.broker_name, end, only_this=True)
+                    if not answer.again:
+                        return answer.status
+                    why = f"its disk or slave did not take it in time ({answer.status.name})"
                     failure: RocketSimError | None = None
                 except RocketSimError as error:
                     if isinstance(error, ClientClosed):
@@ -199,13 +213,13 @@ class Transactions:
                         ) from error
                     if not is_worth_asking_again(error):
                         raise
-                    failure = error
+                    failure, why = error, str(error)
                 failures += 1
                 pause_s = backoff_s(failures, 0.05, 1.0)
                 if self._clock() + pause_s >= until:
                     raise SendFailed(
                         f"transaction {transaction_id} of topic {queue.topic!r}: whether it is {word} is not known: "
-                        f"{failure or 'disk or slave did not take it in time'}; the broker asks its producer",
+                        f"{why}; the broker asks its producer",
                         attempts=failures,
                         maybe_stored=True,
                         code=failure.code if failure is not None else None,

@@ -11,8 +11,10 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.grpc_answers import commit_status
 
 MAX_HANDLES = 1024  # of one call, as brokers have it
 
@@ -49,10 +51,12 @@ class Change(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """`valid` of each handle.  `again`: it holds on this broker, but disk or slave did not take it in time."""
+    """`valid` of each handle.  `status`: who has what is valid; UNSAID if nothing is, or by an older broker.
+    `again`: it holds on this broker, but its disk or slave did not take it in time."""
 
     valid: Sequence[bool]
     again: bool
+    status: CommitStatus = CommitStatus.UNSAID
 
 
 class GrpcConsumption:
@@ -139,4 +143,4 @@ class GrpcConsumption:
         answer = self._channels.call(address, ConsumptionStub, method, request, timeout_s)
         if len(answer.valid) != count:
             raise BadAnswer(f"{address} answered {len(answer.valid)} handles to {count}", address=address)
-        return Settled(list(answer.valid), answer.again)
+        return Settled(list(answer.valid), answer.again, commit_status(answer.status))

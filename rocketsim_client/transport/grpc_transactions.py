@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from isal import isal_zlib
@@ -13,8 +13,9 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages, MessageView
+from rocketsim_client.model import CommitStatus
 from rocketsim_client.transport.channels import Channels, local_ipv4
-from rocketsim_client.transport.grpc_answers import acknowledged
+from rocketsim_client.transport.grpc_answers import acknowledged, commit_status
 from rocketsim_client.transport.transport import Acknowledged, Encode, Outgoing
 
 
@@ -26,6 +27,13 @@ class OpenTransaction:
     transaction_id: str
     message: MessageView
     times: int
+
+
+class EndAnswer(NamedTuple):
+    """`status`: who has the end.  `again`: it holds on this broker, but disk or slave did not take it in time."""
+
+    again: bool
+    status: CommitStatus
 
 
 class GrpcTransactions:
@@ -64,13 +72,13 @@ class GrpcTransactions:
 
     def end(
         self, address: str, topic: str, broker_name: str, transaction_id: str, *, commit: bool, timeout_s: float
-    ) -> bool:
-        """False: it has ended on this broker, but disk or slave did not take that in time."""
+    ) -> EndAnswer:
         resolution = pb.EndRequest.COMMIT if commit else pb.EndRequest.ROLLBACK
         request = pb.EndRequest(
             topic=topic, broker_name=broker_name, transaction_id=transaction_id, resolution=resolution
         )
-        return not self._channels.call(address, TransactionsStub, "End", request, timeout_s).again
+        answer = self._channels.call(address, TransactionsStub, "End", request, timeout_s)
+        return EndAnswer(answer.again, commit_status(answer.status))
 
     def check(
         self,

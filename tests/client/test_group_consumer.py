@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto import consumption_pb2
 
 from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole
 from rocketsim_client import (
     Admin,
     ClientClosed,
+    CommitStatus,
     Consumer,
     GroupNotExist,
     InvalidParameter,
@@ -30,6 +33,7 @@ from rocketsim_client import (
     TopicNotExist,
     Unreachable,
 )
+from rocketsim_client import errors as client_errors
 from rocketsim_client.errors import CallTimeout
 from rocketsim_client.transport.grpc_consumption import PopAnswer, PopCall, Settled
 from tests.client.conftest import RealPair
@@ -37,6 +41,7 @@ from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S, wait_until
 
 SOON_S = PATIENCE_S  # for what comes at once
+ALONE = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
 
 
 @pytest.fixture
@@ -305,10 +310,66 @@ def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
 
         with monkeypatch.context() as patched:
             patched.setattr(consumer._brokers, "change_invisible", late_at_first)
-            consumer.nack(message, delay_s=0)
+            assert consumer.nack(message, delay_s=0) is CommitStatus.UNSAID  # nobody has waited for the slave again
         assert calls == [[True], [False]]
         consumer.ack(consumer.receive(timeout_s=SOON_S))
     assert nothing_is_left(broker)
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        pytest.param({}, CommitStatus.COMMIT_OK, id="ASYNC_MASTER"),
+        pytest.param(ALONE, CommitStatus.SLAVE_NOT_AVAILABLE, id="SYNC_MASTER without a slave"),
+    ],
+)
+def test_what_is_settled_says_who_has_it(tmp_path: Path, keys: dict[str, Any], status: CommitStatus) -> None:
+    with broker_thread(tmp_path, **keys) as broker:
+        broker.make_topic("T")
+        send(broker, b"1", b"2")
+        with consumer_of(broker) as consumer:
+            first, second = consumer.receive(timeout_s=SOON_S)
+            assert consumer.extend([first, second], 60) is status
+            assert consumer.nack(first, delay_s=60) is status
+            assert consumer.ack(second) is status
+            assert consumer.ack(second) is status  # again
+            assert consumer.ack([]) is CommitStatus.COMMIT_OK
+
+
+def test_of_several_brokers_the_status_is_the_one_that_promises_least(tmp_path: Path) -> None:
+    with broker_thread(tmp_path / "a") as one, broker_thread(tmp_path / "b", broker_name="broker-b", **ALONE) as other:
+        for broker, name in ((one, "broker-a"), (other, "broker-b")):
+            broker.make_topic("T")
+            with Producer(brokers={name: {0: broker.node.address}}, timeout_s=PATIENCE_S) as producer:
+                producer.send(Message("T", name.encode()))
+        with Consumer("", "g", "T", brokers=addresses((one, other)), timeout_s=PATIENCE_S) as consumer:
+            by_name = {message.broker_name: message for message in one_of_each(consumer)}
+            assert consumer.extend(by_name["broker-a"], 60) is CommitStatus.COMMIT_OK
+            assert consumer.ack(by_name.values()) is CommitStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_an_ack_that_a_slave_does_not_take_says_so(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(broker, b"1")
+    with consumer_of(broker) as consumer:
+        message = consumer.poll(SOON_S)
+        assert message is not None
+        with monkeypatch.context() as patched:
+            late = Settled([True], again=True, status=CommitStatus.FLUSH_SLAVE_TIMEOUT)
+            patched.setattr(consumer._brokers, "ack", lambda *_: late)
+            with pytest.raises(client_errors.ServiceNotAvailable, match="FLUSH_SLAVE_TIMEOUT"):
+                consumer.ack(message, timeout_s=0.1)
+        assert consumer.in_flight == 1  # it may be acknowledged again
+        assert consumer.ack(message) is CommitStatus.COMMIT_OK
+
+
+def test_an_older_broker_does_not_say_who_has_an_ack(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(broker, b"1")
+    with consumer_of(broker) as consumer:
+        message = consumer.poll(SOON_S)
+        assert message is not None
+        old = consumption_pb2.SettleResponse(valid=[True])
+        monkeypatch.setattr(consumer._brokers._channels, "call", lambda *_: old)
+        assert consumer.ack(message) is CommitStatus.UNSAID
 
 
 def test_filters_by_tags_and_by_a_condition(broker: BrokerThread) -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
+from broker_service.model import BrokerRole, PutStatus
 from rocketsim_client import (
     ClientClosed,
     Cluster,
+    CommitStatus,
     Consumer,
     InvalidParameter,
     Message,
@@ -94,6 +96,44 @@ def test_an_exception_rolls_back_and_goes_on(broker: BrokerThread) -> None:
         assert received(broker) == [] and open_ones(broker) == {}
         with pytest.raises(NotFound, match="ROLLBACK"):
             transaction.commit()
+
+
+@pytest.mark.parametrize(
+    ("keys", "status"),
+    [
+        pytest.param({}, CommitStatus.COMMIT_OK, id="ASYNC_MASTER"),
+        pytest.param(
+            {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0},
+            CommitStatus.SLAVE_NOT_AVAILABLE,
+            id="SYNC_MASTER without a slave",
+        ),
+    ],
+)
+def test_an_end_says_who_has_it(tmp_path: Path, keys: dict[str, Any], status: CommitStatus) -> None:
+    with broker_thread(tmp_path, transaction_time_out=NEVER_MS, **keys) as broker, producer_of(broker) as producer:
+        broker.make_topic("T")
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+            assert transaction.status is None
+        assert transaction.status is status
+        assert transaction.commit() is status  # again
+        with pytest.raises(ZeroDivisionError), producer.transaction() as transaction:
+            transaction.send(Message("T", b"2"))
+            raise ZeroDivisionError
+        assert transaction.status is status
+        assert transaction.rollback() is status
+
+
+def test_an_end_that_a_slave_does_not_take_says_so(broker: BrokerThread) -> None:
+    async def late(*_: Any) -> PutStatus:
+        return PutStatus.FLUSH_SLAVE_TIMEOUT
+
+    broker.node.consumption.transactions.end = late  # type: ignore[method-assign]
+    with producer_of(broker) as producer, pytest.raises(SendFailed, match="FLUSH_SLAVE_TIMEOUT"):
+        with producer.transaction() as transaction:
+            transaction.send(Message("T", b"1"))
+            transaction._timeout_s = 0.1
+    assert transaction.status is None
 
 
 def test_it_may_be_ended_in_the_block_and_by_hand(broker: BrokerThread) -> None:

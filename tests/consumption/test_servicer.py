@@ -10,6 +10,7 @@ import pytest
 from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto import transactions_pb2 as transactions
 from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
+from rocketsim_proto.message_pb2 import CommitStatus
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import HALF_TOPIC
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
@@ -62,6 +63,7 @@ async def test_an_ack_that_disk_or_slave_did_not_take_in_time_is_to_be_asked_aga
             node.consumption.ack = settled  # type: ignore[method-assign, assignment]
             answer = await stub.Ack(ack)
             assert (list(answer.valid), answer.again) == ([True], again)
+            assert CommitStatus.Name(answer.status).removeprefix("COMMIT_") == stored.name.removeprefix("PUT_")
 
 
 REFUSED: list[tuple[Any, int | None, str]] = [
@@ -104,6 +106,7 @@ async def test_a_client_that_stops_has_its_poll_answered(tmp_path: Path) -> None
         await until(lambda: node.consumption.polls_held == 2, "the polls are held")
         await put(node, "T", b"taken by one of them")
         await until(lambda: node.consumption.polls_held == 1, "one has the message")
+        await until(lambda: any(poll.done() for poll in polls), "its answer is here")
         (held,) = (name for name, poll in zip(("stops", "stays"), polls, strict=True) if not poll.done())
         for ends in (pop_of(client_id=held, ends_polls=True, max_messages=0), pop_of(client_id=held, ends_polls=True)):
             assert not (await stub.Pop(ends, timeout=PATIENCE_S)).deliveries

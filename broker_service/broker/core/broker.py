@@ -20,7 +20,7 @@ from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, PutStatus
+from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.slave_streams import SlaveStreams
@@ -133,7 +133,7 @@ class Broker:
         """Send the slaves what was committed just now: who has it then, after `timeout_s` at the latest."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
-        return _commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
+        return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
         """As `shared_changes`, of what an operator has changed just now, and of what that has appended to the log.
@@ -146,7 +146,7 @@ class Broker:
         waits = self.acknowledgements.wait_for_change(
             self.changes.publish_soon(), timeout_s, in_any_mode=in_any_mode and bool(self.known_slaves.addresses)
         )
-        return _commit_status(await waits)
+        return commit_status(await waits)
 
     def check_writable(self, client_epoch: int = 0) -> None:
         """Raises unless a client may write to the log now."""
@@ -205,10 +205,6 @@ class Broker:
 
     def __str__(self) -> str:
         return f"{self.config.broker_name} id {self.broker_id} {self.mastership} end={self.store.end_offset}"
-
-
-def _commit_status(status: PutStatus) -> CommitStatus:
-    return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
 
 def ack_levels(config: BrokerConfig) -> AckLevels:
