@@ -549,9 +549,16 @@ class MessageStore:
         return self._queues.keys()
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(min, max) queue offsets that readers see, max exclusive; (0, 0) for a queue that does not exist."""
+        """(min, max) queue offsets that readers see, max exclusive.  Without a message both are the offset of the next
+        one: 0, or where the topic goes on if it was deleted and made again.
+        """
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
+
+    def first_offset_ever(self, topic: str, queue_id: int) -> int | None:
+        """The queue's minimum, if none of its messages has expired since the topic was made; else None."""
+        min_offset = self.queue_bounds(topic, queue_id)[0]
+        return min_offset if min_offset <= self._queues.began_at(topic, queue_id) else None
 
     def queue_end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
         """The queue's end when the log ended at `log_offset`; its minimum, if that is larger by now."""

@@ -59,7 +59,14 @@ class QueueTable:
         return list(self._queues)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        return self._queues.get((topic, queue_id))
+        """The queue.  One of a topic that was deleted has no files until its next message; it is empty at its floor."""
+        key = topic, queue_id
+        queue = self._queues.get(key)
+        return self._queue(key) if queue is None and key in self._floors else queue
+
+    def began_at(self, topic: str, queue_id: int) -> int:
+        """The offset of the queue's first message, or of the first since its topic was deleted."""
+        return self._floors.get((topic, queue_id), 0)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         key = topic, queue_id

@@ -1,6 +1,7 @@
 """Admin operations of a broker over real gRPC."""
 
 import json
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -11,7 +12,15 @@ import grpc
 import pytest
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto.admin_pb2_grpc import AdminStub
-from rocketsim_proto.broker_pb2 import PullRequest
+from rocketsim_proto.broker_pb2 import (
+    CommitOffsetsRequest,
+    PullRangeRequest,
+    PullRequest,
+    QueryOffsetsRequest,
+    QueueBoundsRequest,
+    SearchOffsetsRequest,
+)
+from rocketsim_proto.message_pb2 import QueueId
 from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.records.record import offset_message_id
 
@@ -82,6 +91,57 @@ async def test_a_deleted_topic_that_is_made_again_goes_on_with_its_offsets_and_w
         assert node.store.queue_bounds("t", 0) == (2, 3)
     async with running(tmp_path) as node:
         assert node.store.queue_bounds("t", 0) == (2, 3)
+
+
+async def answers_of_an_empty_queue(node: BrokerNode) -> dict[str, Any]:
+    """What each call says of queue 0 of topic t, which has no message."""
+    async with stub_of(node) as stub, stub_of(node, AdminStub) as admin:
+        group = SubscriptionGroupConfig(group_name="g")
+        if not node.broker.is_slave:
+            await admin.UpdateSubGroup(pb.UpdateSubGroupRequest(group=group))
+        asked = QueryOffsetsRequest(
+            consumer_group="new", queues=[QueueId(topic="t", queue_id=0)], zero_for_new_group=True
+        )
+        (bounds,) = (await stub.QueueBounds(QueueBoundsRequest(topic="t", queue_ids=[0]))).entries
+        status = (await admin.TopicStatus(pb.TopicStatusRequest(topic="t"))).entries[0]
+        times = [SearchOffsetsRequest.Entry(queue_id=0, timestamp=at) for at in (0, 1 << 50)]
+        pulled = await stub.Pull(PullRequest(consumer_group="g", topic="t", queue_offset=bounds.max_offset))
+        return {
+            "bounds": (bounds.min_offset, bounds.max_offset),
+            "status": (status.min_offset, status.max_offset),
+            "search": list((await stub.SearchOffsets(SearchOffsetsRequest(topic="t", entries=times))).offsets),
+            "new group": (await stub.QueryOffsets(asked)).entries[0].offset,
+            "pull": (pulled.min_offset, pulled.max_offset, pulled.next_begin_offset),
+        }
+
+
+@pytest.mark.parametrize("restart", ["none", "clean", "killed"])
+async def test_a_topic_made_again_says_in_every_answer_where_it_goes_on(tmp_path: Path, restart: str) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"a", b"b")
+        await admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
+        await admin.UpdateTopic(pb.UpdateTopicRequest(topic=TopicConfig(topic_name="t")))
+        if restart == "killed":
+            shutil.copytree(tmp_path, tmp_path.with_suffix(".killed"))
+    folder = tmp_path.with_suffix(".killed") if restart == "killed" else tmp_path
+    goes_on = {"bounds": (2, 2), "status": (2, 2), "search": [2, 2], "new group": 2, "pull": (2, 2, 2)}
+    async with admin_of(folder) as (node, admin), stub_of(node) as stub:
+        assert await answers_of_an_empty_queue(node) == goes_on
+        for timestamp in (-1, 0):
+            reset = pb.ResetOffsetByTimeRequest(group="g", topic="t", timestamp=timestamp, queue_ids=[0], force=True)
+            assert (await admin.ResetOffsetByTime(reset)).entries[0].offset == 2
+        commit = CommitOffsetsRequest(
+            consumer_group="g", entries=[CommitOffsetsRequest.Entry(topic="t", queue_id=0, offset=2)]
+        )
+        assert list((await stub.CommitOffsets(commit)).offsets) == [2]
+        commit.entries[0].offset = 3
+        assert (await refused(stub.CommitOffsets(commit)))[0] == "INVALID_ARGUMENT"
+        await put(node, "t", b"new")
+        ranges = [PullRangeRequest.Range(topic="t", queue_id=0, from_offset=2, until_offset=3)]
+        frames = [frame async for frame in stub.PullRange(PullRangeRequest(consumer_group="g", ranges=ranges))]
+        assert bodies_in(b"".join(frame.records for frame in frames)) == [b"new"]
+        found = await node.commits.query("other", [("t", 0)], zero_for_new_group=True)
+        assert [one.offset for one in found] == [2], "a new group reads the new topic from its first message"
 
 
 async def test_a_pull_held_on_a_topic_that_is_deleted_ends_with_the_reason(tmp_path: Path) -> None:

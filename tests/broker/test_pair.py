@@ -17,6 +17,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
+from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
@@ -119,8 +120,35 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
             await until(lambda: slave.store.queue_bounds("t", 0) == (2, 3), "the old entries are gone")
             found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=2))
             assert bodies_in(found.records) == [b"new"]
-            assert slave.store.queue_bounds("t", 1) == (0, 0)
+            assert slave.store.queue_bounds("t", 1) == (1, 1)
             assert slave.topics.tombstones["t"].queue_offsets == master.topics.tombstones["t"].queue_offsets
+
+
+async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_is_promoted_then(
+    tmp_path: Path,
+) -> None:
+    """Its first message comes after the promotion: until then both brokers say which offset it will get."""
+    async with name_server() as names, AsyncExitStack() as parts:
+        keys = {"namesrv_addr": names.address} | QUICK
+        async with running(tmp_path / "m", **keys) as master:
+            async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
+                await put(master, "t", b"old", b"older")
+                await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
+            operations = Operations(master.broker, master.leadership)
+            await operations.delete_topic("t")
+            await operations.update_topic(TopicConfig("t"))
+            slave = await parts.enter_async_context(running(tmp_path / "s", **(keys | SLAVE)))
+            await until(lambda: slave.store.queue_bounds("t", 0) == (2, 2), "the slave hears of it")
+            for node in (master, slave):
+                queues = QueueLookup(node.broker)
+                (bounds,) = await queues.bounds("t", [0])
+                assert (bounds.min_offset, bounds.max_offset) == (2, 2)
+                assert await queues.search("t", [(0, 0)]) == [2]
+                found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
+                assert (found.min_offset, found.max_offset) == (2, 2)
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
+        await put(slave, "t", b"new")
+        assert slave.store.queue_bounds("t", 0) == (2, 3)
 
 
 async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(tmp_path: Path) -> None:
@@ -169,7 +197,7 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the record, which changes may overtake")
         await operations.delete_topic("t")
         await until(lambda: "t" not in slave.topics.entries, "the tombstone")
-        assert slave.store.queue_bounds("t", 0) == (0, 0)
+        assert slave.store.queue_bounds("t", 0) == (1, 1)
         await until(lambda: slave.offsets.get("g", "t", 0) == (1, -1), "the offsets, which follow the topic")
         await put(master, "t", b"again")
         await until(lambda: slave.store.queue_end("t", 0) == 2, "the topic goes on where it was")

@@ -17,7 +17,10 @@ def test_a_topic_made_again_continues_its_queue_offsets():
     put(store, "topic", [0, 0, 1], [b"a", b"b", b"c"])
     put(store, "stays", 0, [b"s"])
     assert delete_topic(store, "topic") == {0: 2, 1: 1}
-    assert store.queues() == [("stays", 0)] and store.queue_bounds("topic", 0) == (0, 0)
+    assert store.queues() == [("stays", 0)] and store.queue_bounds("topic", 0) == (2, 2)
+    assert store.queue_end("topic", 0) == store.queue_end_at("topic", 0, 0) == 2
+    assert store.search_offset_by_time("topic", 0, NOW) == 2 and store.log_offsets("topic", 0, 0) == []
+    assert store.entry("topic", 0, 1) is None and store.first_offset_ever("topic", 0) == 2
     put(store, "topic", [0, 1], [b"d", b"e"])
     assert store.queue_bounds("topic", 0) == (2, 3) and queue_bodies(store, "topic", 0) == [b"d"]
     for _ in range(2):

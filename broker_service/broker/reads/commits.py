@@ -97,29 +97,30 @@ class Commits:
         if not queues:
             found = sorted(offsets.of_group(group), key=lambda item: item[:2])
             return [Committed(topic, queue_id, entry.offset, entry.generation) for topic, queue_id, entry in found]
-        at_zero = set()
+        starts = {}
         for topic, queue_id in queues:
             if zero_for_new_group and offsets.progress(group, topic, queue_id).offset < 0:
-                starts_at_zero = partial(self._starts_at_zero, topic, queue_id)
-                if await cold_reads.read(self._broker.store, starts_at_zero):
-                    at_zero.add((topic, queue_id))
+                start = await cold_reads.read(self._broker.store, partial(self._start, topic, queue_id))
+                starts[topic, queue_id] = start
         self._broker.check_answers_for_offsets()  # may have changed while the disk was read
         answers = []
         for topic, queue_id in queues:
             entry = offsets.progress(group, topic, queue_id)
-            offset = entry.offset if entry.offset >= 0 else 0 if (topic, queue_id) in at_zero else NOT_FOUND
+            offset = entry.offset if entry.offset >= 0 else starts.get((topic, queue_id), NOT_FOUND)
             answers.append(Committed(topic, queue_id, offset, entry.generation))
         return answers
 
-    def _starts_at_zero(self, topic: str, queue_id: int) -> bool:
-        """Table D7: the first message is still there and, by the 40 % rule, in memory; or there is none yet."""
-        min_offset, max_offset = self._broker.store.queue_bounds(topic, queue_id)
-        if min_offset > 0:
-            return False
-        if max_offset == 0:
-            return True
-        first = self._broker.store.get_message(topic, queue_id, 0, 1, 1, None, correct_offset=False)
-        return first.status is not GetMessageStatus.FOUND or not first.suggest_pull_from_slave
+    def _start(self, topic: str, queue_id: int) -> int:
+        """Table D7: the first offset, if the first message is still there and, by the 40 % rule, in memory, or if there
+        is none yet.
+        """
+        store = self._broker.store
+        first = store.first_offset_ever(topic, queue_id)
+        if first is None:
+            return NOT_FOUND
+        found = store.get_message(topic, queue_id, first, 1, 1, None, correct_offset=False)
+        on_disk = found.status is GetMessageStatus.FOUND and found.suggest_pull_from_slave
+        return NOT_FOUND if on_disk else first
 
     def _check(self, entry: CommitEntry) -> None:
         topic = self._broker.topics.existing(entry.topic)
