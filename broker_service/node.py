@@ -28,6 +28,7 @@ from broker_service.access.rights import RIGHTS, Right
 from broker_service.access.signature import is_client_of_user
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
+from broker_service.admin.progress import Progress
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
 from broker_service.admin.users import UserOperations
@@ -368,6 +369,7 @@ class BrokerNode:
             given,
             self.schedule,
         )
+        self.progress = Progress(self.broker, self.consumption)
         self.metrics = Metrics(
             self.broker,
             self.status,
@@ -387,6 +389,7 @@ class BrokerNode:
             slave=self.replication_slave,
             status=self.status,
             metrics=self.metrics,
+            progress=self.progress,
             register=self.registration.notify,
         )
         operations = Operations(self.broker, self.leadership)
@@ -400,7 +403,7 @@ class BrokerNode:
         return broker_services(
             BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
             self.replication_master,
-            AdminServicer(self.broker, operations, self.status, lookup, users),
+            AdminServicer(self.broker, operations, self.progress, self.status, lookup, users),
             ConsumptionServicer(self.broker, self.consumption),
             TransactionServicer(self.broker, self.puts, transactions, self.clients),
         )

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from broker_service.admin.metrics import Metrics
+from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed.schedule_service import ScheduleService
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.1  # a change of metadata reaches the slaves within this
 SAMPLE_EVERY_S = 1.0
+LAGS_EVERY_S = 15.0  # as often as Prometheus asks; 10,000 groups take it a second of the event loop, in turns
 SNAPSHOT_EVERY_S = 60.0
 SNAPSHOT_LOOK_S = 5.0  # no more often, however much is written
 EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
@@ -37,6 +39,7 @@ class PeriodicTasks:
         slave: ReplicationSlave,
         status: Status,
         metrics: Metrics,
+        progress: Progress,
         register: Callable[[], None],
     ) -> None:
         self._broker = broker
@@ -45,6 +48,7 @@ class PeriodicTasks:
         self._slave = slave
         self._status = status
         self._metrics = metrics
+        self._progress = progress
         self._register = register
         self._writing: list[asyncio.Future[None]] = []
 
@@ -52,6 +56,7 @@ class PeriodicTasks:
         """A name and the loop of each; every one runs until it is cancelled."""
         yield "tick", self._tick()
         yield "sample", self._sample()
+        yield "lags", self._look_at_lags()
         yield "expire", self._expire()
         yield "offsets", self._compact_offsets()
         yield "delays", self._save_delays()
@@ -91,6 +96,12 @@ class PeriodicTasks:
             if self._broker.is_slave and not self._slave.is_following():
                 self._register()  # the master may have come back at another address
             await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def _look_at_lags(self) -> None:
+        while True:
+            if self._broker.config.metrics_port:
+                self._metrics.lags = await self._progress.lags()
+            await asyncio.sleep(LAGS_EVERY_S)
 
     async def _expire(self) -> None:
         while True:

@@ -47,6 +47,8 @@ class DemoOffsets:
             except RocketSimError:
                 continue  # The broker starts, or has just died: it is shown without an answer.
             for entry in entries:
+                if entry.queue.topic != self._topic:
+                    continue  # a retry topic of the group
                 members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})
                 members[broker.broker_id] = (entry.broker_offset, entry.consumer_offset)
 

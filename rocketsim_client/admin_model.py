@@ -87,7 +87,8 @@ class TopicStatus:
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
     """A group's place in one queue.  `broker_id` says whose figures these are: 0 is the master.  A reset raises the
-    offset's `generation`: of two brokers' offsets that of the higher one counts."""
+    offset's `generation`: of two brokers' offsets that of the higher one counts.  `lag` is the broker's word for
+    `diff`; None from a broker of an earlier version."""
 
     group: str
     queue: MessageQueue
@@ -96,11 +97,12 @@ class ConsumeProgress:
     last_timestamp: int
     broker_id: int
     generation: int = 0
+    lag: int | None = None
 
     @property
     def diff(self) -> int:
-        """The group's lag in this queue, in messages."""
-        return self.broker_offset - self.consumer_offset
+        """The lag: how many messages the group has yet to settle."""
+        return self.lag if self.lag is not None else max(0, self.broker_offset - self.consumer_offset)
 
 
 @dataclass(frozen=True, slots=True)

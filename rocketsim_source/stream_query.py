@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
+from rocketsim_proto.lag import goes_on_at
 
 from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.commits.committer import Committer, now_ms
@@ -228,7 +229,10 @@ class StreamQuery:
         if not self._states.bounds and not self._states.unreachable:
             return None
         now = now_ms()
-        waits = [self._lag_clock.waiting_ms(queue, self._position.get(queue, 0), now) for queue in self._states.bounds]
+        waits = [
+            self._lag_clock.waiting_ms(queue, goes_on_at(self._position.get(queue, 0), found.min_offset), now)
+            for queue, found in self._states.bounds.items()
+        ]
         group = self._committer.status() if self._committer else None
         return report(
             self._states.bounds,

@@ -7,7 +7,7 @@ import logging
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_service.access.refusals import Refusals
@@ -58,6 +58,7 @@ class Metrics:
         self._consumption = consumption
         self._refusals = refusals
         self._connections = connections
+        self.lags: Mapping[tuple[str, str], int] = {}  # by group and topic
         self._picture: list[Metric] = []
         self._server: Any = None
 
@@ -104,6 +105,9 @@ class Metrics:
         counters = self._status.counters()
         for name, (metric, text) in _COUNTERS.items():
             yield _counter(metric, text, counters[name])
+        lags: list[Sample] = [(place, lag) for place, lag in sorted(self.lags.items())]
+        text = "Messages that a group has yet to settle."
+        yield _by_labels("rocketsim_consumer_lag_messages", text, ("group", "topic"), lags)
         slaves = self._status.slaves()
         behind: list[Sample] = [((str(slave.broker_id),), slave.diff_bytes) for slave in slaves]
         in_sync: list[Sample] = [((str(slave.broker_id),), slave.in_sync) for slave in slaves]
@@ -132,8 +136,10 @@ class Metrics:
         yield _gauge("rocketsim_send_stream_bytes", "Bytes of theirs, until they are answered.", streams.taken_bytes)
         yield _gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
         yield _gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
-        yield _by_slave("rocketsim_slave_behind_bytes", "Log bytes that a slave has not acknowledged.", behind)
-        yield _by_slave("rocketsim_slave_in_sync", "1: the slave counts for SYNC_MASTER.", in_sync)
+        of_slave = ("slave",)
+        text = "Log bytes that a slave has not acknowledged."
+        yield _by_labels("rocketsim_slave_behind_bytes", text, of_slave, behind)
+        yield _by_labels("rocketsim_slave_in_sync", "1: the slave counts for SYNC_MASTER.", of_slave, in_sync)
 
     def _of_consumption(self) -> "Iterator[Metric]":
         consumption = self._consumption
@@ -181,10 +187,10 @@ def _gauge(name: str, text: str, value: float) -> "Metric":
     return GaugeMetricFamily(name, text, value=float(value))
 
 
-def _by_slave(name: str, text: str, samples: Iterable[Sample]) -> "Metric":
+def _by_labels(name: str, text: str, names: tuple[str, ...], samples: Iterable[Sample]) -> "Metric":
     from prometheus_client.core import GaugeMetricFamily
 
-    family = GaugeMetricFamily(name, text, labels=("slave",))
+    family = GaugeMetricFamily(name, text, labels=names)
     for labels, value in samples:
         family.add_metric(labels, float(value))
     return family

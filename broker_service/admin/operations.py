@@ -2,21 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rocketsim_proto.records.record import decode, parse_offset_message_id
 
 from broker_service import cold_reads
+from broker_service.admin.progress import check_known_group
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership, Promoted
 from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
-from broker_service.errors import InvalidParameter, NotFound, ServiceNotAvailable, SubscriptionGroupNotExist
+from broker_service.errors import InvalidParameter, NotFound, ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
@@ -29,19 +29,7 @@ DEFAULT_QUERY_MESSAGES = 32
 MAX_QUERY_MESSAGES = 64
 MAX_QUERY_BYTES = 4 << 20  # of an answer, unless one record is larger
 START_WAIT_S = 3.0  # less than any operator's deadline
-ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
 FOR_EVER_MS = 2**62
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    group: str
-    topic: str
-    queue_id: int
-    broker_offset: int
-    consumer_offset: int
-    last_timestamp: int
-    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,40 +111,6 @@ class Operations:
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
-    async def consumer_progress(self, group: str, topic: str) -> list[Progress]:
-        """Every queue of each topic that the group has read from; of all groups and topics if none is named."""
-        if group:
-            self._check_group(group)
-        progress = []
-        async for name, topic_name, queue_id in self._taking_turns(self._read_queues(group, topic)):
-            read_progress = partial(self._progress, name, topic_name, queue_id)
-            progress.append(await cold_reads.read(self._broker.store, read_progress))
-        return progress
-
-    def _read_queues(self, group: str, topic: str) -> Iterable[tuple[str, str, int]]:
-        for name in [group] if group else self._broker.offsets.groups():
-            for topic_name in sorted({item[0] for item in self._broker.offsets.of_group(name)}):
-                config = self._broker.topics.get(topic_name)
-                if config is None or (topic and topic_name != topic):
-                    continue
-                yield from ((name, topic_name, queue_id) for queue_id in range(config.read_queue_nums))
-
-    def _progress(self, group: str, topic: str, queue_id: int) -> Progress:
-        store = self._broker.store
-        committed = self._broker.offsets.progress(group, topic, queue_id)
-        consumed = max(0, committed.offset)
-        last = store.store_timestamp_of(topic, queue_id, consumed - 1) if consumed else 0
-        return Progress(
-            group, topic, queue_id, store.queue_bounds(topic, queue_id)[1], consumed, last, committed.generation
-        )
-
-    @staticmethod
-    async def _taking_turns(items: Iterable[tuple[str, str, int]]) -> AsyncIterator[tuple[str, str, int]]:
-        for number, item in enumerate(list(items), start=1):
-            yield item
-            if number % ENTRIES_A_TURN == 0:
-                await asyncio.sleep(0)
-
     async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
@@ -196,16 +150,11 @@ class Operations:
         broker.check_writable()
         broker.check_answers_for_offsets()
         queue_nums = broker.topics.existing(topic_name).read_queue_nums
-        self._check_group(group)
+        check_known_group(broker, group)
         for queue_id in queue_ids:
             if not 0 <= queue_id < queue_nums:
                 raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {queue_nums}")
         return queue_ids or range(queue_nums)
-
-    def _check_group(self, name: str) -> None:
-        check_group_name(name)
-        if name not in self._broker.groups.entries and name not in self._broker.offsets.groups():
-            raise SubscriptionGroupNotExist(f"consumer group {name!r} is not known here")
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         store = self._broker.store

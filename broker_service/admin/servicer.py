@@ -11,6 +11,7 @@ from rocketsim_proto import admin_pb2_grpc, metadata_pb2
 
 from broker_service.access.model import Policy, User
 from broker_service.admin.operations import Operations
+from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
 from broker_service.admin.users import UserOperations
 from broker_service.broker.core.broker import Broker
@@ -63,10 +64,17 @@ def _change(
 
 class AdminServicer(admin_pb2_grpc.AdminServicer):
     def __init__(
-        self, broker: Broker, operations: Operations, status: Status, queues: QueueLookup, users: UserOperations
+        self,
+        broker: Broker,
+        operations: Operations,
+        progress: Progress,
+        status: Status,
+        queues: QueueLookup,
+        users: UserOperations,
     ) -> None:
         self._broker = broker
         self._operations = operations
+        self._progress = progress
         self._status = status
         self._queues = queues
         self._users = users
@@ -132,15 +140,16 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         return pb.ConsumerProgressResponse(
             entries=[
                 pb.ConsumerProgressResponse.Entry(
-                    group=item.group,
-                    topic=item.topic,
-                    queue_id=item.queue_id,
+                    group=item.place.group,
+                    topic=item.place.topic,
+                    queue_id=item.place.queue_id,
                     broker_offset=item.broker_offset,
                     consumer_offset=item.consumer_offset,
-                    last_timestamp=item.last_timestamp,
+                    last_timestamp=last_timestamp,
                     generation=item.generation,
+                    lag=item.lag,
                 )
-                for item in await self._operations.consumer_progress(request.group, request.topic)
+                for item, last_timestamp in await self._progress.of(request.group, request.topic)
             ],
             broker_id=self._broker.broker_id,
         )

@@ -338,10 +338,10 @@ class Consumption:
         count = topic.read_queue_nums
         first = self._chance.randrange(count)
         places = [(Place(group.name, topic.name, (first + number) % count), False) for number in range(count)]
-        retry = [(Place(group.name, name, 0), True) for name in self._retry_topics(group.name, topic.name)]
+        retry = [(Place(group.name, name, 0), True) for name in self.retry_topics(group.name, topic.name)]
         return [*retry, *places] if self._chance.random() < RETRY_FIRST else [*places, *retry]
 
-    def _retry_topics(self, group: str, topic: str) -> list[str]:
+    def retry_topics(self, group: str, topic: str) -> list[str]:
         """The broker's own, and the one with RocketMQ's retries, unless it has these of another group."""
         names = [retry_topic(group, topic)]
         old = retries.retry_topic_v1(group, topic)
@@ -769,7 +769,7 @@ class Consumption:
         self._flush()  # a place may be new
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
-        retries_of = {retry for place in places for retry in self._retry_topics(place.group, name)}
+        retries_of = {retry for place in places for retry in self.retry_topics(place.group, name)}
         retries_of &= broker.topics.entries.keys()
         if retries_of:
             ends = {retry: broker.store.queue_ends(retry) for retry in retries_of}

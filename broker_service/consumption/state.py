@@ -84,6 +84,12 @@ class QueueState:
         """Whether it was taken in order, and is not settled together with what comes before it."""
         return self.locks is not None and queue_offset in self.locks.group_of
 
+    def pending_from(self, first: int) -> int:
+        """How many messages from that offset on were taken and are not settled."""
+        ordered = self.locks.group_of if self.locks is not None else {}
+        pending = self.under_way.keys() | ordered.keys() if ordered else self.under_way.keys()
+        return len(pending) if self.committed >= first else sum(offset >= first for offset in pending)
+
     def take(self, queue_offset: int) -> None:
         heapq.heappush(self._taken, queue_offset)
         ordered = self.locks.group_of if self.locks is not None else {}

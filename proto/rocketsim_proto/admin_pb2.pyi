@@ -212,7 +212,7 @@ class ConsumerProgressRequest(_message.Message):
 class ConsumerProgressResponse(_message.Message):
     __slots__ = ("entries", "broker_id")
     class Entry(_message.Message):
-        __slots__ = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "last_timestamp", "generation")
+        __slots__ = ("group", "topic", "queue_id", "broker_offset", "consumer_offset", "last_timestamp", "generation", "lag")
         GROUP_FIELD_NUMBER: _ClassVar[int]
         TOPIC_FIELD_NUMBER: _ClassVar[int]
         QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +220,7 @@ class ConsumerProgressResponse(_message.Message):
         CONSUMER_OFFSET_FIELD_NUMBER: _ClassVar[int]
         LAST_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
         GENERATION_FIELD_NUMBER: _ClassVar[int]
+        LAG_FIELD_NUMBER: _ClassVar[int]
         group: str
         topic: str
         queue_id: int
@@ -227,7 +228,8 @@ class ConsumerProgressResponse(_message.Message):
         consumer_offset: int
         last_timestamp: int
         generation: int
-        def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
+        lag: int
+        def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., broker_offset: _Optional[int] = ..., consumer_offset: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., generation: _Optional[int] = ..., lag: _Optional[int] = ...) -> None: ...
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[ConsumerProgressResponse.Entry]

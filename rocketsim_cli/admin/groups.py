@@ -170,6 +170,8 @@ def consumer_progress(
             + "; without -g the command lists the groups that have"
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
+    for row in rows:
+        del row["lag"]  # which is the difference, unless the broker is older
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:

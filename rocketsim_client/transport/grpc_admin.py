@@ -101,6 +101,7 @@ class GrpcAdmin:
                 entry.last_timestamp,
                 answer.broker_id,
                 entry.generation,
+                entry.lag if entry.HasField("lag") else None,
             )
             for entry in answer.entries
         ]

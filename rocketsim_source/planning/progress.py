@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from rocketsim_proto.lag import lag as lag_of
+
 from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.planning.offsets import VERSION, as_json
 from rocketsim_source.source_cluster import Offsets
@@ -69,7 +71,10 @@ def report(
 ) -> dict[str, Any]:
     """`position` is the end of the newest batch: the lag is what no batch has been planned for yet."""
     latest = {queue: found.max_offset for queue, found in bounds.items()}
-    lags = {queue: max(0, end - position.get(queue, end)) for queue, end in latest.items()}
+    lags = {
+        queue: lag_of(position.get(queue, found.max_offset), found.min_offset, found.max_offset)
+        for queue, found in bounds.items()
+    }
     count = len(lags) or 1
     most = max(sorted(lags), key=lambda queue: lags[queue], default=None)
     lag = {

@@ -523,16 +523,69 @@ async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: 
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c")
         a, b, c = (await one.pop()).deliveries
-        operations = Operations(one.node.broker, one.node.leadership)
         shown = []
         for delivery in (b, a, c):
-            shown.append([row.consumer_offset for row in await operations.consumer_progress("g", "t")])
+            shown += [(row.consumer_offset, row.lag) for row, _ in await one.node.progress.of("g", "t")]
             assert await one.ack(delivery) == [OK]
-        assert (shown, one.committed()) == ([[0], [0], [2]], 3)
+        assert (shown, one.committed()) == ([(0, 3), (0, 2), (2, 1)], 3)
         await one.later(INVISIBLE_MS)
         assert await one.bodies() == []
         assert await one.ack(a) == [OK]  # again
         assert await one.nack(a) is INVALID
+
+
+async def lags(one: Consumer, topic: str = "") -> dict[str, int]:
+    """As consumerProgress tells them, by topic; metrics tell the same."""
+    told = {row.place.topic: row.lag for row, _ in await one.node.progress.of(one.group, topic)}
+    metrics = await one.node.progress.lags()
+    assert topic or told == {name: lag for (group, name), lag in metrics.items() if group == one.group}
+    return told
+
+
+async def test_the_lag_has_what_is_under_way_and_what_waits_for_another_attempt(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        await put(one.node, "t", *[b"x"] * 5)
+        assert (await one.pop(max_messages=4)).deliveries
+        assert await lags(one) == {"t": 5}
+        await one.later(INVISIBLE_MS)  # their consumer has died
+        assert await lags(one) == {"t": 1, "%RETRY%g+t": 4}
+        first, second, *_ = (await one.pop()).deliveries
+        assert await one.ack(first, second) == [OK, OK]
+        assert sum((await lags(one)).values()) == 3
+        assert await lags(one, "t") == await lags(one)
+        assert (await lags(one, "%RETRY%g+t")).keys() == {"%RETRY%g+t"}
+        other = Consumer(one.node, group="g-t")  # its name is a part of others' names, and it has no retries
+        assert await other.ack(*(await other.pop()).deliveries) == [OK] * 5
+        assert await lags(other) == {"t": 0}
+
+
+async def test_the_lag_of_a_group_in_order_has_what_waits_for_others_of_its_message_group(tmp_path: Path) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=True), 0)
+        await put(one.node, "t", *[b"x"] * 3, __SHARDINGKEY="a")
+        first, *_ = (await one.pop()).deliveries
+        assert await lags(one) == {"t": 3}
+        await one.ack(first)
+        assert await lags(one) == {"t": 2}
+
+
+async def test_the_lag_is_counted_from_the_first_message_that_is_there(tmp_path: Path) -> None:
+    hours = ";".join(map(str, range(24)))
+    async with consumer(tmp_path, mapped_file_size_commit_log=1 << 16, delete_when=hours) as one:
+        node, other = one.node, Consumer(one.node, group="h")
+        await put(node, "t", *[b"x"] * 4)
+        a, *_ = (await one.pop(max_messages=3)).deliveries
+        assert await one.ack(a) == [OK]
+        Commits(node.broker).commit("h", [CommitEntry("t", 0, 1)])
+        for _ in range(3):
+            await put(node, "t", bytes(60_000))
+        node.store.flush()
+        node.store.delete_expired(node.broker.now_ms() + 365 * 86_400_000)
+        first, end = node.store.queue_bounds("t", 0)
+        assert 4 <= first < end
+        assert await lags(one) == await lags(other) == {"t": end - first}
+        ((row, last_timestamp),) = await node.progress.of("h", "t")
+        assert (row.broker_offset, row.consumer_offset, last_timestamp) == (end, first, 0)
 
 
 async def test_a_handle_dies_with_its_deadline(tmp_path: Path) -> None:
@@ -871,6 +924,12 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         assert (await polling).status is PopStatus.FOUND
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
         assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
+        one.node.metrics.lags = await one.node.progress.lags()
+        (lag,) = (it for it in one.node.metrics._families() if it.name == "rocketsim_consumer_lag_messages")
+        assert [(sample.labels, sample.value) for sample in lag.samples] == [
+            ({"group": "g", "topic": "%RETRY%g+t"}, 0.0),
+            ({"group": "g", "topic": "t"}, 1.0),
+        ]
 
 
 async def test_a_pop_that_could_not_be_noted_takes_nothing(tmp_path: Path, monkeypatch: Any) -> None:

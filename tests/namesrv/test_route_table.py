@@ -57,6 +57,17 @@ def test_without_its_master_a_topic_is_still_read_from_the_slave_and_not_written
     assert table.route("orders") == {}
 
 
+def test_without_a_master_nobody_takes_the_calls_of_rocketmq_5s_clients():
+    """A slave that was the master may still name its port."""
+    table = RouteTable()
+    assert table.register(broker(topics=ORDERS, v2_address="host:8081"), "master's", 0) == ""
+    assert table.register(broker(broker_id=1, address="host:2", v2_address="host:8082"), "slave's", 0) == ""
+    assert table.live()["broker-a"].v2_address == "host:8081"
+    table.connection_lost("master's")
+    assert table.route("orders") == {"broker-a": TopicQueues(8, 8, 4)}
+    assert table.live()["broker-a"].v2_address == ""
+
+
 def test_the_end_of_an_old_connection_does_not_remove_who_registered_again_by_a_new_one():
     table = RouteTable()
     table.register(broker(), "old", 0)

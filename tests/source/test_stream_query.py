@@ -667,6 +667,21 @@ def test_progress_has_lag_group_and_route_from_the_cache() -> None:
     found.close()
 
 
+def test_the_lag_is_counted_from_the_first_record_that_is_there() -> None:
+    cluster = cluster_with(100)
+    found = driver(cluster, maxOffsetsPerTrigger="20", failOnDataLoss="false")
+    next_end(found, found.initial_offset())
+    for broker in cluster.brokers.values():
+        broker.first[Q0] = 95
+    report = found.report()
+    assert report is not None and report["lag"]["total"] == 180  # as the brokers said when the batch was planned
+    found._states = found._watch.states([Q0, Q1])
+    report = found.report()
+    assert report is not None
+    assert (report["lag"]["total"], report["lag"]["min"], report["lag"]["max"]) == (95, 5, 90)
+    found.close()
+
+
 # --- a batch that is run again ----------------------------------------------------------------------------------------
 
 

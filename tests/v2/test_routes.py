@@ -14,6 +14,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
 from broker_service.model import BrokerRole
+from broker_service.namesrv.route_table import Registration, TopicQueues
 from broker_service.peer_call import PeerLost
 from broker_service.v2.route import Queues, endpoints_of, message_queues
 from broker_service.v2.routing import Routing
@@ -184,6 +185,15 @@ async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path
         await until(lambda: names.table.route("only-b"), "the last topic at the name server")
         await until(lambda: names.table.live()["broker-b"].v2_address, "its port at the name server")
         assert await brokers_of("T") == expected
+        of_d = {"cluster_name": "c", "broker_name": "broker-d", "topics": {"T": TopicQueues(4, 4, 6)}}
+        never_silent = 2**62
+        for broker_id, address in enumerate(("h:8081", "h:8082")):
+            member = Registration(broker_id=broker_id, address=address, v2_address=address, **of_d)
+            assert names.table.register(member, address, never_silent) == ""
+        assert await brokers_of("T") == expected | {"broker-d": endpoints_of("h:8081")}
+        names.table.connection_lost("h:8081")  # its master is gone, and the slave takes no calls of these clients
+        assert await brokers_of("T") == expected
+        assert [member.broker_id for member in names.table.members("broker-d")] == [1]
         answer = await client.QueryRoute(route_of("only-b"))
         assert [list(queue.accept_message_types) for queue in answer.message_queues] == [[d.FIFO]]
         assignments = await client.QueryAssignment(

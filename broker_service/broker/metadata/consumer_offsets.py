@@ -87,6 +87,16 @@ class ConsumerOffsetTable:
         }
         return sorted(committed | {group for group, _ in self.kept})
 
+    def topics_by_group(self) -> dict[str, set[str]]:
+        """By group the topics of which it has committed something, or the broker keeps something for it."""
+        topics: dict[str, set[str]] = {}
+        for (group, topic), queues in self._table.items():
+            if any(entry.offset >= 0 for entry in queues.values()):
+                topics.setdefault(group, set()).add(topic)
+        for group, topic in self.kept:
+            topics.setdefault(group, set()).add(topic)
+        return topics
+
     def everything(self) -> Iterator[Change]:
         """Deleted entries too: they must win over what somebody else may still have."""
         return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())

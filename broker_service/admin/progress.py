@@ -1,0 +1,95 @@
+"""Progress: how far groups have come and what they have yet to settle, for consumerProgress and the metrics."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from rocketsim_proto.lag import goes_on_at, lag
+
+from broker_service import cold_reads
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.names import check_group_name
+from broker_service.consumption.consumption import Consumption
+from broker_service.consumption.retries import original_topic
+from broker_service.consumption.transitions import Place
+from broker_service.errors import SubscriptionGroupNotExist
+
+ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """`consumer_offset`: where the group goes on.  `lag`: the messages that it has yet to settle, which are those from
+    there on, but for messages that a group which pops has settled out of turn."""
+
+    place: Place
+    broker_offset: int
+    consumer_offset: int
+    lag: int
+    generation: int
+
+
+def check_known_group(broker: Broker, name: str) -> None:
+    check_group_name(name)
+    if name not in broker.groups.entries and name not in broker.offsets.groups():
+        raise SubscriptionGroupNotExist(f"consumer group {name!r} is not known here")
+
+
+class Progress:
+    def __init__(self, broker: Broker, consumption: Consumption) -> None:
+        self._broker = broker
+        self._consumption = consumption
+
+    async def of(self, group: str, topic: str) -> list[tuple[QueueProgress, int]]:
+        """Every queue of each topic that the group has read from, and of the retry topics that belong to these; of all
+        groups and topics if none is named.  With each the store time of the last message that was consumed; 0: none."""
+        if group:
+            check_known_group(self._broker, group)
+        store, found = self._broker.store, []
+        async for place in _taking_turns(self._places(group, topic)):
+            one = self._of_queue(place)
+            last = one.consumer_offset - 1
+            read = partial(store.store_timestamp_of, place.topic, place.queue_id, last)
+            found.append((one, await cold_reads.read(store, read) if last >= 0 else 0))
+        return found
+
+    async def lags(self) -> dict[tuple[str, str], int]:
+        """By group and topic; retry topics have their own."""
+        lags = Counter[tuple[str, str]]()
+        async for place in _taking_turns(self._places("", "")):
+            lags[place.group, place.topic] += self._of_queue(place).lag
+        return dict(lags)
+
+    def _places(self, group: str, topic: str) -> Iterator[Place]:
+        read = self._broker.offsets.topics_by_group()
+        for name in [group] if group else sorted(read):
+            topics = read.get(name, set())
+            originals = {original_topic(Place(name, one, 0)) for one in topics}
+            topics = topics.union(*(self._consumption.retry_topics(name, one) for one in originals))
+            for topic_name in sorted(topics):
+                config = self._broker.topics.get(topic_name)
+                if config is None or topic not in ("", topic_name, original_topic(Place(name, topic_name, 0))):
+                    continue
+                yield from (Place(name, topic_name, queue_id) for queue_id in range(config.read_queue_nums))
+
+    def _of_queue(self, place: Place) -> QueueProgress:
+        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        committed = self._broker.offsets.progress(*place)
+        queue = self._consumption.state.queues.get(place)
+        position, pending = (committed.offset, 0) if queue is None else (queue.next, queue.pending_from(first))
+        return QueueProgress(
+            place=place,
+            broker_offset=end,
+            consumer_offset=goes_on_at(committed.offset, first),
+            lag=lag(position, first, end, pending),
+            generation=committed.generation,
+        )
+
+
+async def _taking_turns(places: Iterable[Place]) -> AsyncIterator[Place]:
+    for number, place in enumerate(list(places), start=1):
+        yield place
+        if number % ENTRIES_A_TURN == 0:
+            await asyncio.sleep(0)
