@@ -217,6 +217,23 @@ def test_only_the_seam_to_the_disk_writes_files():
     assert list(writes_in(ROOT / "broker_service/store/files.py"))
 
 
+def appends_in(path: Path) -> Iterator[int]:
+    """Lines that append to a store themselves."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = ast.unparse(node.func.value)
+            if node.func.attr in ("append", "append_one") and (owner == "store" or owner.endswith(".store")):
+                yield node.lineno
+
+
+def test_a_master_appends_through_one_door():
+    """`Broker.append` keeps records away from a topic whose deletion is being written."""
+    door = ROOT / "broker_service/broker/core/broker.py"
+    others = [path for path in sources("broker_service") if path != door]
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in others for line in appends_in(path)] == []
+    assert len(list(appends_in(door))) == 2
+
+
 def sleeps_in(path: Path) -> Iterator[int]:
     """Lines that sleep for a constant time: `sleep(0)` only yields, and a computed time is a decision of the code."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):

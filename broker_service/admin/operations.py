@@ -76,17 +76,21 @@ class Operations:
         ends: dict[int, int] = {}
 
         def removing() -> Planned[TopicConfig]:
+            # Nothing is appended to the topic from here until the table has become (`Broker.append`): the ends are
+            # those of that moment, too.
             ends.update(broker.store.queue_ends(name))
             return broker.topics.removing(name, broker.now_ms(), ends)
 
-        await broker.topics.apply(removing)
-        broker.store.forget_before({name: ends})
-        try:
-            broker.offsets.delete_topic(name)
-        except ServiceNotAvailable as error:
-            logger.warning("topic %s is deleted; the offsets of its groups are as soon as possible: %s", name, error)
-        broker.changes.publish()
-        broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
+        def removed() -> None:
+            broker.store.forget_before({name: ends})
+            try:
+                broker.offsets.delete_topic(name)
+            except ServiceNotAvailable as error:
+                logger.warning("topic %s is deleted, the offsets of its groups are a little later: %s", name, error)
+            broker.changes.publish()
+            broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
+
+        await broker.topics.apply(removing, then=removed)
         logger.info("topic %s deleted", name)
 
     async def update_group(self, group: SubscriptionGroup) -> SubscriptionGroup:

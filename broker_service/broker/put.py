@@ -73,7 +73,7 @@ class PutPath:
         """
         size, begun = len(send.records), self._broker.clock()
         self._check_room(size)
-        goes_now = send.topic not in self._turns and send.topic not in self._broker.topics.changing
+        goes_now = send.topic not in self._turns and not self._broker.topics.is_changing(send.topic)
         appended = self._appended(send) if goes_now else None  # the frame's memory is free once this returns
         if appended is None:
             with self._counted(size):
@@ -94,7 +94,7 @@ class PutPath:
             raise DiskFull(reason)
         broker.acknowledgements.check_room()
         self._check_timers()
-        appended = self._append_one(waiting)
+        appended = broker.append_one(waiting)
         with self._counted(len(waiting.body)):
             return await broker.acknowledgements.wait(appended.end_offset, timeout_s)
 
@@ -202,9 +202,7 @@ class PutPath:
         if frame.deliver_ms > (now_ms := broker.now_ms()):
             self._check_timers()
             return self._append_as(partial(waiting_record, deliver_ms=frame.deliver_ms, now_ms=now_ms), frame)
-        appended = broker.store.append(frame.batch, send.topic, now_ms, broker.store_host)
-        broker.appended([(send.topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
-        return appended
+        return broker.append(frame.batch, send.topic)
 
     def _delayed(self, delay_level: int, message: Record) -> Record:
         """The message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
@@ -219,15 +217,9 @@ class PutPath:
     def _append_as(self, made: Callable[[Record], Record], frame: Frame) -> Appended:
         message = made(record.decode(frame.batch.view_bytes(), check_crc=False))
         try:
-            return self._append_one(message)
+            return self._broker.append_one(message)
         except record.RecordError as error:
             raise MessageIllegal(f"the message cannot be stored in {message.topic}: {error}") from error
-
-    def _append_one(self, message: Record) -> Appended:
-        broker = self._broker
-        appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
-        broker.appended([(message.topic, message.queue_id)], appended.end_offset)
-        return appended
 
     def _check_timers(self) -> None:
         if self._timers() >= MAX_TIMERS:

@@ -236,9 +236,7 @@ class Consumption:
             self._append(Record(STATE_TOPIC, body))
 
     def _append(self, message: Record) -> int:
-        broker = self._broker
-        end = broker.store.append_one(message, broker.now_ms(), broker.store_host).end_offset
-        broker.appended([(message.topic, message.queue_id)], end)
+        end = self._broker.append_one(message).end_offset
         self.catch_up(Written(end, message.body) if message.topic == STATE_TOPIC else None)
         deadline_ms = self.state.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
@@ -709,7 +707,7 @@ class Consumption:
             return record.decode(data) if data else None
 
     async def _make_topic(self, name: str) -> None:
-        """To be awaited before a `_move`."""
+        """To be awaited before a `_move`, and nothing between the two."""
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def _move(self, copy: Record) -> int:

@@ -122,7 +122,10 @@ class TimerDelivery:
         await self._read_unread(self._tried_later())
         for second in self.timers.due(broker.now_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
-                self._deliver(second, await self._read(second, log_offsets))
+                batch = await self._read(second, log_offsets)
+                # Nothing is awaited between this and the appends.
+                await broker.topics.until_settled(*(timer.topic_of(waiting) for waiting in batch))
+                self._deliver(second, batch)
                 await asyncio.sleep(0)
         following = self.timers.next_second()
         left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.now_ms()) / 1000
@@ -240,8 +243,7 @@ class TimerDelivery:
             self._append(Copying(broker.store.end_offset))
         for topic, some in by_topic.items():
             frame = Batch.of_frame(bytearray(b"".join(some)), len(some))
-            appended = broker.store.append(frame, topic, broker.now_ms(), broker.store_host)
-            broker.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
+            broker.append(frame, topic)
         self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def say_copies(self) -> None:

@@ -137,6 +137,8 @@ class Transactions:
                 end = self._broker.store.end_offset
                 break
             half = await self._half(prepared) if resolution is Resolution.COMMIT else None
+            if half is not None:
+                await self._until_open(transaction.topic, until)  # a deletion ends the transaction
             self._check_writable()
             now = self.state.open.get(transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
@@ -144,6 +146,14 @@ class Transactions:
                 end = self._rolled_back(prepared) if half is None else self._committed(prepared, half)
                 break
         return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
+
+    async def _until_open(self, topic: str, until: float) -> None:
+        """On return the topic takes the copy, or is deleted, until the caller awaits something else."""
+        try:
+            async with asyncio.timeout(max(0.0, until - self._broker.clock())):
+                await self._broker.topics.until_settled(topic)
+        except TimeoutError:
+            raise ServiceNotAvailable(f"topic {topic} is being changed for a while already; try again") from None
 
     def _check_known(self, transaction: TransactionId, prepared: Prepared | None, resolution: Resolution) -> None:
         ended = self.state.resolution_of(transaction)

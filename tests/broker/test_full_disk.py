@@ -244,10 +244,19 @@ async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again
             await operations.delete_group("g", remove_offset=True)
 
 
-def test_operations_delete_a_topic_in_this_order() -> None:
-    """The test above relies on this order."""
-    names = Operations._delete_topic.__code__.co_names
-    assert names.index("apply") < names.index("forget_before")
+async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(tmp_path: Path) -> None:
+    """The test above relies on this order: the table first, the queues when it has become."""
+    async with serving(tmp_path, Files()) as (node, operations):
+
+        def full(value: object) -> None:
+            raise OSError(errno.ENOSPC, "full")
+
+        node.topics._file.save = full  # type: ignore[method-assign]
+        with pytest.raises(DiskFull):
+            await operations.delete_topic("t")
+        assert "t" in node.topics.entries and node.store.queue_bounds("t", 0) == (0, 2)
+        assert node.offsets.get("g", "t", 0) == (0, 2)
+        await put(node, "t", b"z")
 
 
 @pytest.mark.parametrize("room", range(0, 4))

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rocketsim_proto.records.record import Record
+
 from broker_service.broker.core.changes import MetadataChanges
 from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership, Standing
@@ -17,13 +19,15 @@ from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.names import is_internal_topic
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.config import BrokerConfig, with_updates
-from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
+from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
+from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.slave_streams import SlaveStreams
+from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -195,7 +199,34 @@ class Broker:
         for listener in self.config_changed:
             listener(config)
 
-    # --- what was appended -----------------------------------------------------------------------------------------
+    # --- the log ----------------------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, topic: str) -> Appended:
+        """Append checked records of one topic.  Every record that this master writes passes here, or `append_one`.
+
+        A topic whose change is being written takes none: behind the tombstone of a deletion they would be messages of
+        the next topic of that name.  Who has time waits for `topics.until_settled` before; raises SystemBusy otherwise.
+        """
+        self._check_open(topic)
+        appended = self.store.append(batch, topic, self.now_ms(), self.store_host)
+        self._was_appended(topic, appended)
+        return appended
+
+    def append_one(self, message: Record) -> Appended:
+        """As `append`, of one record that this broker itself has made."""
+        self._check_open(message.topic)
+        appended = self.store.append_one(message, self.now_ms(), self.store_host)
+        self._was_appended(message.topic, appended)
+        return appended
+
+    def _check_open(self, topic: str) -> None:
+        if self.topics.is_changing(topic):
+            raise SystemBusy(f"topic {topic} is being changed or deleted; try again in a moment")
+        if topic not in self.topics.entries and not is_internal_topic(topic):
+            raise TopicNotExist(f"topic {topic!r} does not exist here; create it with `rocketsim admin updateTopic`")
+
+    def _was_appended(self, topic: str, appended: Appended) -> None:
+        self.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
         """Records of these queues were appended, up to `end_offset`: they go to the slaves, then to those who wait."""

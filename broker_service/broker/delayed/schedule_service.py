@@ -148,6 +148,7 @@ class ScheduleService:
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
             if wait_ms > 0:
                 return delivered, wait_ms / 1000
+            await broker.topics.until_settled(delayed.properties.get(record.PROPERTY_REAL_TOPIC, ""))
             self._deliver(delayed, level, self._offsets[level])
             delivered += 1
         return delivered, 0.0
@@ -175,11 +176,9 @@ class ScheduleService:
                 raise ValueError(f"topic {message.topic} does not exist any more")
             # The topic may have fewer queues now.
             message.queue_id %= max(1, topic.write_queue_nums)
-            appended = broker.store.append_one(message, broker.now_ms(), broker.store_host)
+            broker.append_one(message)
         except ValueError as error:
             logger.warning("delayed message %d of level %d is dropped: %s", schedule_offset, level, error)
-        else:
-            broker.appended([(message.topic, message.queue_id)], appended.end_offset)
         self._offsets[level] = schedule_offset + 1
 
     def _has_queues(self) -> bool:

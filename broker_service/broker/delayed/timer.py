@@ -82,9 +82,14 @@ def second_in(value: str) -> int:
     return int(value) // 1000
 
 
+def topic_of(waiting: Record) -> str:
+    """The topic that the message is for; empty if it does not say."""
+    return waiting.properties.get(PROPERTY_REAL_TOPIC, "")
+
+
 def key_of(waiting: Record) -> str:
     """What a recall of this message names."""
-    return recall_key(waiting.properties.get(PROPERTY_REAL_TOPIC, ""), waiting.message_id)
+    return recall_key(topic_of(waiting), waiting.message_id)
 
 
 def delivered_record(waiting: Record) -> Record:

@@ -122,19 +122,29 @@ class ConfigTable(Generic[Entry]):
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
-    async def apply(self, plan: Callable[[], Planned[Entry] | None]) -> bool:
+    async def apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None = None) -> bool:
         """Make a planned change, with its writes on a thread; False if there was nothing to do.
 
-        `plan` is called when all earlier changes have been made.  A caller that is cancelled does not undo the change.
+        `plan` is called when all earlier changes have been made, and `then` in the step of the event loop in which the
+        table becomes what was planned.  A caller that is cancelled does not undo the change.
         """
-        return await to_its_end(self._apply(plan))
+        return await to_its_end(self._apply(plan, then))
+
+    def is_changing(self, name: str) -> bool:
+        """Whether a change of this entry is being written: it is not known yet what becomes of it."""
+        return name in self.changing
 
     async def settled(self) -> None:
         """The changes that wait or are being written have been made, or refused."""
         async with self._turn:
             pass
 
-    async def _apply(self, plan: Callable[[], Planned[Entry] | None]) -> bool:
+    async def until_settled(self, *names: str) -> None:
+        """On return no change of these entries is being written; until the caller awaits something else none begins."""
+        while any(map(self.is_changing, names)):
+            await self.settled()
+
+    async def _apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None) -> bool:
         async with self._turn:
             planned = plan()
             if planned is None:
@@ -145,6 +155,8 @@ class ConfigTable(Generic[Entry]):
             finally:
                 self.changing = frozenset()
             self._become(planned, tombstones)
+            if then is not None:
+                then()
         return True
 
     def _apply_now(self, planned: Planned[Entry] | None) -> bool:

@@ -91,11 +91,13 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
         """A topic for records of the broker's own, if there is none of that name: to be awaited before an append, so
-        that the disk does not hold the event loop.
+        that the disk does not hold the event loop.  On return it takes records, until the caller awaits something else.
         """
-        if name not in self.entries:
-            topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
+        topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
+        await self.until_settled(name)
+        while name not in self.entries:
             await self.apply(lambda: None if name in self.entries else self.putting(topic, now_ms))
+            await self.until_settled(name)
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
         """As `updating`, at once."""
