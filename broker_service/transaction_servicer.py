@@ -17,7 +17,7 @@ from broker_service.broker.frame import PROPERTY_DELIVER_MS
 from broker_service.broker.put import PutPath, Send
 from broker_service.consumption import half_messages
 from broker_service.consumption.model import FINAL
-from broker_service.consumption.transaction_changes import Resolution, TransactionId
+from broker_service.consumption.transaction_changes import Prepared, Resolution, TransactionId
 from broker_service.consumption.transactions import Check, Transactions, UnknownTransaction
 from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
@@ -47,22 +47,21 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         client_id = _client_of(request, context)
         timeout_s = longest_wait_s(context)
         await self._transactions.get_room(request.topic)
-        stored = self._transactions.stored_half(TransactionId(request.topic, message.message_id))
-        if stored is not None:
-            waiting = self._broker.acknowledgements.wait(self._broker.store.end_offset, timeout_s)
-            return self._prepared(stored.queue_offset, stored.log_offset, await waiting)
-        appended, status = await self._puts.put(
-            Send(
-                topic=request.topic,
-                records=request.record,
-                count=1,
-                crc32=request.crc32,
-                epoch=request.epoch,
-                default_queue_nums=request.default_topic_queue_nums,
-                timeout_s=timeout_s,
-                stored_as=partial(self._transactions.half_of, client_id=client_id, immunity_s=0),
-            )
+        send = Send(
+            topic=request.topic,
+            records=request.record,
+            count=1,
+            crc32=request.crc32,
+            epoch=request.epoch,
+            default_queue_nums=request.default_topic_queue_nums,
+            timeout_s=timeout_s,
+            stored_as=partial(self._transactions.half_of, client_id=client_id, immunity_s=0),
         )
+        begun = await self._transactions.begin(message, partial(self._puts.put, send))
+        if isinstance(begun, Prepared):
+            status = await self._broker.acknowledgements.wait(self._broker.store.end_offset, timeout_s)
+            return self._prepared(begun.queue_offset, begun.log_offset, status)
+        appended, status = begun
         self._clients.publishes(client_id, request.topic)
         (queue,), ((log_offset, _),) = appended.queues, appended.extents
         return self._prepared(queue.first_queue_offset, log_offset, status)

@@ -37,6 +37,24 @@ OP_BODY = 4096  # bytes, as RocketMQ's transactionOpMsgMaxSize
 MAX_CLIENT_ID = 255
 DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; of ours each has its own
 
+# What clients and brokers set for each attempt to send a message, or for its half message.
+_NOT_CONTENT = frozenset(
+    (
+        PROPERTY_REAL_TOPIC,
+        PROPERTY_REAL_QUEUE_ID,
+        PROPERTY_PREPARED,
+        PROPERTY_TRANSACTION_ID,
+        PROPERTY_IMMUNITY_S,
+        PROPERTY_CHECK_TIMES,
+        PROPERTY_CHECK,
+        record.PROPERTY_WAIT,
+        "PGROUP",
+        "RECONSUME_TIME",
+        "TRACE_CONTEXT",
+        "__BORNHOST",
+        "BORN_TIMESTAMP",
+    )
+)
 _NOT_IN_COPIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_CHECK)
 
 
@@ -60,6 +78,17 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
     properties[PROPERTY_CHECK] = f"{first_check_ms} {known_client}"
     message.topic, message.queue_id = HALF_TOPIC, 0
     return message
+
+
+def has_content_of(half: Record, message: Record) -> bool:
+    """Whether this half message was made from that message, in this or an earlier attempt to send it: its queue, its
+    times and what else belongs to an attempt may differ."""
+    return _content(half) == _content(message)
+
+
+def _content(message: Record) -> tuple[bytes, int, int, dict[str, str]]:
+    own = {name: value for name, value in message.properties.items() if name not in _NOT_CONTENT}
+    return message.body, message.sys_flag & record.SYS_FLAG_COMPRESSED, message.flag, own
 
 
 def real_queue(half: Record) -> int:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
@@ -25,6 +26,7 @@ from broker_service.consumption.needed_log import NeededLog
 from broker_service.consumption.open_transactions import OpenTransactions
 from broker_service.consumption.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
 from broker_service.errors import (
+    MessageIllegal,
     NotFound,
     ReadFailed,
     RocketSimError,
@@ -33,6 +35,8 @@ from broker_service.errors import (
     SystemBusy,
 )
 from broker_service.model import PutStatus
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +50,14 @@ _AFTER_TROUBLE_S = 10.0
 
 class UnknownTransaction(RocketSimError):
     """No such transaction here: never begun, of another topic, or ended long ago; or it has ended the other way."""
+
+
+class TransactionIdTaken(MessageIllegal):
+    """The message's id is that of another message's transaction, or of one that has ended."""
+
+
+class _BegunMeanwhile(Exception):
+    """The transaction has begun since it was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +117,46 @@ class Transactions:
         for own in (HALF_TOPIC, OP_TOPIC):
             await self._make_topic(own)
 
+    async def begin(self, message: Record, put: Callable[[], Awaitable[T]]) -> Prepared | T:
+        """What `put` returns, which stores the message as `half_of` makes it; or the half message of its transaction,
+        if that has begun with it before.  TransactionIdTaken if the id is another message's."""
+        while True:
+            if (stored := await self.stored_half(message)) is not None:
+                return stored
+            try:
+                return await put()
+            except _BegunMeanwhile:
+                continue  # while the put waited: for the topic that it makes, for instance
+
+    async def stored_half(self, message: Record) -> Prepared | None:
+        """The half message of this message's transaction, if that is open; TransactionIdTaken if it is of another
+        message.  Ids alone can be guessed, or chosen twice: who commits a transaction would commit the other's
+        message."""
+        self._check_writable()
+        prepared = self.state.open.get(_transaction_of(message))
+        if prepared is not None and not half_messages.has_content_of(await self._half(prepared), message):
+            raise TransactionIdTaken(
+                f"transaction {_name(prepared)} is open with another message; begin one with an id of its own"
+            )
+        return prepared
+
     def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
-        """What is stored now for a transactional message."""
+        """What is stored now for a transactional message.  To be called as it is appended: nothing comes between this
+        look at the transactions and the append."""
+        self._check_writable()
+        transaction = _transaction_of(message)
+        if transaction in self.state.open:
+            raise _BegunMeanwhile
+        if (ended := self.state.resolution_of(transaction)) is not None:
+            raise TransactionIdTaken(
+                f"transaction {transaction.id[:80]} of topic {transaction.topic} has ended already, with {ended.name}; "
+                "begin one with an id of its own"
+            )
         broker = self._broker
         wait_ms = 1000 * immunity_s or broker.config.transaction_time_out
         return half_messages.half_message(
             message, client_id=client_id, first_check_ms=broker.now_ms() + wait_ms, immunity_s=immunity_s
         )
-
-    def stored_half(self, transaction: TransactionId) -> Prepared | None:
-        """The half message of this id, if its transaction is open."""
-        self._check_writable()
-        return self.state.open.get(transaction)
 
     # --- commit and rollback ----------------------------------------------------------------------------------------
 
@@ -448,5 +488,9 @@ async def _all(*calls: Awaitable[None]) -> None:
             raise failed
 
 
+def _transaction_of(message: Record) -> TransactionId:
+    return TransactionId(message.topic, message.message_id)
+
+
 def _name(prepared: Prepared) -> str:
-    return f"{prepared.transaction.id} of topic {prepared.transaction.topic}"
+    return f"{prepared.transaction.id[:80]} of topic {prepared.transaction.topic}"

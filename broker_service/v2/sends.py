@@ -15,7 +15,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.delayed import timer
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import PutPath, Send
-from broker_service.consumption.transaction_changes import TransactionId
+from broker_service.consumption.transaction_changes import Prepared
 from broker_service.consumption.transactions import Transactions
 from broker_service.errors import MessageIllegal
 from broker_service.model import PutStatus
@@ -68,7 +68,8 @@ class SendPath:
             await asyncio.wait([under_way])
         decided = self._under_way[call] = asyncio.get_running_loop().create_future()
         try:
-            again = await self._stored_before(topic.name, ids, messages, types)
+            begins = self._begins(topic.name, messages[0], peer) if types[0] == pb.TRANSACTION else None
+            again = await self._stored_before(topic.name, ids, messages, begins)
             if again:
                 self._decide(call, decided)
                 offsets = [stored.queue_offset for stored in again]
@@ -76,7 +77,13 @@ class SendPath:
                 put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
             else:
                 stored = partial(self._decide, call, decided)
-                offsets, put_status = await self._put(topic, ids, messages, types, peer, timeout_s, client_id, stored)
+                put = partial(self._put, topic, ids, messages, types, peer, timeout_s, client_id, stored)
+                begun = await (self._transactions.begin(begins, put) if begins is not None else put())
+                if isinstance(begun, Prepared):  # by another call, while this one was on its way
+                    offsets, end_offset = [begun.queue_offset], self._broker.store.end_offset
+                    put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
+                else:
+                    offsets, put_status = begun
         finally:
             self._decide(call, decided)
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
@@ -194,10 +201,16 @@ class SendPath:
         put_status = await self._accumulator.put(Part(send=send, queue_ids=queue_ids, stored=stored, alone=alone))
         return offsets, put_status
 
+    def _begins(self, topic: str, message: pb.Message, peer: tuple[str, bytes]) -> record.Record:
+        """The message that begins a transaction, to be compared with others of its id."""
+        host_size, now_ms = len(self._broker.store_host), self._broker.now_ms()
+        return sent_message.record_of(message, topic, 0, peer=peer, store_host_size=host_size, now_ms=now_ms)
+
     async def _stored_before(
-        self, topic: str, ids: Sequence[SendId], messages: Sequence[pb.Message], types: Sequence[pb.MessageType]
+        self, topic: str, ids: Sequence[SendId], messages: Sequence[pb.Message], begins: record.Record | None
     ) -> list[Stored]:
-        """Where these messages are if all were stored within the last minute; else empty."""
+        """Where these messages are if all were stored within the last minute; else empty.  `begins`: the message of a
+        transaction, which is looked for as long as it is open."""
         self._broker.check_writable()
         if len(set(ids)) < len(ids):
             return []
@@ -206,10 +219,9 @@ class SendPath:
                 waits = message.system_properties.HasField("delivery_timestamp")
                 for where in (TIMER_TOPIC, topic) if waits else (topic,):
                     await self._look_up(topic, one, where)
-        if types[0] == pb.TRANSACTION:
-            half = self._transactions.stored_half(TransactionId(topic, ids[0].message_id))
-            if half is not None:
-                return [Stored(half.queue_offset, self._broker.store.end_offset)]
+        half = await self._transactions.stored_half(begins) if begins is not None else None
+        if half is not None:
+            return [Stored(half.queue_offset, self._broker.store.end_offset)]
         now = self._broker.clock()
         found = [self._recent.get(topic, one, now) for one in ids]
         return [] if None in found else [stored for stored in found if stored is not None]

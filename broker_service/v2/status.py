@@ -11,6 +11,7 @@ from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
 from broker_service.broker.reads.subscription import FilterNotSupported
+from broker_service.consumption.transactions import TransactionIdTaken
 from broker_service.model import PutStatus
 from broker_service.peer_call import PeerLost
 from broker_service.rpc_errors import refusal_of
@@ -46,6 +47,7 @@ _CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
     (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
     (errors.DiskFull, pb.TOO_MANY_REQUESTS),  # clients wait before they try again, elsewhere if they can
     (errors.NotFound, pb.NOT_FOUND),
+    (TransactionIdTaken, pb.ILLEGAL_MESSAGE_ID),
     (errors.MessageIllegal, pb.BAD_REQUEST),
     (errors.InvalidParameter, pb.BAD_REQUEST),
 ]

@@ -58,7 +58,8 @@ class TransactionsServicer:
     """
 
     def Prepare(self, request, context):
-        """Stores a half message, which no consumer sees. Of one that is stored already, and open, it says so again.
+        """Stores a half message, which no consumer sees. Of one that is stored already, and open, it says so again. Another
+        message under its id is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

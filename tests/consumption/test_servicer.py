@@ -133,8 +133,10 @@ async def test_a_poll_that_is_cancelled_takes_nothing(tmp_path: Path) -> None:
 # --- transactions ---------------------------------------------------------------------------------------------------
 
 
-def prepare_of(*, name: str = "a", **fields: Any) -> transactions.PrepareRequest:
-    data = message("T", b"x", 0, **{"UNIQ_KEY": name} if name else {}, **fields.pop("properties", {}))
+def prepare_of(*, name: str = "a", body: bytes = b"x", **fields: Any) -> transactions.PrepareRequest:
+    data = message(
+        "T", body, fields.pop("queue_id", 0), **{"UNIQ_KEY": name} if name else {}, **fields.pop("properties", {})
+    )
     return transactions.PrepareRequest(**{"topic": "T", "record": data, "crc32": zlib.crc32(data)} | fields)
 
 
@@ -146,6 +148,39 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
         assert first.queues == again.queues and first.queues[0].first_queue_offset == 1
         assert first.runs == again.runs
         assert node.store.queue_end(HALF_TOPIC, 0) == 2
+
+
+async def test_another_message_under_the_id_of_a_transaction_is_refused(tmp_path: Path) -> None:
+    """While it is open, and after its end: who commits it would commit the message of the first one."""
+    async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
+        node.topics.put(TopicConfig("T", 2, 2), 0)
+        first = await stub.Prepare(prepare_of(client_id="one"), timeout=PATIENCE_S)
+        same = await stub.Prepare(prepare_of(client_id="another", queue_id=1), timeout=PATIENCE_S)
+        assert first.runs == same.runs
+        others = prepare_of(body=b"another"), prepare_of(properties={"TAGS": "A"}), prepare_of(properties={"P": "1"})
+        for other in others:
+            with pytest.raises(grpc.aio.AioRpcError, match="transaction a of topic T is open with another message"):
+                await stub.Prepare(other, timeout=PATIENCE_S)
+        await stub.End(transactions.EndRequest(topic="T", transaction_id="a", resolution="COMMIT"), timeout=PATIENCE_S)
+        for again in (*others, prepare_of()):
+            with pytest.raises(grpc.aio.AioRpcError, match="transaction a of topic T has ended already, with COMMIT"):
+                await stub.Prepare(again, timeout=PATIENCE_S)
+        assert node.store.queue_end(HALF_TOPIC, 0) == 1
+
+
+@pytest.mark.parametrize("bodies", [(b"x", b"x"), (b"x", b"another")], ids=["the same message", "another message"])
+async def test_two_prepares_at_once_while_their_topic_is_made_are_one_transaction(
+    tmp_path: Path, bodies: tuple[bytes, bytes]
+) -> None:
+    async with running(tmp_path) as node, stub_of(node, TransactionsStub) as stub:
+        calls = (stub.Prepare(prepare_of(body=body), timeout=PATIENCE_S) for body in bodies)
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [one for one in answers if isinstance(one, grpc.aio.AioRpcError)]
+        stored = [one for one in answers if not isinstance(one, BaseException)]
+        assert len(stored) + len(refused) == 2
+        assert len(refused) == len(set(bodies)) - 1
+        assert {one.runs[0].commit_log_offset for one in stored} == {stored[0].runs[0].commit_log_offset}
+        assert node.store.queue_end(HALF_TOPIC, 0) == 1
 
 
 REFUSED_TRANSACTIONS: list[tuple[Any, str]] = [
