@@ -12,7 +12,16 @@ from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.planning.queue_watch import QueueWatch, answered
-from rocketsim_source.planning.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts, within
+from rocketsim_source.planning.starts import (
+    Facts,
+    end_offsets,
+    end_within,
+    refuse_starts_behind_ends,
+    refuse_times_behind_ends,
+    start_offsets,
+    wanted_ends,
+    wanted_starts,
+)
 from rocketsim_source.source_cluster import ClientCluster, Offsets, SourceCluster
 
 if TYPE_CHECKING:
@@ -57,13 +66,15 @@ def ranges(options: SourceOptions, cluster: SourceCluster) -> list[OffsetRange]:
     first = answered(cluster.search(starts_wanted.timestamps), "offset at startingTimestamp")
     last = answered(cluster.search(ends_wanted.timestamps), "offset at endingTimestamp")
 
+    refuse_times_behind_ends(starts_wanted, ends_wanted)
     starts = start_offsets(starts_wanted, Facts(states.bounds, committed, first), options)
     ends = end_offsets(ends_wanted, Facts(states.bounds, {}, last))
+    ends = {
+        queue: end_within(queue, end, states.bounds[queue], options.data_loss) for queue, end in sorted(ends.items())
+    }
+    refuse_starts_behind_ends(starts, ends, starts_wanted, ends_wanted)
     planned = []
     for queue, start in sorted(starts.items()):
-        bounds = states.bounds[queue]
-        end = within(queue, ends.get(queue, bounds.max_offset), bounds, options.data_loss)
-        if start > end and queue in ends and options.starting_offsets is not None:
-            raise OptionError(f"{queue} would be read from {start} to {end}: it starts behind its end")
+        end = ends.get(queue, states.bounds[queue].max_offset)
         planned.append(OffsetRange(queue, start, max(start, end)))
     return planned

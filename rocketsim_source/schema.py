@@ -116,8 +116,14 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
         name = known_name(field.name, columns)
         allowed = OTHER_FORMS.get(name, (columns[name],))
         if field.dataType not in allowed:
-            forms = " or ".join(kind.simpleString() for kind in allowed)
-            raise OptionError(f"column {name} is {forms}, not {field.dataType.simpleString()}")
+            forms = [kind.simpleString() for kind in allowed]
+            given = field.dataType.simpleString()
+            if given in forms:
+                raise OptionError(
+                    f"column {name} is {given} with elements that may be null, as Spark makes it by default: leave "
+                    "containsNull=False and valueContainsNull=False out of the schema"
+                )
+            raise OptionError(f"column {name} is {' or '.join(forms)}, not {given}")
         if name in NULLABLE and not field.nullable:
             raise OptionError(f"column {name} is null for a message without it: NOT NULL cannot be said of it")
     lowered = [field.name.lower() for field in schema.fields]

@@ -18,7 +18,16 @@ from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import parallelism_now, plan_partitions
 from rocketsim_source.planning.progress import LagClock, TransportsUsed, report
 from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_unreachable
-from rocketsim_source.planning.starts import Facts, Wanted, end_offsets, start_offsets, wanted_ends, wanted_starts
+from rocketsim_source.planning.starts import (
+    Facts,
+    Wanted,
+    end_offsets,
+    refuse_starts_behind_ends,
+    refuse_times_behind_ends,
+    start_offsets,
+    wanted_ends,
+    wanted_starts,
+)
 from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, truncated
 from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, SourceCluster
 
@@ -52,21 +61,26 @@ class StreamQuery:
         """The same at every call of one run: Spark asks twice."""
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            wanted_ends(self.options, queues)  # refuses names that do not exist; later a broker may only be down
-            starts = self._resolve(wanted_starts(self.options, queues, streaming=True))
+            ends = wanted_ends(self.options, queues)  # refuses names that do not exist; later a broker may only be down
+            starts = self._resolve(wanted_starts(self.options, queues, streaming=True), ends)
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
             if self._committer and self.options.commit_initial_offset:
                 self._committer.start_at(starts)
         return self._initial
 
-    def _resolve(self, wanted: Wanted) -> Offsets:
+    def _resolve(self, wanted: Wanted, ends: Wanted) -> Offsets:
+        refuse_times_behind_ends(wanted, ends)
         self._states = states = self._watch.states(wanted.positions, must_answer=True)
         wanted = Wanted(
             {queue: chain for queue, chain in wanted.positions.items() if queue in states.bounds}, wanted.timestamps
         )
         found = answered(self._cluster.search(wanted.timestamps), "offset at startingTimestamp")
         committed = answered(self._committed(wanted), "committed offset")
-        return start_offsets(wanted, Facts(states.bounds, committed, found), self.options)
+        starts = start_offsets(wanted, Facts(states.bounds, committed, found), self.options)
+        reached = answered(self._cluster.search(ends.timestamps), "offset at endingTimestamp")
+        known = end_offsets(ends, Facts(states.bounds, {}, reached))
+        refuse_starts_behind_ends(starts, known, wanted, ends, from_group=committed)
+        return starts
 
     def _committed(self, wanted: Wanted) -> OffsetAnswers:
         asked = wanted.needs_committed()

@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 from collections.abc import Generator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import grpc
@@ -32,6 +32,7 @@ from rocketsim_client.errors import (
     refusal,
 )
 from rocketsim_client.tls import Tls, why_not
+from rocketsim_client.transport.who_is_there import NOBODYS, ROCKETMQ, speaks_remoting, who_has_no_such_call
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (
@@ -47,7 +48,7 @@ OPTIONS = (
 )
 # What gRPC says of a server that is there and has closed the connection before it said anything.
 _CLOSED_AT_ONCE = re.compile(
-    "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe)", re.I | re.S
+    "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe|Cannot check peer)", re.I | re.S
 )
 LOOPBACK = b"\x7f\x00\x00\x01"
 
@@ -85,7 +86,7 @@ class Channels:
         try:
             return getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except (grpc.RpcError, ValueError) as error:
-            raise self._translate(error, address, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s) from error
 
     def held(
         self,
@@ -108,7 +109,7 @@ class Channels:
         except grpc.FutureCancelledError:
             raise ClientClosed(f"{method}: this client was closed during the call") from None
         except (grpc.RpcError, ValueError) as error:
-            raise self._translate(error, address, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s) from error
 
     def stream(
         self,
@@ -124,13 +125,13 @@ class Channels:
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
-            raise self._translate(error, address, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s) from error
         under_way = set() if under_way is None else under_way
         under_way.add(call)
         try:
             yield from call
         except grpc.RpcError as error:
-            raise self._translate(error, address, method, timeout_s) from error
+            raise self._translate(error, address, stub_type, method, timeout_s) from error
         finally:
             under_way.discard(call)
             call.cancel()
@@ -177,6 +178,12 @@ class Channels:
             return BrokerUnavailable(f"{method} at {address}: {why}; the files have changed meanwhile", address=address)
         return TlsFailed(f"{method} at {address}: {why}", address=address)
 
+    def _unknown_call(self, address: str, stub_type: type, method: str) -> RocketSimError:
+        service = stub_type.__name__.removesuffix("Stub")
+        channel = self._channels.get(address)
+        who = NOBODYS if channel is None else who_has_no_such_call(partial(self._stub, address), channel, service)
+        return BrokerRefused(f"{method} at {address}: {who}", address=address, code=3)
+
     def _drop(self, address: str, stamps: Stamps | None) -> None:
         """The next call opens another channel than that of these stamps, which has no connection."""
         with self._lock:
@@ -188,14 +195,20 @@ class Channels:
         if channel is not None:
             channel.close()
 
-    def _translate(self, error: Exception, address: str, method: str, timeout_s: float) -> RocketSimError:
+    def _translate(
+        self, error: Exception, address: str, stub_type: type, method: str, timeout_s: float
+    ) -> RocketSimError:
         if self._closed:
             return ClientClosed(f"{method}: this client was closed during the call")
         if not isinstance(
             error, grpc.RpcError
         ):  # gRPC says ValueError for a request it cannot serialise or a closed channel.
             return RocketSimError(f"{method} at {address}: {error}", address=address)
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
+            return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
+            if speaks_remoting(address):
+                return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)
             return self._tls_failure(address, method) or translate(error, address, method, timeout_s)
         return translate(error, address, method, timeout_s)
 
@@ -218,7 +231,7 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return SystemBusy(f"{where}: {details}", address=address)
         case grpc.StatusCode.UNIMPLEMENTED:
-            return BrokerRefused(f"{where}: not a RocketSim server, or one without this call", address=address, code=3)
+            return BrokerRefused(f"{where}: {NOBODYS}", address=address, code=3)
         case _:
             return BrokerRefused(f"{where}: {status.name} {details}", address=address)
 

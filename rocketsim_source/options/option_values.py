@@ -12,9 +12,18 @@ from typing import Any, TypeVar
 
 from rocketsim_proto.signature import Credentials
 
+from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.validation import check_group, check_topic, check_topic_for_sending
+
 MAX_LONG = 2**63 - 1
 CHANNEL = "grpc."  # options of gRPC's channels, handed through
 MAX_SHOWN = 300  # characters of a value that an error repeats
+NEAR = 0.7  # how alike a known name has to be to be suggested: price is no topic
+OF_A_TABLE = "option."  # Spark's catalog puts it before the options of CREATE TABLE
+NO_TABLES = (
+    "tables (CREATE TABLE … USING rocketsim) are not supported; CREATE TEMPORARY VIEW … USING rocketsim OPTIONS (…) "
+    "takes the same options"
+)
 Parse = Callable[[str], Any]
 Options = TypeVar("Options")
 
@@ -59,6 +68,8 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
     known and left alone.
     """
     given = {name.lower(): value for name, value in given.items()}
+    if not given:
+        raise OptionError(f"no options were given, not even nameServer: {NO_TABLES}")
     values: dict[str, Any] = {}
     known: list[str] = list(also)
     for item in fields(kind):  # type: ignore[arg-type]
@@ -89,10 +100,10 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
             for name, value in given.items()
             if name.startswith(CHANNEL)
         }
-    options = kind(**values)
-    if getattr(options, "strict", True):
+    # Before the options are looked at as a whole: a misspelt name is why a required one is missing.
+    if values.get("strict", True):
         refuse_unknown(given, known)
-    return options
+    return kind(**values)
 
 
 def credentials(access_key: str | None, secret_key: str | None) -> Credentials | None:
@@ -120,7 +131,7 @@ def option_names(kind: type[Any]) -> list[str]:
 
 def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
     by_lower = {name.lower(): name for name in known}
-    for name in given:
+    for name in sorted(given, key=lambda name: not name.startswith(OF_A_TABLE)):
         if name in by_lower:
             continue
         if name.startswith(CHANNEL):
@@ -132,15 +143,23 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
             )
         if name.startswith("kafka."):
             raise OptionError(f"option {name} is not supported yet; leave it out")
-        near = difflib.get_close_matches(name, by_lower, n=1)
-        hint = f"did you mean {by_lower[near[0]]}?" if near else "see docs/spark.md for those there are"
+        if name.startswith(OF_A_TABLE):
+            raise OptionError(f"{NO_TABLES} (Spark hands the options of a table over under other names, as {name})")
+        near = closest(name, list(by_lower))
+        hint = f"did you mean {by_lower[near]}?" if near else "see docs/spark.md for those there are"
         raise OptionError(f"unknown option {name}; {hint} (strictOptions=false lets unknown options pass)")
 
 
 def nearest(name: str, known: list[str]) -> str:
     """A hint to end an error with; empty if nothing is near."""
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = closest(name, known)
+    return f"; did you mean {near}?" if near else ""
+
+
+def closest(name: str, known: list[str]) -> str:
+    """The known name that this one is a misspelling of, or empty: less alike, it has to begin alike."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
+    return next(iter(near or [one for one in difflib.get_close_matches(name, known) if one[0] == name[0]]), "")
 
 
 def text(value: str) -> str:
@@ -211,6 +230,27 @@ def milliseconds(minimum: int = 0) -> Parse:
 
 def size_bytes(minimum: int = 1) -> Parse:
     return scaled(BYTES, minimum, "65536, 64k or 4m")
+
+
+def group_name(value: str) -> str:
+    return checked(text(value), check_group)
+
+
+def topic_to_read(value: str) -> str:
+    return checked(text(value), check_topic)
+
+
+def topic_to_write(value: str) -> str:
+    return checked(text(value), check_topic_for_sending)
+
+
+def checked(value: str, check: Callable[[str], None]) -> str:
+    """By a rule of the client's, which would otherwise be looked at in a task."""
+    try:
+        check(value)
+    except MessageIllegal as error:
+        raise OptionError(f"is not possible: {error}") from None
+    return value
 
 
 def names(value: str) -> tuple[str, ...]:

@@ -47,7 +47,21 @@ class PerQueue(Generic[Value]):
         for key in self.entries:
             if key not in known and key != (ANY, ANY, ANY):
                 place = " → ".join(key).removesuffix(f" → {ANY}").removesuffix(f" → {ANY}")
-                raise OptionError(f"option {option} names {place}, which is not among the queues that are read")
+                raise OptionError(
+                    f"option {option} names {place}, which is not among the queues that are read{hint(key)}"
+                )
+
+
+def hint(key: Key) -> str:
+    """For offsets in Kafka's form, {"T":{"0":23}}: a partition's number is where a broker's name has to be."""
+    topic, broker_name, queue_id = key
+    if queue_id != ANY or not broker_name.isdigit():
+        return ""
+    of_one, of_all = (f'{{"{topic}":{{"{name}":{{"{broker_name}":…}}}}}}' for name in ("broker-a", ANY))
+    return (
+        f"; {broker_name} is where a broker's name has to be: unlike a partition of Kafka's a queue has a broker name "
+        f"and an id: {of_one}, or {of_all} for the queues with that id at every broker"
+    )
 
 
 def per_queue(value: str, leaf: Callable[[Any], Value]) -> PerQueue[Value]:
@@ -126,6 +140,15 @@ def timestamp_ms(written: Any) -> int:
     return int(written)
 
 
+def iso(ms: int) -> str:
+    """A time for people: milliseconds since 1970 as ISO text with its zone, which every option of times takes."""
+    try:
+        moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+    except OverflowError:  # behind the year 9999
+        return f"{ms} ms after 1970"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def refuse_ambiguous(ms: int) -> None:
     """A number that is a day, a time or a count of seconds to whoever wrote it would be read as a moment in 1970, or
     centuries ahead, without a word.
@@ -142,9 +165,8 @@ def refuse_ambiguous(ms: int) -> None:
     elif len(digits) == 10:
         meant = datetime.fromtimestamp(ms, UTC)
     if meant is not None:
-        as_ms = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds")
         raise OptionError(
-            f"has {digits}: is that {meant:%Y-%m-%dT%H:%M:%S} or {digits} ms after 1970, {as_ms}? Write one of "
+            f"has {digits}: is that {meant:%Y-%m-%dT%H:%M:%SZ} or {digits} ms after 1970, {iso(ms)}? Write one of "
             "these two, or milliseconds since 1970"
         )
 
@@ -171,7 +193,7 @@ def assignment(value: str) -> frozenset[MessageQueue]:
     """`{"T":{"broker-a":[0,1]}}`."""
     found = set()
     topics = strict_json(value)
-    shape = OptionError('must be {"topic":{"broker-a":[0,1]}}')
+    shape = OptionError('must be {"topic":{"broker-a":[0,1]}}: a queue has a broker name and an id')
     for topic, brokers in (topics if isinstance(topics, dict) else {}).items():
         if not isinstance(brokers, dict):
             raise shape

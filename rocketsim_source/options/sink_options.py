@@ -12,6 +12,7 @@ from rocketsim_source.options.option_values import (
     check_tls,
     choice,
     credentials,
+    group_name,
     integer,
     milliseconds,
     names,
@@ -22,6 +23,7 @@ from rocketsim_source.options.option_values import (
     size_bytes,
     static_brokers,
     text,
+    topic_to_write,
 )
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
@@ -48,8 +50,8 @@ def sink_mode(value: str) -> str:
 class SinkOptions:
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
-    topic: str | None = option("topic", text)
-    group: str = option("group", text, "rocketsim-spark-sink", "producerGroup")
+    topic: str | None = option("topic", topic_to_write)
+    group: str = option("group", group_name, "rocketsim-spark-sink", "producerGroup")
     mode: str = option("sinkMode", sink_mode, "atLeastOnce")
     id_columns: tuple[str, ...] = option("idColumns", names, ())
     sink_name: str | None = option("sinkName", text)

@@ -21,6 +21,7 @@ from rocketsim_source.options.option_values import (
     check_tls,
     choice,
     credentials,
+    group_name,
     integer,
     milliseconds,
     names,
@@ -32,6 +33,7 @@ from rocketsim_source.options.option_values import (
     size_bytes,
     static_brokers,
     text,
+    topic_to_read,
     unsupported,
     words,
 )
@@ -42,6 +44,7 @@ from rocketsim_source.options.positions import (
     Position,
     assignment,
     endings,
+    iso,
     one_timestamp,
     position,
     positions,
@@ -64,17 +67,21 @@ def commit_failure_policy(value: str) -> int:
     return -1 if word == "warn" else 1
 
 
+def topics_to_read(value: str) -> tuple[str, ...]:
+    return tuple(topic_to_read(name) for name in names(value))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
     """What one query reads and how.  A field's comment says what is not plain from the option's name."""
 
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
-    topic: tuple[str, ...] = option("topic", lambda value: (text(value),), ())
-    subscribe: tuple[str, ...] = option("subscribe", names, ())
+    topic: tuple[str, ...] = option("topic", lambda value: (topic_to_read(value),), ())
+    subscribe: tuple[str, ...] = option("subscribe", topics_to_read, ())
     subscribe_pattern: str | None = option("subscribePattern", pattern)
     assign: frozenset[MessageQueue] | None = option("assign", assignment)
-    group: str | None = option("group", text, None, "consumerGroup", "kafka.group.id")
+    group: str | None = option("group", group_name, None, "consumerGroup", "kafka.group.id")
 
     starting_offsets: PerQueue[Position] | None = option("startingOffsets", positions)
     starting_timestamp: PerQueue[int] | None = option("startingTimestamp", one_timestamp)
@@ -184,6 +191,12 @@ class SourceOptions:
             raise OptionError("includeHosts belongs to schemaProfile=rocketmq")
         if self.include_headers and self.schema_profile != "kafka":
             raise OptionError("includeHeaders belongs to schemaProfile=kafka; here the column is properties")
+        if self.starting_timestamp and self.ending_timestamp:
+            (begin,), (end,) = self.starting_timestamp.entries.values(), self.ending_timestamp.entries.values()
+            if begin > end:
+                raise OptionError(
+                    f"startingTimestamp={iso(begin)} is behind endingTimestamp={iso(end)}: nothing is read"
+                )
         low, high = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if low is not None and high is not None and low > high:
             raise OptionError(f"minOffsetsPerTrigger={low} is above maxOffsetsPerTrigger={high}")

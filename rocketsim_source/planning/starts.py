@@ -12,7 +12,7 @@ from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import EARLIEST as REREAD
 from rocketsim_source.options.data_loss import TRIMMED, TRUNCATED, DataLossPolicy
 from rocketsim_source.options.option_values import OptionError
-from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, PerQueue, Position
+from rocketsim_source.options.positions import COMMITTED, EARLIEST, LATEST, PerQueue, Position, iso
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.source_cluster import Offsets
 
@@ -84,7 +84,7 @@ def start_by_time(queue: MessageQueue, timestamp: int, facts: Facts, options: So
     strategy = options.starting_offsets_by_timestamp_strategy
     if strategy == "error":
         raise OptionError(
-            f"{queue} has no message at or after timestamp {timestamp}; "
+            f"{queue} has no message at or after timestamp {iso(timestamp)}; "
             "startingOffsetsByTimestampStrategy=latest or =earliest would start there instead"
         )
     return bounds.max_offset if strategy == LATEST else bounds.min_offset
@@ -108,15 +108,50 @@ def first_candidate(
     )
 
 
-def within(queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy) -> int:
-    """`offset`, or where to go on if the queue does not reach there."""
+def within(
+    queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
+) -> int:
+    """`offset`, or where to go on if the queue does not reach there.  `what`: in an error."""
     if offset < bounds.min_offset:
-        policy.allow(TRIMMED, queue, f"should start at {offset}, but its smallest offset is {bounds.min_offset}")
+        policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
         return bounds.min_offset
     if offset > bounds.max_offset:
-        action = policy.allow(TRUNCATED, queue, f"should start at {offset}, but it ends at {bounds.max_offset}")
+        action = policy.allow(TRUNCATED, queue, f"{what} {offset}, but it ends at {bounds.max_offset}")
         return bounds.min_offset if action == REREAD else bounds.max_offset
     return offset
+
+
+def end_within(queue: MessageQueue, end: int, bounds: QueueBounds, policy: DataLossPolicy) -> int:
+    """`end`, or the queue's own where it ends before and the options allow that."""
+    if end > bounds.max_offset and policy.action(TRUNCATED) == REREAD:
+        return bounds.max_offset
+    return within(queue, end, bounds, policy, "should be read up to (endingOffsets)")
+
+
+def refuse_starts_behind_ends(
+    starts: Offsets, ends: Offsets, starts_wanted: Wanted, ends_wanted: Wanted, from_group: Iterable[MessageQueue] = ()
+) -> None:
+    """Such a query would read nothing, without a word.  For a group that has come further than the end nothing is left
+    to read, which is no mistake; times are compared by `refuse_times_behind_ends`.
+    """
+    by_time = starts_wanted.timestamps.keys() & ends_wanted.timestamps.keys()
+    for queue in sorted(starts.keys() & ends.keys() - by_time - set(from_group)):
+        if starts[queue] > ends[queue]:
+            raise OptionError(
+                f"{queue} would be read from {starts[queue]} to {ends[queue]}: it starts behind its end. Where it "
+                "starts and ends is said by startingOffsets (the default is latest for a stream, earliest for a "
+                "batch) and endingOffsets, or by timestamps instead"
+            )
+
+
+def refuse_times_behind_ends(starts: Wanted, ends: Wanted) -> None:
+    for queue in sorted(starts.timestamps.keys() & ends.timestamps.keys()):
+        begin, end = starts.timestamps[queue], ends.timestamps[queue]
+        if begin > end:
+            raise OptionError(
+                f"{queue} would be read from {iso(begin)} to {iso(end)}: its starting timestamp is behind its ending "
+                "timestamp"
+            )
 
 
 def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True) -> Wanted:

@@ -76,6 +76,12 @@ class SinkColumns:
     def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
         """Raises OptionError for a DataFrame that cannot be written, before anything is."""
         found: dict[str, int] = {}
+        if not {"body", "value"} & {field.name.lower() for field in schema.fields}:
+            there = ", ".join(schema.fieldNames()) or "none"
+            raise OptionError(
+                f"the sink needs a column body (or value), string or binary; the columns are {there}. For instance "
+                "df.selectExpr('to_json(struct(*)) AS body')"
+            )
         ids = tuple(id_column(name, schema) for name in options.id_columns)
         ignored = {name.lower() for name in (*ROCKETMQ, *KAFKA)}
         for index, field in enumerate(schema.fields):
@@ -89,15 +95,14 @@ class SinkColumns:
                         field.name, ["body", "topic", "tags", "keys", "properties", "messageGroup", "queueId"]
                     )
                     raise OptionError(
-                        f"column {field.name} means nothing to the sink{hint} (strictOptions=false lets it pass)"
+                        f"column {field.name} means nothing to the sink{hint or '; drop it, or put it into body'} "
+                        "(strictOptions=false leaves it out of the messages)"
                     )
                 continue
             if part in found:
                 raise OptionError(f"columns {schema.fields[found[part]].name} and {field.name} mean the same; give one")
             check_type(field.name, part, field.dataType)
             found[part] = index
-        if "body" not in found:
-            raise OptionError(f"the sink needs a column body (or value); there are {', '.join(schema.fieldNames())}")
         if options.topic is None and "topic" not in found:
             raise OptionError("the sink needs the option topic or a column topic")
         if options.partitioner == "key" and "keys" not in found:

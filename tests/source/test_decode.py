@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, StructType
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record, RecordError
@@ -20,7 +20,7 @@ from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.reading.decode import Decoder
-from rocketsim_source.schema import check_schema, source_schema
+from rocketsim_source.schema import HEADERS, check_schema, source_schema
 
 A0, B1 = MessageQueue("T", "broker-a", 0), MessageQueue("U", "broker-b", 1)
 
@@ -238,6 +238,14 @@ def test_a_schema_that_does_not_fit_is_refused(columns: dict[str, str], says: st
     with pytest.raises(OptionError) as refusal:
         check_schema(schema, options)
     assert says in str(refusal.value)
+
+
+def test_a_schema_whose_elements_may_not_be_null_is_not_compared_with_itself() -> None:
+    """Both are written alike: "properties is map<string,string>, not map<string,string>"."""
+    options = source_options({"nameServer": "h:1", "topic": "T", "schemaProfile": "kafka"}, streaming=True)
+    schema = StructType().add("headers", ArrayType(HEADERS.elementType, containsNull=False))
+    with pytest.raises(OptionError, match=r"headers is array<.*> with elements that may be null.*leave containsN"):
+        check_schema(schema, options)
 
 
 @pytest.mark.parametrize(("profile", "nullable"), [("rocketmq", {"keys", "tags", "messageGroup"}), ("kafka", {"key"})])

@@ -1,6 +1,7 @@
 """The syntax of options: accepted values, and the messages of refusals."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from rocketsim_client.expression import SqlExpression, TagExpression
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.options.data_loss import KINDS
-from rocketsim_source.options.option_values import OptionError, option_names
+from rocketsim_source.options.option_values import OptionError, nearest, option_names
 from rocketsim_source.options.positions import PerQueue, assignment, positions
 from rocketsim_source.options.sink_options import SinkOptions, sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
@@ -102,12 +103,12 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"startingOffsets": '{"T":' * 100_000}, "nested too deeply"),
         ({"endingOffsets": "earliest"}, "latest or an offset"),
         ({"startingTimestamp": "yesterday"}, "ISO text"),
-        ({"startingTimestamp": "20260131"}, "2026-01-31T00:00:00 or 20260131 ms after 1970, 1970-01-01T05:37:40.131"),
-        ({"startingTimestamp": "202601311230"}, "is that 2026-01-31T12:30:00 or"),
-        ({"startingTimestamp": "20260131123059"}, "is that 2026-01-31T12:30:59 or"),
-        ({"endingTimestamp": "1769817600"}, "is that 2026-01-31T00:00:00 or"),  # seconds
-        ({"startingOffsetsByTimestamp": '{"T":20260131}'}, "is that 2026-01-31T00:00:00 or"),
-        ({"endingOffsetsByTimestamp": '{"T":"20260131"}'}, "is that 2026-01-31T00:00:00 or"),
+        ({"startingTimestamp": "20260131"}, "2026-01-31T00:00:00Z or 20260131 ms after 1970, 1970-01-01T05:37:40.131"),
+        ({"startingTimestamp": "202601311230"}, "is that 2026-01-31T12:30:00Z or"),
+        ({"startingTimestamp": "20260131123059"}, "is that 2026-01-31T12:30:59Z or"),
+        ({"endingTimestamp": "1769817600"}, "is that 2026-01-31T00:00:00Z or"),  # seconds
+        ({"startingOffsetsByTimestamp": '{"T":20260131}'}, "is that 2026-01-31T00:00:00Z or"),
+        ({"endingOffsetsByTimestamp": '{"T":"20260131"}'}, "is that 2026-01-31T00:00:00Z or"),
         ({"kafka__bootstrap__servers": "h:9092"}, "nameServer=host:port"),
         ({"kafka__max__poll__records": "5"}, "not supported yet"),
         ({"startingOffsetsByTimestamp": "5"}, "must be JSON"),
@@ -119,6 +120,15 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"subscribePattern": "T.*"}, "topic and subscribePattern exclude"),
         ({"filterType": "SQL92", "subExpression": "a >"}, "ends where more is expected"),
         ({"filterType": "regex"}, "TAG, SQL92"),
+        ({"group": "a b"}, "group 'a b': 1 to 255 letters"),
+        ({"topic": "a/b"}, "only letters, digits"),
+        ({"subscribe": "T,a b"}, "topic 'a b': only letters, digits"),
+        ({"provider": "rocketsim", "option.topic": "T"}, "tables (CREATE TABLE … USING rocketsim) are not supported"),
+        (
+            {"startingTimestamp": "2026-01-31T13:00:00+01:00", "endingTimestamp": "2026-01-31T11:59:59Z"},
+            "startingTimestamp=2026-01-31T12:00:00.000Z is behind endingTimestamp=2026-01-31T11:59:59.000Z",
+        ),
+        ({"assign": '{"T":[0,1]}'}, "a queue has a broker name and an id"),
         # for later
         ({"alignQueuesByTimestamp": "true"}, "not supported yet"),
         ({"maxTimeRangePerTrigger": "1h"}, "not supported yet"),
@@ -134,6 +144,30 @@ def test_a_refusal_says_what_is_wrong(given_options: dict[str, str], says: str) 
     with pytest.raises(OptionError) as refusal:
         options(**given_options)
     assert says in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("read", "given_options", "says"),
+    [
+        (source_options, {"nameServr": "h:1", "topic": "T"}, "unknown option nameservr; did you mean nameServer?"),
+        (source_options, {"nameServer": "h:1", "topics": "T"}, "unknown option topics; did you mean topic?"),
+        (sink_options, {"nameSrver": "h:1", "topic": "T"}, "unknown option namesrver; did you mean nameServer?"),
+        (sink_options, {"nameServer": "h:1", "topic": "T", "group": "a/b"}, "group 'a/b': 1 to 255 letters"),
+        (sink_options, {"nameServer": "h:1", "topic": "TBW102"}, "system topics: it cannot be sent to"),
+        (source_options, {}, "no options were given, not even nameServer: tables (CREATE TABLE"),
+        (sink_options, {}, "no options were given, not even nameServer: tables (CREATE TABLE"),
+    ],
+)
+def test_what_is_wrong_is_said_before_what_is_missing_and_before_any_task(
+    read: Any, given_options: dict[str, str], says: str
+) -> None:
+    with pytest.raises(OptionError) as refusal:
+        read(given_options, streaming=False) if read is source_options else read(given_options)
+    assert says in str(refusal.value)
+
+
+def test_an_unlike_name_is_not_suggested() -> None:
+    assert nearest("price", ["body", "topic", "tags"]) == "" and "tags" in nearest("tag", ["body", "topic", "tags"])
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:

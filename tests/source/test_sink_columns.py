@@ -31,8 +31,13 @@ def schema(**fields: str | DataType) -> StructType:
 @pytest.mark.parametrize(
     ("fields", "given", "says"),
     [
-        ({"text": "string"}, {"topic": "T"}, "column text means nothing to the sink"),
+        (
+            {"text": "string"},
+            {"topic": "T"},
+            "needs a column body (or value), string or binary; the columns are text. For",
+        ),
         ({"body": "binary", "tag": "string"}, {"topic": "T"}, "did you mean tags?"),
+        ({"body": "binary", "price": "string"}, {"topic": "T"}, "price means nothing to the sink; drop it, or put"),
         ({"topic": "string"}, {}, "needs a column body (or value)"),
         ({"body": "binary"}, {}, "needs the option topic or a column topic"),
         ({"body": "binary", "value": "binary"}, {"topic": "T"}, "mean the same"),

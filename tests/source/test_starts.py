@@ -6,7 +6,16 @@ from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions, source_options
-from rocketsim_source.planning.starts import Facts, end_offsets, start_offsets, wanted_ends, wanted_starts
+from rocketsim_source.planning.starts import (
+    Facts,
+    end_offsets,
+    end_within,
+    refuse_starts_behind_ends,
+    refuse_times_behind_ends,
+    start_offsets,
+    wanted_ends,
+    wanted_starts,
+)
 from rocketsim_source.source_cluster import Offsets
 
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
@@ -62,7 +71,7 @@ def test_a_timestamp_in_the_future_follows_the_strategy(strategy: str, expected:
 
 
 def test_a_timestamp_in_the_future_fails_by_default() -> None:
-    with pytest.raises(OptionError, match="no message at or after timestamp 99"):
+    with pytest.raises(OptionError, match=r"no message at or after timestamp 1970-01-01T00:00:00\.099Z"):
         starts(options(startingTimestamp="99"), by_time={Q0: 20, Q1: 2})
 
 
@@ -99,3 +108,53 @@ def test_ending_offsets() -> None:
 
 def test_an_ending_timestamp_ends_only_where_a_record_has_passed_it() -> None:
     assert ends(options(endingTimestamp="50"), {Q0: 14, Q1: 5}) == {Q0: 14}
+
+
+def test_offsets_in_kafkas_form_hear_of_the_broker_name() -> None:
+    with pytest.raises(OptionError) as refusal:
+        starts(options(startingOffsets='{"T":{"0":23,"1":-2}}'))
+    assert "option startingOffsets names T → 0, which is not among the queues that are read" in str(refusal.value)
+    assert '{"T":{"broker-a":{"0":…}}}, or {"T":{"*":{"0":…}}} for the queues' in str(refusal.value)
+    assert starts(options(startingOffsets='{"T":{"*":{"0":12}}}')) == {Q0: 12, Q1: 5}
+
+
+def test_an_end_outside_of_the_queue_is_called_an_end() -> None:
+    policy = options().data_loss
+    with pytest.raises(DataLossError, match=r"should be read up to \(endingOffsets\) 50, but it ends at 20"):
+        end_within(Q0, 50, BOUNDS[Q0], policy)
+    with pytest.raises(DataLossError, match=r"should be read up to \(endingOffsets\) 5, but its smallest offset is 10"):
+        end_within(Q0, 5, BOUNDS[Q0], policy)
+
+
+@pytest.mark.parametrize(("action", "end"), [("skip", 20), ("earliest", 20)])
+def test_an_end_behind_the_queues_is_the_queues_where_the_options_allow_it(action: str, end: int) -> None:
+    """With `earliest` the queue's smallest offset was the end, and nothing was read."""
+    assert end_within(Q0, 50, BOUNDS[Q0], options(dataLossAction=action).data_loss) == end
+
+
+def refuse(found: SourceOptions, by_time: Offsets, committed: Offsets) -> None:
+    wanted, until = wanted_starts(found, BOUNDS, streaming=True), wanted_ends(found, BOUNDS)
+    refuse_times_behind_ends(wanted, until)
+    begin = start_offsets(wanted, Facts(BOUNDS, committed, by_time), found)
+    refuse_starts_behind_ends(begin, end_offsets(until, Facts(BOUNDS, {}, by_time)), wanted, until, committed)
+
+
+@pytest.mark.parametrize(
+    "given_options",
+    [
+        {"startingOffsets": '{"T":{"a":{"0":15}}}', "endingOffsets": '{"T":{"a":{"0":12}}}'},
+        {"endingOffsets": '{"T":{"a":{"0":12}}}'},  # a stream starts at latest
+        {"startingOffsetsByTimestamp": '{"T":{"a":{"0":50}}}', "endingOffsets": '{"T":{"a":{"0":12}}}'},
+        {"startingOffsetsByTimestamp": '{"T":{"a":{"0":50}}}', "endingOffsetsByTimestamp": '{"T":{"a":{"0":49}}}'},
+    ],
+)
+def test_a_query_that_starts_behind_its_end_is_refused(given_options: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=r"T@a:0 would be read from .* behind its end"):
+        refuse(options(**given_options), {Q0: 15}, {})
+
+
+def test_a_group_that_has_come_further_than_the_end_has_nothing_to_read() -> None:
+    found = options(startingOffsets="committed,latest", endingOffsets='{"T":{"a":{"0":12,"1":5}}}')
+    refuse(found, {}, {Q0: 15})
+    with pytest.raises(OptionError, match="T@a:0 would be read from 20 to 12"):
+        refuse(found, {}, {Q1: 0})

@@ -65,6 +65,12 @@ def planned(found: StreamQuery, start: StreamOffset, end: StreamOffset) -> dict[
     return ranges
 
 
+def test_a_stream_that_starts_behind_its_end_is_refused_before_its_first_batch() -> None:
+    """It read nothing, for ever and without a word."""
+    with pytest.raises(OptionError, match="T@broker-a:0 would be read from 5 to 3: it starts behind its end"):
+        driver(cluster_with(), startingOffsets='{"T":5}', endingOffsets='{"T":3}').initial_offset()
+
+
 def test_the_first_batch_says_where_it_starts_and_reads_on_from_there_whatever_the_start_is_meanwhile() -> None:
     cluster = cluster_with()
     found = driver(cluster)

@@ -1,0 +1,128 @@
+"""An address that is another server's than it was taken for: the error says whose it is and which address to give."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from rocketsim_client import Cluster, PullConsumer, RocketSimError
+from rocketsim_client.errors import BrokerRefused, NameServerUnavailable, TlsFailed
+from rocketsim_client.transport.who_is_there import speaks_remoting
+from tests.support.fake_broker import FakeCluster
+from tests.support.tls import CA, DATA
+
+
+class RocketMQ:
+    """As much of a RocketMQ server as a stranger sees: it is silent until asked, answers in its own framing, closes the
+    connection when it reads a frame that is too large, and takes TLS, too (tls.server.mode=permissive)."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._tls.load_cert_chain(DATA / "server.pem", DATA / "server.key")
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        connection.settimeout(60)
+        try:
+            with connection:
+                if connection.recv(1, socket.MSG_PEEK) == b"\x16":
+                    connection = self._tls.wrap_socket(connection, server_side=True)
+                with connection, connection.makefile("rb") as reader:
+                    while (size := int.from_bytes(reader.read(4), "big")) and size <= 16 << 20:
+                        frame = reader.read(size)
+                        asked = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4], "big")])
+                        answer = json.dumps({"code": 17, "flag": 1, "opaque": asked["opaque"]}).encode()
+                        connection.sendall(
+                            (4 + len(answer)).to_bytes(4, "big") + len(answer).to_bytes(4, "big") + answer
+                        )
+        except (OSError, ValueError):
+            pass
+
+
+@pytest.fixture
+def rocketmq(monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketMQ]:
+    monkeypatch.setattr("rocketsim_client.transport.who_is_there.LOOK_S", 60.0)
+    server = RocketMQ()
+    yield server
+    server.close()
+
+
+def refusal(address: str, **options: object) -> RocketSimError:
+    with (
+        PullConsumer(address, group="g", timeout_s=60, **options) as consumer,  # type: ignore[arg-type]
+        pytest.raises(RocketSimError) as refused,
+    ):
+        consumer.message_queues("T")
+    return refused.value
+
+
+@pytest.mark.parametrize("options", [{}, {"tls": True, "tls_ca": CA}], ids=["plaintext", "tls"])
+def test_a_name_server_of_rocketmq_is_called_so_and_not_one_with_tls(
+    rocketmq: RocketMQ, options: dict[str, object]
+) -> None:
+    assert speaks_remoting(rocketmq.address)
+    error = refusal(rocketmq.address, **options)
+    assert isinstance(error, BrokerRefused) and not isinstance(error, TlsFailed | NameServerUnavailable)
+    assert "name server or broker of RocketMQ itself" in str(error) and rocketmq.address in str(error)
+
+
+def test_a_broker_and_a_name_server_are_told_apart(cluster: FakeCluster) -> None:
+    (broker, *_) = cluster.brokers.values()
+    assert not speaks_remoting(cluster.address)
+    error = refusal(broker.address)
+    assert isinstance(error, BrokerRefused) and error.code == 3
+    assert "this is a broker's port (listenPort), and a name server was asked for" in str(error)
+    with (
+        Cluster("", brokers={"broker-a": {0: cluster.address}}, timeout_s=60) as static,
+        pytest.raises(RocketSimError, match="this is a name server, and a broker was asked for"),
+    ):
+        static.bounds("T")
+
+
+@contextmanager
+def server_of(method: str) -> Iterator[str]:
+    """A server with one call and no other."""
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, call: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+            if call.method != method:
+                return None
+            return grpc.unary_unary_rpc_method_handler(lambda request, context: b"")
+
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("/apache.rocketmq.v2.MessagingService/QueryRoute", "the port for RocketMQ 5's clients"),
+        ("/another.Service/Call", "not a RocketSim server"),
+    ],
+)
+def test_other_servers_that_speak_grpc(method: str, says: str) -> None:
+    with server_of(method) as address:
+        assert says in str(refusal(address))
