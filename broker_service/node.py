@@ -322,12 +322,14 @@ class BrokerNode:
             period_s=config.register_name_server_period / 1000,
             describe=membership.registration,
             answered=membership.name_server_answered,
+            lost=membership.name_server_lost,
             open_channel=self._open_channel,
         )
         self.roll_call = RollCall(
             slaves=membership.slaves,
             request=membership.question,
             answered=membership.slave_answered,
+            forget=self.broker.peers.forget,
             pause_s=membership.pause_s,
             open_channel=self._open_channel,
         )

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto.replication_pb2 import Epoch, GetMemberResponse, PromiseEpochResponse
+from rocketsim_proto.replication_pb2 import Epoch, GetMemberRequest, GetMemberResponse, PromiseEpochResponse
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.leadership import registration
 from broker_service.broker.leadership.membership import Membership, with_promise
 from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
 from broker_service.broker.leadership.role_file import RoleFile
+from broker_service.broker.leadership.roll_call import RollCall
 from broker_service.errors import InvalidParameter
 from broker_service.model import BrokerRole, PutStatus
+from broker_service.node import BrokerNode
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import PROMOTION, EpochList
@@ -403,3 +406,78 @@ async def test_two_candidates_do_not_promise_each_other(tmp_path: Path) -> None:
         assert two.epochs.promised is None
         await promote(one)
         assert "this broker has promised" in await refused(two)
+
+
+# --- what name servers have said --------------------------------------------------------------------------------------
+
+
+async def hears_a_master_of(slave: BrokerNode, names: TcpProxy) -> None:
+    def is_told() -> bool:
+        return any(member.broker_id == 0 for member in slave.broker.peers._answers.get(names.address, ()))
+
+    await until(is_told, "the name server has told of the master")
+
+
+@pytest.mark.parametrize("dies", ["the process", "the machine"])
+async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_against_a_promotion(
+    tmp_path: Path, dies: str
+) -> None:
+    """Of the process the connections end; of the machine nothing is heard any more, and nothing of its end."""
+    async with name_server() as living, name_server() as dying:
+        with TcpProxy(dying.address) as to_dying, TcpProxy(living.address) as to_living:
+            keys = {"register_name_server_period": 60_000, "namesrv_addr": f"{to_dying.address};{to_living.address}"}
+            async with running(tmp_path / "s", **SLAVE, **keys) as slave:
+                async with running(tmp_path / "m", **keys, broker_role=BrokerRole.SYNC_MASTER) as master:
+                    await until(slave.replication_slave.is_following, "it follows")
+                    await put(master, "t", b"x")
+                    await hears_a_master_of(slave, to_dying)
+                    await asyncio.to_thread(to_dying.cut)  # it does not hear that the master has unregistered
+                    if dies == "the process":
+                        await asyncio.to_thread(to_dying.reset)
+                await until(lambda: not slave.replication_slave.is_following(), "the master is gone")
+                await promote(slave)
+
+
+async def test_a_name_server_that_is_back_is_asked_at_once_before_a_promotion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the pause after the last try is over: it knows a master that the slave cannot reach."""
+    monkeypatch.setattr(registration, "RETRY_S", (3600.0,))
+    async with name_server() as names:
+        with TcpProxy(names.address) as wire:
+            async with running(tmp_path / "s", **SLAVE, namesrv_addr=wire.address) as slave:
+                async with running(tmp_path / "m", namesrv_addr=names.address) as master:
+                    await hears_a_master_of(slave, wire)
+                    await asyncio.to_thread(wire.reset)
+                    await until(lambda: slave.broker.peers.master() is None, "what it said is not believed any more")
+                    assert f"a name server still knows a live master at {master.address}" in await refused(slave)
+
+
+async def test_a_slave_that_does_not_answer_costs_the_others_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    gone: list[str] = []
+    addresses = {"good:1", "silent:1"}
+
+    async def asked(call: RollCall, address: str) -> GetMemberResponse:
+        if address == "silent:1":
+            await asyncio.Event().wait()
+        return GetMemberResponse()
+
+    monkeypatch.setattr(RollCall, "_ask_once", asked)
+    call = RollCall(
+        slaves=lambda: addresses,
+        request=GetMemberRequest,
+        answered=lambda address, _: heard.append(address),
+        forget=gone.append,
+        pause_s=lambda: 0.0,
+        open_channel=lambda *_: pytest.fail("no channel is needed"),
+    )
+    task = asyncio.create_task(call.run())
+    await until(lambda: len(heard) > 10, "each round asks the one that answers")
+    addresses.remove("good:1")
+    await until(lambda: gone, "it is asked no more")
+    rounds = len(heard)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert set(heard) == {"good:1"} and gone == ["good:1"] and len(heard) <= rounds

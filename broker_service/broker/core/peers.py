@@ -1,6 +1,8 @@
-"""Who else has this broker's name, as the name servers say.  Pure.
+"""Who else has this broker's name, as the name servers say, and the slaves that are asked directly.  Pure.
 
-Name servers share nothing, so each one's last answer is kept by itself; one that is lost takes nothing away.
+Name servers share nothing, so each one's last answer is kept by itself, as long as its connection holds.  One that is
+lost takes away what it alone has said, since it may have died together with those that it knew; only the newest epoch
+that anybody has named stays.
 """
 
 from collections.abc import Iterable
@@ -37,7 +39,7 @@ class Peers:
         self.newest_epoch = max(self.newest_epoch, newest_epoch)
 
     def forget(self, address: str) -> None:
-        """It is asked no more: what it said last is history."""
+        """It does not answer, or is asked no more: what it said last is history."""
         self._answers.pop(address, None)
 
     @property

@@ -76,6 +76,11 @@ class Membership:
         self._refusals[name_server] = reply.refused  # said once
         self._notify()
 
+    def name_server_lost(self, name_server: str) -> None:
+        """Whom it knew is not known any more: it may have died together with them."""
+        self._broker.peers.forget(name_server)
+        self._notify()
+
     def slaves(self) -> set[str]:
         """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
         broker = self._broker
@@ -117,13 +122,14 @@ class Membership:
         """None: it did not."""
         broker = self._broker
         if reply is None:
-            broker.peers.answered(address, [], 0, self._address)
+            broker.peers.forget(address)
             broker.mastership.asked_in_vain(address)
             return
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
-        broker.mastership.heard(address)
+        if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:  # else a promotion has not ended there
+            broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
         self._notify()
 

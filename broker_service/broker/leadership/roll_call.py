@@ -29,7 +29,7 @@ Answered = Callable[[str, GetMemberResponse | None], None]
 
 class RollCall:
     """`slaves` says whom to ask now, `request` makes the question, `answered` hears each answer or that there was none,
-    `pause_s` says how long to wait for the next round.
+    `forget` of those that are asked no more, `pause_s` says how long to wait for the next round.
     """
 
     def __init__(
@@ -38,21 +38,31 @@ class RollCall:
         slaves: Callable[[], Iterable[str]],
         request: Callable[[], GetMemberRequest],
         answered: Answered,
+        forget: Callable[[str], None],
         pause_s: Callable[[], float],
         open_channel: OpenChannel,
     ) -> None:
         self._slaves = slaves
         self._request = request
         self._answered = answered
+        self._forget = forget
         self._pause_s = pause_s
         self._open_channel = open_channel
         self._troubles: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._under_way: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            await asyncio.gather(*(self._ask(address) for address in sorted(self._slaves())))
-            await asyncio.sleep(self._pause_s())
+        """Until cancelled.  The next round does not wait for who has not answered in the last one."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                before, self._asked = self._asked, set(self._slaves())
+                for address in sorted(before - self._asked):
+                    self._forget(address)
+                for address in sorted(self._asked - self._under_way):
+                    self._under_way.add(address)
+                    tasks.create_task(self._ask(address), name=f"ask-{address}")
+                await asyncio.sleep(self._pause_s())
 
     async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
         """What each of them answers now; None: it does not."""
@@ -72,7 +82,12 @@ class RollCall:
         return dict(zip(asked, replies, strict=True))
 
     async def _ask(self, address: str) -> None:
-        reply = await self._ask_once(address)
+        try:
+            reply = await self._ask_once(address)
+        finally:
+            self._under_way.discard(address)
+        if address not in self._asked:
+            return
         if isinstance(reply, GetMemberResponse):
             self._troubles.pop(address, None)
             self._answered(address, reply)
