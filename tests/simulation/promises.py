@@ -300,7 +300,7 @@ class Promises:
         sure = [broker for broker in self._world.brokers if broker.serves or broker.was_killed]
         message.holders = {broker.broker_id for broker in sure if self._has(broker, message)}
         if self._is_of_the_past(message):
-            newest, by = list(self._world.promoted)[-1]
+            newest, by = self._newest_promotion
             if message.by_ok and self._world.levels.sync_master and not self._world.promoted[newest, by]:
                 raise PromiseBroken(
                     f"{message.what} of epoch {message.epoch} is OK, although broker-{by}, which does not have it, was "
@@ -309,11 +309,17 @@ class Promises:
             message.excused = "of a master that was replaced already"
         self.messages.append(message)
 
+    @property
+    def _newest_promotion(self) -> tuple[Epoch, int]:
+        """Of the newest epoch, which need not be the last one: a promotion that is forced does not ask who is away, and
+        a broker that was promoted before may be.  Of equal numbers the last one."""
+        return max(reversed(self._world.promoted), key=lambda promotion: promotion[0].epoch)
+
     def _is_of_the_past(self, message: Message) -> bool:
         """Whether it is of an epoch that an operator has ended, and the master of the new epoch does not have it."""
         if not self._world.promoted:
             return False
-        newest, by = list(self._world.promoted)[-1]
+        newest, by = self._newest_promotion
         is_other = (message.epoch, message.epoch_id) != (newest.epoch, newest.id)
         return message.epoch <= newest.epoch and is_other and not self._has(self._world.brokers[by], message)
 
