@@ -218,8 +218,9 @@ class BrokerConfig:
     )
     slave_wait_time_ms: int = key(
         10_000,
-        "own: how long a master waits after an unclean stop for slaves that may have what it lost, and for the other "
-        "name servers, before it takes writes without them; 0: not at all",
+        "own: how long a master waits at its start for an answer of the slaves that it knows and of all name servers, "
+        "which may know of a newer master, and after an unclean stop for slaves that may have what it lost, before it "
+        "takes writes without them; 0: not at all",
         low=0,
         high=INT32_MAX,
     )

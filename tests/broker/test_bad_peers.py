@@ -260,7 +260,7 @@ def times(behaves: Any) -> int:
 @pytest.mark.parametrize("behaves", [*SOCKETS, *STREAMS])
 async def test_no_name_server_ends_a_broker(tmp_path: Path, behaves: Any) -> None:
     async with bad_peer(behaves, ANSWER, ANSWER) as (bad, calls), name_server() as good:
-        async with running(tmp_path, namesrv_addr=f"{bad};{good.address}") as node:
+        async with running(tmp_path, namesrv_addr=f"{bad};{good.address}", slave_wait_time_ms=0) as node:
             await met(calls, node, times(behaves))
             await put(node, "t", b"x")
             await until(lambda: "t" in good.table.topics(), "the good one hears of it")
@@ -290,7 +290,7 @@ async def test_no_configured_slave_ends_its_master(tmp_path: Path, behaves: Any)
     answer = replication_pb2.GetMemberResponse(broker_id=1)
     async with bad_peer(behaves, answer, answer) as (bad, calls), name_server() as good:
         keys = {"ha_slave_addresses": bad, "namesrv_addr": good.address, "register_name_server_period": 100}
-        async with running(tmp_path, **keys) as node:
+        async with running(tmp_path, **keys, slave_wait_time_ms=0) as node:
             await met(calls, node, times(behaves))
             await put(node, "t", b"x")
             await lives(node)

@@ -116,7 +116,7 @@ async def test_a_copied_store_goes_on_in_nobodys_epoch_once_it_was_a_slaves(tmp_
         await until(slave.replication_slave.is_following, "it follows")
         assert slave.epochs.epochs == master.epochs.epochs
         assert (slave.epochs.may_resume, slave.epochs.begun_here) == (False, False)
-    async with running(tmp_path / "s") as copy, running(tmp_path / "m") as master:
+    async with running(tmp_path / "s") as copy, running(tmp_path / "m", slave_wait_time_ms=0) as master:
         assert master.broker.epoch == 1
         assert copy.broker.epoch == PROMOTION
 

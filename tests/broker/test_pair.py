@@ -104,7 +104,7 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
     tmp_path: Path, restarted: bool
 ) -> None:
     async with name_server() as names, AsyncExitStack() as parts:
-        keys = QUICK | {"namesrv_addr": names.address}
+        keys = QUICK | {"namesrv_addr": names.address, "slave_wait_time_ms": 0}
         master = await parts.enter_async_context(running(tmp_path / "m", **keys))
         async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
             await put(master, "t", b"old", b"older")
@@ -154,7 +154,7 @@ async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_
 async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(tmp_path: Path) -> None:
     """A tombstone tells a starting broker and a slave up to which offset queues were deleted."""
     async with name_server() as names:
-        keys = QUICK | {"namesrv_addr": names.address}
+        keys = QUICK | {"namesrv_addr": names.address, "slave_wait_time_ms": 0}
         async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:
             await put(master, "t", b"old")
             await Operations(master.broker, master.leadership).delete_topic("t")

@@ -20,6 +20,7 @@ from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import Registration as Registered
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
+from broker_service.replication.promise import Promise
 from broker_service.store.message_store import MessageStore
 from tests.support.brokers import bodies_in, name_server, put, running, small_config, stub_of
 from tests.support.polling import until
@@ -94,7 +95,8 @@ async def test_a_master_whose_slave_does_not_come_opens_alone_and_says_so(
         await put(master, "t", b"x")
         assert await bodies(master) == [b"a", b"x"]
     alone = [line for line in caplog.messages if "this master goes on alone" in line]
-    assert len(alone) == 1 and f"0 of 1 slaves have shown their logs within slaveWaitTimeMs={wait_ms} " in alone[0]
+    assert len(alone) == 1 and f"within slaveWaitTimeMs={wait_ms} 0 of 1 slaves have shown their logs" in alone[0]
+    assert "the messages that this one acknowledges from now on without a slave are lost" in alone[0]
 
 
 async def test_after_a_clean_stop_nobody_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -102,6 +104,46 @@ async def test_after_a_clean_stop_nobody_is_waited_for(tmp_path: Path, caplog: p
         async with running(tmp_path / "m", **MASTER, **LONG_WAIT) as master:
             await put(master, "t", b"a")
     assert "goes on alone" not in caplog.text
+
+
+async def test_a_master_that_was_stopped_cleanly_and_replaced_takes_no_writes_before_the_promoted_slave_is_back(
+    tmp_path: Path,
+) -> None:
+    """A name server that was started after the promotion knows nothing of it."""
+    async with running(tmp_path / "m") as master:
+        async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
+            await put(master, "t", b"before")
+            await in_step(master, slave)
+            port = int(slave.address.rpartition(":")[2])
+    async with running(tmp_path / "s", **SLAVE, listen_port=port) as slave:
+        await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
+        await put(slave, "t", b"after")
+    async with name_server() as names:
+        keys = {"namesrv_addr": names.address} | LONG_WAIT
+        async with running(tmp_path / "m", writable=False, **keys) as master:
+            silent = f"127.0.0.1:{port} has not answered since the start"
+            await until(lambda: silent in str(master.broker.waits_for()), "the name server alone has answered")
+            with pytest.raises(ServiceNotAvailable, match=silent):
+                await put(master, "t", b"lost")
+            async with running(tmp_path / "s", **SLAVE, **keys, listen_port=port) as promoted:
+                await until(lambda: master.mastership.standing is Standing.FENCED, "it was replaced")
+                assert await bodies(promoted) == [b"before", b"after"]
+
+
+async def test_a_slave_that_takes_part_in_a_promotion_is_no_answer_that_nothing_has_changed(tmp_path: Path) -> None:
+    """Whom it has promised may be the master already, and away."""
+    async with running(tmp_path / "m") as master:
+        async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
+            await put(master, "t", b"before")
+            await in_step(master, slave)
+    async with running(tmp_path / "s", **SLAVE) as slave:
+        candidate = Promise(PROMOTION, 2, "127.0.0.1:1")
+        assert slave.leadership.promise(candidate) == ""
+        keys = {"ha_slave_addresses": slave.address} | LONG_WAIT
+        async with running(tmp_path / "m", writable=False, **keys) as master:
+            await until(lambda: "has not answered since the start" in str(master.broker.waits_for()), "it has promised")
+            assert slave.leadership.forget(2, "")
+            await until(lambda: slave.address not in str(master.broker.waits_for()), "the promise is over")
 
 
 # --- configured slaves ----------------------------------------------------------------------------------------------

@@ -105,5 +105,5 @@ async def test_an_ack_that_waits_for_a_slave_is_answered_by_the_stop_and_stays(
         await masters.aclose()
         answers = await asyncio.gather(*acks)
         assert [(list(answer.valid), answer.again) for answer in answers] == [([True], True)] * 2
-    async with consumer(tmp_path / "m") as one:
+    async with consumer(tmp_path / "m", slave_wait_time_ms=0) as one:
         assert one.committed() == 2

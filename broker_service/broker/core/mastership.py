@@ -5,10 +5,11 @@
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A master starts WAITING.  It is ready when somebody who would know of a newer master has answered (a name server or a
-slave; where neither is configured, nobody would), and when no slave has records of its epoch that it lost.  After an
-unclean stop it waits a while for everybody else: for a name server that has not forgotten, as the first one may have,
-that this master was replaced, and for slaves that may have what was lost here.  FENCED is final: the operator restarts
-the broker as a slave of the new master.
+slave; where neither is configured, nobody would), and when no slave has records of its epoch that it lost.  It waits a
+while for everybody else: for a name server that has not forgotten, as the first one may have, that this master was
+replaced, and for every slave that it knows, since each may be the master by now.  After an unclean stop it also waits
+for slaves to show their logs, which may have what was lost here.  FENCED is final: the operator restarts the broker as
+a slave of the new master.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -81,7 +82,7 @@ class Mastership:
             self._heard_at = now
 
     def heard(self, address: str) -> None:
-        """A name server or a slave has answered, whatever it said."""
+        """A name server or a slave has answered, and takes part in no promotion."""
         self._silent.discard(address)
         self._away.discard(address)
 
@@ -146,17 +147,18 @@ class Mastership:
                 return (
                     f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail is to be fetched first"
                 )
-        if self._clean_start or now >= self._heard_at + self._slave_wait_s:
+        if now >= self._heard_at + self._slave_wait_s:
             return None
-        for slave_id in unheard:
-            return f"slave {slave_id} is alive and may have records that were lost here"
-        if len(self._joined) < self._awaited_slaves:
-            return (
-                f"{len(self._joined)} of {self._awaited_slaves} slaves have shown their logs after an unclean stop: "
-                "the others may have records that were lost here"
-            )
+        if not self._clean_start:
+            for slave_id in unheard:
+                return f"slave {slave_id} is alive and may have records that were lost here"
+            if len(self._joined) < self._awaited_slaves:
+                return (
+                    f"{len(self._joined)} of {self._awaited_slaves} slaves have shown their logs after an unclean "
+                    "stop: the others may have records that were lost here"
+                )
         for address in sorted(self._silent):
-            return f"{address} has not answered after an unclean stop: it may know of a newer master"
+            return f"{address} has not answered since the start: it may know of a newer master, or be it"
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
@@ -179,17 +181,27 @@ class Mastership:
         return None
 
     def misses(self, slaves: Mapping[int, LogEnd]) -> str | None:
-        """Whom a master that waits for nothing any more has waited for in vain; None: nobody."""
+        """Whom a master that waits for nothing any more has waited for in vain, and what is lost then; None: nobody."""
         all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
-        if self._clean_start or (all_joined and not self._silent):
+        may_lack_records = not self._clean_start and (bool(self._silent) or not all_joined)
+        if not may_lack_records and not self._silent:
             return None
-        count = max(self._awaited_slaves, len(self._joined | slaves.keys()))
-        silent = f"; no answer from {', '.join(sorted(self._silent))}" if self._silent else ""
+        found = []
+        if may_lack_records:
+            count = max(self._awaited_slaves, len(self._joined | slaves.keys()))
+            found.append(
+                f"{len(self._joined)} of {count} slaves have shown their logs after an unclean stop, and what was lost "
+                "here and another has will be cut there, and kept in its rocketsim/diverged"
+            )
+        if self._silent:
+            found.append(
+                f"no answer from {', '.join(sorted(self._silent))}: if another broker was promoted meanwhile, the "
+                "messages that this one acknowledges from now on without a slave are lost for consumers when it hears "
+                "of that, and kept in rocketsim/diverged here"
+            )
         return (
-            f"{len(self._joined)} of {count} slaves have shown their logs within "
-            f"slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} after an unclean stop{silent}; what was lost here and "
-            "another has will be cut there, and kept in its rocketsim/diverged; a slave that is gone for good is "
-            "forgotten with `rocketsim admin removeSlave`"
+            f"within slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} {'; '.join(found)}. A slave that is gone for good "
+            "is forgotten with `rocketsim admin removeSlave`"
         )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:
