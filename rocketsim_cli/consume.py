@@ -19,7 +19,7 @@ from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
-    from rocketsim_client import Consumer, MessageQueue, PullConsumer, ReceivedMessage, SqlExpression
+    from rocketsim_client import CommitStatus, Consumer, MessageQueue, PullConsumer, ReceivedMessage, SqlExpression
     from rocketsim_client.message_view import Messages, MessageView
 
 COMMIT_EVERY_S = 1.0
@@ -149,6 +149,7 @@ class Reader:
         tell: Callable[[str], None],
     ) -> None:
         self._tell = tell
+        self._statuses = _Statuses("committed", tell)
         self._consumer = consumer
         self._expression = expression
         self._commits = commits
@@ -211,10 +212,12 @@ class Reader:
         return result.messages, result.next_begin_offset
 
     def commit(self) -> None:
+        from rocketsim_client.model import worst
+
         self._last_commit = time.monotonic()
         changed = {queue: at for queue, at in self._positions.items() if self._committed.get(queue) != at}
         if self._commits and changed:
-            self._consumer.commit_all(changed)
+            self._statuses.tell(worst(self._consumer.commit_all(changed).statuses.values()))
             self._committed.update(changed)
 
 
@@ -224,6 +227,7 @@ class Member:
     def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
         self._consumer = consumer
         self._tell = tell
+        self._statuses = _Statuses("acknowledged", tell)
         self._taken: list[ReceivedMessage] = []
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
@@ -257,10 +261,23 @@ class Member:
         if not self._taken:
             return
         try:
-            self._consumer.ack(self._taken)
+            self._statuses.tell(self._consumer.ack(self._taken))
         except InvalidReceiptHandle as error:  # this process was stopped for long
             self._tell(str(error))
         self._taken = []
+
+
+class _Statuses:
+    """Tells a status of what is done to messages that promises less than `COMMIT_OK`, once until it changes."""
+
+    def __init__(self, done: str, tell: Callable[[str], None]) -> None:
+        self._done, self._tell = done, tell
+        self._last: CommitStatus | None = None
+
+    def tell(self, status: "CommitStatus") -> None:
+        if status is not self._last and status.name not in ("COMMIT_OK", "UNSAID"):
+            self._tell(f"{self._done} with {status.name}: messages may come again if the broker is lost")
+        self._last = status
 
 
 def _show_json(message: "MessageView") -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker_service.model import BrokerRole
 from rocketsim_cli import consume
 from rocketsim_cli.main import main
-from rocketsim_client import Consumer, InvalidReceiptHandle, Message, Producer
+from rocketsim_client import Consumer, InvalidReceiptHandle, Message, Producer, PullConsumer
 from rocketsim_client.errors import BrokerUnavailable, MessageIllegal
 from rocketsim_client.message_view import MessageView
 from tests.support.broker_thread import BrokerThread, broker_thread
@@ -80,6 +81,24 @@ def test_everything_is_shown_and_acknowledged(broker: BrokerThread) -> None:
         show(consumer, screen)
         assert consumer.in_flight == 0
     assert screen.shown == bodies and left(broker) == {}
+
+
+def test_an_ack_that_no_slave_has_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consume, "WAIT_S", 0.01)
+    monkeypatch.setattr(consume, "ACKS", 1)
+    with broker_thread(tmp_path, broker_role=BrokerRole.SYNC_MASTER, slave_wait_time_ms=0) as broker:
+        broker.make_topic("T")
+        send(broker, 3)
+        screen = Screen()
+        with consumer_of(broker) as consumer:
+            show(consumer, screen)
+        assert len(screen.told) == 1 and "acknowledged with SLAVE_NOT_AVAILABLE" in screen.told[0]
+        told: list[str] = []
+        with PullConsumer("", "pulls", cluster=broker.cluster, timeout_s=PATIENCE_S) as pulls:
+            reader = consume.Reader(pulls, "T", "*", commits=True, tell=told.append)
+            reader.start(consume.Start.EARLIEST)
+            consume.show_until(threading.Event(), reader, screen.show, follow=False, max_messages=3)
+        assert told == ["committed with SLAVE_NOT_AVAILABLE: messages may come again if the broker is lost"]
 
 
 def test_in_order_the_next_message_comes_after_the_ack_of_the_one_before_it(broker: BrokerThread) -> None:
