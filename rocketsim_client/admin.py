@@ -371,6 +371,9 @@ class Admin:
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
         """What is None stays as it is.  `user_status`: enable or disable."""
+        for what, value in (("password", password), ("user_type", user_type), ("user_status", user_status)):
+            if value == "":
+                raise InvalidParameter(f"{what} of User:{username} is empty; None leaves it as it is")
         masters = self.masters(broker_addr, cluster_name)
         wanted = password or "", user_type or "", user_status or ""
         return at_each(masters, lambda at: self._brokers.update_user(at, username, *wanted, self._timeout_s))

@@ -153,8 +153,10 @@ class PullConsumer:
         OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all that this consumer has read;
         what lies from `next_begin_offset` on are other records, not read yet.
         """
-        if offset < 0 or max_msg_nums < 1:
-            raise InvalidParameter(f"pull from offset {offset}, {max_msg_nums} messages: at least 0 and 1")
+        if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
+            raise InvalidParameter(
+                f"pull from offset {offset}, {max_msg_nums} messages, {max_msg_bytes} bytes: at least 0, 1 and 0"
+            )
         selection = expression_of(expression)
         suspend_s = SUSPEND_S if suspend is True else float(suspend)
         timeout = timeout_s if timeout_s is not None else (suspend_s + CALL_MARGIN_S if suspend_s else self._timeout_s)

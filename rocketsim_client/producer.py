@@ -138,6 +138,8 @@ class Producer:
         validation.check_group(group)
         if compress_type not in batches.COMPRESSION:
             raise InvalidParameter(f"compress_type {compress_type!r}: one of {', '.join(batches.COMPRESSION)}")
+        if default_topic_queue_nums < 1:
+            raise InvalidParameter(f"default_topic_queue_nums {default_topic_queue_nums}: at least 1")
         self.group = group
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(

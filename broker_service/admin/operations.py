@@ -187,14 +187,21 @@ class Operations:
             await asyncio.sleep(0)  # others get their turn
 
     async def messages_by_key(
-        self, topic: str, key: str, max_num: int, begin: int, end: int, before: int | None
+        self, topic: str, key: str, max_num: int, begin: int, end: int | None, before: int | None
     ) -> tuple[list[bytes], int | None]:
-        """Records, newest first, and the log offset in front of which to look for more; None: there are no more."""
+        """Records, newest first, and the log offset in front of which to look for more; None: there are no more.
+
+        `max_num` is DEFAULT_QUERY_MESSAGES if it is 0, `end` the newest message if it is None.
+        """
         self._broker.topics.existing(topic)
         if not key:
             raise InvalidParameter("name a key")
-        wanted = min(max_num if max_num > 0 else DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
-        end = end if end > 0 else FOR_EVER_MS
+        if max_num < 0:
+            raise InvalidParameter(
+                f"{max_num} messages are asked for; 1 to {MAX_QUERY_MESSAGES}, or 0 for {DEFAULT_QUERY_MESSAGES}"
+            )
+        wanted = min(max_num or DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
+        end = FOR_EVER_MS if end is None else end
         offsets, more_before = await self._search(topic, key, wanted, begin, end, before)
         records, looked_at = await self._records(offsets)
         if looked_at < len(offsets):

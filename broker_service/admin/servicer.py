@@ -237,8 +237,9 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
     @maps_errors
     async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest, context: Context) -> pb.QueryMsgResponse:
         before = request.before if request.HasField("before") else None
+        end = request.end_timestamp if request.HasField("end_timestamp") else None
         records, more_before = await self._operations.messages_by_key(
-            request.topic, request.key, request.max_num, request.begin_timestamp, request.end_timestamp, before
+            request.topic, request.key, request.max_num, request.begin_timestamp, end, before
         )
         return _messages(records, more_before)
 
@@ -303,16 +304,11 @@ def asked_policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
 
 
 def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:
-    """What is left out, or 0, means the default."""
-    default = TopicConfig()
-    return TopicConfig(
-        asked.topic_name,
-        asked.read_queue_nums or default.read_queue_nums,
-        asked.write_queue_nums or default.write_queue_nums,
-        asked.perm or default.perm,
-        order=asked.order,
-        attributes=dict(asked.attributes),
-    )
+    """What is left out means the default."""
+    values = {
+        name: getattr(asked, name) for name in ("read_queue_nums", "write_queue_nums", "perm") if asked.HasField(name)
+    }
+    return TopicConfig(asked.topic_name, **values, order=asked.order, attributes=dict(asked.attributes))
 
 
 def asked_group(asked: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:

@@ -334,7 +334,7 @@ class Consumption:
     def _places(self, group: SubscriptionGroup, topic: TopicConfig) -> list[tuple[Place, bool]]:
         """The order in which a pop reads the queues: from a random one on; the retry topic is last or first."""
         count = topic.read_queue_nums
-        first = self._chance.randrange(count)
+        first = self._chance.randrange(count) if count else 0
         places = [(Place(group.name, topic.name, (first + number) % count), False) for number in range(count)]
         retry = [(Place(group.name, name, 0), True) for name in self.retry_topics(group.name, topic.name)]
         return [*retry, *places] if self._chance.random() < RETRY_FIRST else [*places, *retry]

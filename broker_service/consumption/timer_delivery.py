@@ -208,8 +208,7 @@ class TimerDelivery:
             topic = self._broker.topics.get(copy.topic)
             if topic is None:
                 raise ValueError(f"topic {copy.topic} does not exist any more")
-            # The topic may have fewer queues now.
-            copy.queue_id %= max(1, topic.write_queue_nums)
+            copy.queue_id = topic.queue_of(copy.queue_id)
             return self._encoded(copy)
         except ValueError as error:
             logger.warning("message %s with a delivery time is dropped: %s", waiting.message_id, error)

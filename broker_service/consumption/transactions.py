@@ -213,7 +213,7 @@ class Transactions:
     def _committed(self, prepared: Prepared, half: Record) -> int:
         """Appends the copy and the op record; returns the log's end after them."""
         topic = self._broker.topics.existing(prepared.transaction.topic)  # it may have fewer queues now
-        queue_id = half_messages.real_queue(half) % max(1, topic.write_queue_nums)
+        queue_id = topic.queue_of(half_messages.real_queue(half))
         copy = half_messages.committed_copy(half, queue_id)
         self._append(copy)
         self.state.apply(Resolved(prepared.transaction, Resolution.COMMIT))

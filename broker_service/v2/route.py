@@ -82,7 +82,7 @@ def assignments(
             )
         )
         for item in queues
-        if item.perm & PERM_READ
+        if item.perm & PERM_READ and item.read_queue_nums
         for queue_id in (range(item.read_queue_nums) if fifo else (ANY_QUEUE,))
     ]
 

@@ -279,6 +279,8 @@ class SendPath:
         """The queue of each, by its message group: clients of different languages choose different queues for a group.
         Messages without a group take turns; those of one call go to one queue."""
         queue_nums = topic.write_queue_nums
+        if not queue_nums:
+            raise Refused(pb.FORBIDDEN, f"no writable queue of topic {topic.name}: its writeQueueNums is 0")
         groups = [message.system_properties.message_group for message in messages]
         turn = -1 if all(groups) else self._turns.queue_of(topic.name, queue_nums)
         return [queue_of_group(group, queue_nums) if group else turn for group in groups]

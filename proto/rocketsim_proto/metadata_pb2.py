@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erocketsim_proto/metadata.proto\x12\trocketsim\"H\n\x0b\x44\x61taVersion\x12\x11\n\ttimestamp\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\x12\x15\n\rstate_version\x18\x03 \x01(\x03\"\x93\x02\n\x0bTopicConfig\x12\x12\n\ntopic_name\x18\x01 \x01(\t\x12\x17\n\x0fread_queue_nums\x18\x02 \x01(\x05\x12\x18\n\x10write_queue_nums\x18\x03 \x01(\x05\x12\x0c\n\x04perm\x18\x04 \x01(\x05\x12\x19\n\x11topic_filter_type\x18\x05 \x01(\t\x12\x16\n\x0etopic_sys_flag\x18\x06 \x01(\x05\x12\r\n\x05order\x18\x07 \x01(\x08\x12:\n\nattributes\x18\x08 \x03(\x0b\x32&.rocketsim.TopicConfig.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe4\x06\n\x17SubscriptionGroupConfig\x12\x12\n\ngroup_name\x18\x01 \x01(\t\x12\x1b\n\x0e\x63onsume_enable\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12$\n\x17\x63onsume_from_min_enable\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12%\n\x18\x63onsume_broadcast_enable\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12$\n\x17\x63onsume_message_orderly\x18\x05 \x01(\x08H\x03\x88\x01\x01\x12\x1d\n\x10retry_queue_nums\x18\x06 \x01(\x05H\x04\x88\x01\x01\x12\x1c\n\x0fretry_max_times\x18\x07 \x01(\x05H\x05\x88\x01\x01\x12\x16\n\tbroker_id\x18\x08 \x01(\x03H\x06\x88\x01\x01\x12-\n which_broker_when_consume_slowly\x18\t \x01(\x03H\x07\x88\x01\x01\x12/\n\"notify_consumer_ids_changed_enable\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x1b\n\x0egroup_sys_flag\x18\x0b \x01(\x05H\t\x88\x01\x01\x12#\n\x16\x63onsume_timeout_minute\x18\x0c \x01(\x05H\n\x88\x01\x01\x12\x46\n\nattributes\x18\r \x03(\x0b\x32\x32.rocketsim.SubscriptionGroupConfig.AttributesEntry\x12\x1a\n\x12group_retry_policy\x18\x0e \x01(\t\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x11\n\x0f_consume_enableB\x1a\n\x18_consume_from_min_enableB\x1b\n\x19_consume_broadcast_enableB\x1a\n\x18_consume_message_orderlyB\x13\n\x11_retry_queue_numsB\x12\n\x10_retry_max_timesB\x0c\n\n_broker_idB#\n!_which_broker_when_consume_slowlyB%\n#_notify_consumer_ids_changed_enableB\x11\n\x0f_group_sys_flagB\x19\n\x17_consume_timeout_minute\"\x99\x01\n\x0e\x43onsumerOffset\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x03\x12\x10\n\x08\x65poch_id\x18\x07 \x01(\x03\x12\x12\n\nlog_offset\x18\x08 \x01(\x03\"2\n\x0b\x44\x65layOffset\x12\x13\n\x0b\x64\x65lay_level\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"B\n\nQueueFloor\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\"y\n\x0bKnownSlaves\x12\x38\n\taddresses\x18\x01 \x03(\x0b\x32%.rocketsim.KnownSlaves.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x04User\x12\x10\n\x08username\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\x12\x11\n\tuser_type\x18\x03 \x01(\t\x12\x13\n\x0buser_status\x18\x04 \x01(\t\"\x92\x01\n\x03\x41\x63l\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\'\n\x08policies\x18\x02 \x03(\x0b\x32\x15.rocketsim.Acl.Policy\x1aQ\n\x06Policy\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x02 \x03(\t\x12\x12\n\nsource_ips\x18\x03 \x03(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\t\"\xc6\x05\n\x08Metadata\x12.\n\x0etopics_version\x18\x01 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.rocketsim.TopicConfig\x12.\n\x0egroups_version\x18\x03 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x32\n\x06groups\x18\x04 \x03(\x0b\x32\".rocketsim.SubscriptionGroupConfig\x12\x33\n\x10\x63onsumer_offsets\x18\x05 \x03(\x0b\x32\x19.rocketsim.ConsumerOffset\x12-\n\rdelay_offsets\x18\x06 \x03(\x0b\x32\x16.rocketsim.DelayOffset\x12\x16\n\x0e\x64\x65leted_topics\x18\x07 \x03(\t\x12\x16\n\x0e\x64\x65leted_groups\x18\x08 \x03(\t\x12\x10\n\x08\x63omplete\x18\t \x01(\x08\x12\r\n\x05\x65poch\x18\n \x01(\x03\x12\x12\n\nend_offset\x18\x0b \x01(\x03\x12-\n\x0e\x64\x65leted_queues\x18\x0c \x03(\x0b\x32\x15.rocketsim.QueueFloor\x12\x10\n\x08sequence\x18\r \x01(\x03\x12,\n\x0cknown_slaves\x18\x0e \x01(\x0b\x32\x16.rocketsim.KnownSlaves\x12-\n\rusers_version\x18\x0f \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x1e\n\x05users\x18\x10 \x03(\x0b\x32\x0f.rocketsim.User\x12\x15\n\rdeleted_users\x18\x11 \x03(\t\x12,\n\x0c\x61\x63ls_version\x18\x12 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x1c\n\x04\x61\x63ls\x18\x13 \x03(\x0b\x32\x0e.rocketsim.Acl\x12\x14\n\x0c\x64\x65leted_acls\x18\x14 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1erocketsim_proto/metadata.proto\x12\trocketsim\"H\n\x0b\x44\x61taVersion\x12\x11\n\ttimestamp\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ounter\x18\x02 \x01(\x03\x12\x15\n\rstate_version\x18\x03 \x01(\x03\"\xd4\x02\n\x0bTopicConfig\x12\x12\n\ntopic_name\x18\x01 \x01(\t\x12\x1c\n\x0fread_queue_nums\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1d\n\x10write_queue_nums\x18\x03 \x01(\x05H\x01\x88\x01\x01\x12\x11\n\x04perm\x18\x04 \x01(\x05H\x02\x88\x01\x01\x12\x19\n\x11topic_filter_type\x18\x05 \x01(\t\x12\x16\n\x0etopic_sys_flag\x18\x06 \x01(\x05\x12\r\n\x05order\x18\x07 \x01(\x08\x12:\n\nattributes\x18\x08 \x03(\x0b\x32&.rocketsim.TopicConfig.AttributesEntry\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x12\n\x10_read_queue_numsB\x13\n\x11_write_queue_numsB\x07\n\x05_perm\"\xe4\x06\n\x17SubscriptionGroupConfig\x12\x12\n\ngroup_name\x18\x01 \x01(\t\x12\x1b\n\x0e\x63onsume_enable\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12$\n\x17\x63onsume_from_min_enable\x18\x03 \x01(\x08H\x01\x88\x01\x01\x12%\n\x18\x63onsume_broadcast_enable\x18\x04 \x01(\x08H\x02\x88\x01\x01\x12$\n\x17\x63onsume_message_orderly\x18\x05 \x01(\x08H\x03\x88\x01\x01\x12\x1d\n\x10retry_queue_nums\x18\x06 \x01(\x05H\x04\x88\x01\x01\x12\x1c\n\x0fretry_max_times\x18\x07 \x01(\x05H\x05\x88\x01\x01\x12\x16\n\tbroker_id\x18\x08 \x01(\x03H\x06\x88\x01\x01\x12-\n which_broker_when_consume_slowly\x18\t \x01(\x03H\x07\x88\x01\x01\x12/\n\"notify_consumer_ids_changed_enable\x18\n \x01(\x08H\x08\x88\x01\x01\x12\x1b\n\x0egroup_sys_flag\x18\x0b \x01(\x05H\t\x88\x01\x01\x12#\n\x16\x63onsume_timeout_minute\x18\x0c \x01(\x05H\n\x88\x01\x01\x12\x46\n\nattributes\x18\r \x03(\x0b\x32\x32.rocketsim.SubscriptionGroupConfig.AttributesEntry\x12\x1a\n\x12group_retry_policy\x18\x0e \x01(\t\x1a\x31\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x11\n\x0f_consume_enableB\x1a\n\x18_consume_from_min_enableB\x1b\n\x19_consume_broadcast_enableB\x1a\n\x18_consume_message_orderlyB\x13\n\x11_retry_queue_numsB\x12\n\x10_retry_max_timesB\x0c\n\n_broker_idB#\n!_which_broker_when_consume_slowlyB%\n#_notify_consumer_ids_changed_enableB\x11\n\x0f_group_sys_flagB\x19\n\x17_consume_timeout_minute\"\x99\x01\n\x0e\x43onsumerOffset\x12\r\n\x05group\x18\x01 \x01(\t\x12\r\n\x05topic\x18\x02 \x01(\t\x12\x10\n\x08queue_id\x18\x03 \x01(\x05\x12\x12\n\ngeneration\x18\x04 \x01(\x03\x12\x0e\n\x06offset\x18\x05 \x01(\x03\x12\r\n\x05\x65poch\x18\x06 \x01(\x03\x12\x10\n\x08\x65poch_id\x18\x07 \x01(\x03\x12\x12\n\nlog_offset\x18\x08 \x01(\x03\"2\n\x0b\x44\x65layOffset\x12\x13\n\x0b\x64\x65lay_level\x18\x01 \x01(\x05\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"B\n\nQueueFloor\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x10\n\x08queue_id\x18\x02 \x01(\x05\x12\x13\n\x0bnext_offset\x18\x03 \x01(\x03\"y\n\x0bKnownSlaves\x12\x38\n\taddresses\x18\x01 \x03(\x0b\x32%.rocketsim.KnownSlaves.AddressesEntry\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"R\n\x04User\x12\x10\n\x08username\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\x12\x11\n\tuser_type\x18\x03 \x01(\t\x12\x13\n\x0buser_status\x18\x04 \x01(\t\"\x92\x01\n\x03\x41\x63l\x12\x0f\n\x07subject\x18\x01 \x01(\t\x12\'\n\x08policies\x18\x02 \x03(\x0b\x32\x15.rocketsim.Acl.Policy\x1aQ\n\x06Policy\x12\x10\n\x08resource\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x02 \x03(\t\x12\x12\n\nsource_ips\x18\x03 \x03(\t\x12\x10\n\x08\x64\x65\x63ision\x18\x04 \x01(\t\"\xc6\x05\n\x08Metadata\x12.\n\x0etopics_version\x18\x01 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12&\n\x06topics\x18\x02 \x03(\x0b\x32\x16.rocketsim.TopicConfig\x12.\n\x0egroups_version\x18\x03 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x32\n\x06groups\x18\x04 \x03(\x0b\x32\".rocketsim.SubscriptionGroupConfig\x12\x33\n\x10\x63onsumer_offsets\x18\x05 \x03(\x0b\x32\x19.rocketsim.ConsumerOffset\x12-\n\rdelay_offsets\x18\x06 \x03(\x0b\x32\x16.rocketsim.DelayOffset\x12\x16\n\x0e\x64\x65leted_topics\x18\x07 \x03(\t\x12\x16\n\x0e\x64\x65leted_groups\x18\x08 \x03(\t\x12\x10\n\x08\x63omplete\x18\t \x01(\x08\x12\r\n\x05\x65poch\x18\n \x01(\x03\x12\x12\n\nend_offset\x18\x0b \x01(\x03\x12-\n\x0e\x64\x65leted_queues\x18\x0c \x03(\x0b\x32\x15.rocketsim.QueueFloor\x12\x10\n\x08sequence\x18\r \x01(\x03\x12,\n\x0cknown_slaves\x18\x0e \x01(\x0b\x32\x16.rocketsim.KnownSlaves\x12-\n\rusers_version\x18\x0f \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x1e\n\x05users\x18\x10 \x03(\x0b\x32\x0f.rocketsim.User\x12\x15\n\rdeleted_users\x18\x11 \x03(\t\x12,\n\x0c\x61\x63ls_version\x18\x12 \x01(\x0b\x32\x16.rocketsim.DataVersion\x12\x1c\n\x04\x61\x63ls\x18\x13 \x03(\x0b\x32\x0e.rocketsim.Acl\x12\x14\n\x0c\x64\x65leted_acls\x18\x14 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,29 +40,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATAVERSION']._serialized_start=45
   _globals['_DATAVERSION']._serialized_end=117
   _globals['_TOPICCONFIG']._serialized_start=120
-  _globals['_TOPICCONFIG']._serialized_end=395
-  _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_start=346
-  _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_end=395
-  _globals['_SUBSCRIPTIONGROUPCONFIG']._serialized_start=398
-  _globals['_SUBSCRIPTIONGROUPCONFIG']._serialized_end=1266
-  _globals['_SUBSCRIPTIONGROUPCONFIG_ATTRIBUTESENTRY']._serialized_start=346
-  _globals['_SUBSCRIPTIONGROUPCONFIG_ATTRIBUTESENTRY']._serialized_end=395
-  _globals['_CONSUMEROFFSET']._serialized_start=1269
-  _globals['_CONSUMEROFFSET']._serialized_end=1422
-  _globals['_DELAYOFFSET']._serialized_start=1424
-  _globals['_DELAYOFFSET']._serialized_end=1474
-  _globals['_QUEUEFLOOR']._serialized_start=1476
-  _globals['_QUEUEFLOOR']._serialized_end=1542
-  _globals['_KNOWNSLAVES']._serialized_start=1544
-  _globals['_KNOWNSLAVES']._serialized_end=1665
-  _globals['_KNOWNSLAVES_ADDRESSESENTRY']._serialized_start=1617
-  _globals['_KNOWNSLAVES_ADDRESSESENTRY']._serialized_end=1665
-  _globals['_USER']._serialized_start=1667
-  _globals['_USER']._serialized_end=1749
-  _globals['_ACL']._serialized_start=1752
-  _globals['_ACL']._serialized_end=1898
-  _globals['_ACL_POLICY']._serialized_start=1817
-  _globals['_ACL_POLICY']._serialized_end=1898
-  _globals['_METADATA']._serialized_start=1901
-  _globals['_METADATA']._serialized_end=2611
+  _globals['_TOPICCONFIG']._serialized_end=460
+  _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_start=361
+  _globals['_TOPICCONFIG_ATTRIBUTESENTRY']._serialized_end=410
+  _globals['_SUBSCRIPTIONGROUPCONFIG']._serialized_start=463
+  _globals['_SUBSCRIPTIONGROUPCONFIG']._serialized_end=1331
+  _globals['_SUBSCRIPTIONGROUPCONFIG_ATTRIBUTESENTRY']._serialized_start=361
+  _globals['_SUBSCRIPTIONGROUPCONFIG_ATTRIBUTESENTRY']._serialized_end=410
+  _globals['_CONSUMEROFFSET']._serialized_start=1334
+  _globals['_CONSUMEROFFSET']._serialized_end=1487
+  _globals['_DELAYOFFSET']._serialized_start=1489
+  _globals['_DELAYOFFSET']._serialized_end=1539
+  _globals['_QUEUEFLOOR']._serialized_start=1541
+  _globals['_QUEUEFLOOR']._serialized_end=1607
+  _globals['_KNOWNSLAVES']._serialized_start=1609
+  _globals['_KNOWNSLAVES']._serialized_end=1730
+  _globals['_KNOWNSLAVES_ADDRESSESENTRY']._serialized_start=1682
+  _globals['_KNOWNSLAVES_ADDRESSESENTRY']._serialized_end=1730
+  _globals['_USER']._serialized_start=1732
+  _globals['_USER']._serialized_end=1814
+  _globals['_ACL']._serialized_start=1817
+  _globals['_ACL']._serialized_end=1963
+  _globals['_ACL_POLICY']._serialized_start=1882
+  _globals['_ACL_POLICY']._serialized_end=1963
+  _globals['_METADATA']._serialized_start=1966
+  _globals['_METADATA']._serialized_end=2676
 # @@protoc_insertion_point(module_scope)

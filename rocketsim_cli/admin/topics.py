@@ -30,10 +30,11 @@ def update_topic(
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     read_queue_nums: Annotated[
-        int | None, typer.Option("-r", "--read-queue-nums", help="Queues to read from; 8 for a new topic.", min=1)
+        int | None, typer.Option("-r", "--read-queue-nums", help="Queues to read from; 8 for a new topic.", min=0)
     ] = None,
     write_queue_nums: Annotated[
-        int | None, typer.Option("-w", "--write-queue-nums", help="Queues to write to; 8 for a new topic.", min=1)
+        int | None,
+        typer.Option("-w", "--write-queue-nums", help="Queues to write to; 8 for a new topic, 0 to drain it.", min=0),
     ] = None,
     perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.", min=1)] = None,
     order: Annotated[Truth | None, typer.Option("-o", "--order", help="An ordered topic.")] = None,

@@ -92,7 +92,9 @@ class PublishTable:
             refreshed = self._cluster.refresh_within(NEWER_ROUTE_WAIT_S, topic)
             queues = refreshed.writable_queues() if refreshed else []
             if not queues:
-                raise BrokerNotExist(f"topic {topic!r} has no queue to write to: no live master with write permission")
+                raise BrokerNotExist(
+                    f"topic {topic!r} has no queue to write to: no live master with perm=2, or no write queue"
+                )
         turn = old.turn if old else RoundRobin(self._chance.randrange(1 << 16))
         info = self._infos[topic] = TopicPublishInfo(route, queues, turn, until)
         return info

@@ -25,7 +25,7 @@ from rocketsim_client.admin_model import (
     TopicStatus,
     UserInfo,
 )
-from rocketsim_client.errors import BadAnswer
+from rocketsim_client.errors import BadAnswer, InvalidParameter
 from rocketsim_client.message_view import Messages
 from rocketsim_client.model import CommitStatus, MessageQueue
 from rocketsim_client.transport.channels import Channels
@@ -48,7 +48,15 @@ class GrpcAdmin:
     def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig:
         request = pb.UpdateTopicRequest(topic=meta.TopicConfig(**_values(topic)))
         answer = self._call(address, "UpdateTopic", request, timeout_s)
-        return replace(_plain(TopicConfig, answer.topic), commit_status=commit_status(answer.status))
+        made = replace(_plain(TopicConfig, answer.topic), commit_status=commit_status(answer.status))
+        for name in ("read_queue_nums", "write_queue_nums", "perm"):
+            if getattr(made, name) != getattr(topic, name):
+                raise InvalidParameter(
+                    f"topic {topic.topic_name}: broker {address} has made {name}={getattr(made, name)} of "
+                    f"{getattr(topic, name)}, which brokers of its version take for the default; upgrade it, or say 1",
+                    address=address,
+                )
+        return made
 
     def delete_topic(self, address: str, topic: str, timeout_s: float) -> CommitStatus:
         request = pb.DeleteTopicRequest(topic=topic)

@@ -32,6 +32,7 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.errors import (
     InvalidParameter,
     NotFound,
+    QueueNotExist,
     ServiceNotAvailable,
     SubscriptionGroupNotExist,
     TopicNotExist,
@@ -77,6 +78,33 @@ async def test_a_topic_is_made_changed_listed_and_deleted(tmp_path: Path) -> Non
             "NOT_FOUND",
             "topic 't' does not exist here",
         )
+
+
+async def test_zero_queues_and_permissions_are_not_taken_for_settings_that_are_left_out(tmp_path: Path) -> None:
+    async with admin_of(tmp_path) as (node, admin):
+        await put(node, "t", b"kept")
+        drained = TopicConfig(topic_name="t", write_queue_nums=0)
+        made = (await admin.UpdateTopic(pb.UpdateTopicRequest(topic=drained))).topic
+        assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (8, 0, 6)
+        with pytest.raises(QueueNotExist):
+            await put(node, "t", b"refused")
+        none = TopicConfig(topic_name="t", perm=0)
+        assert (await refused(admin.UpdateTopic(pb.UpdateTopicRequest(topic=none))))[0] == "INVALID_ARGUMENT"
+    async with admin_of(tmp_path) as (node, admin), stub_of(node) as stub:
+        bounds = await stub.QueueBounds(QueueBoundsRequest(topic="t", queue_ids=[0]))
+        assert bounds.HasField("write_queue_nums") and not bounds.write_queue_nums
+        pulled = await stub.Pull(PullRequest(consumer_group="g", topic="t", queue_id=0, queue_offset=0))
+        assert bodies_in(pulled.records) == [b"kept"]
+        for wrong in ({"max_msg_nums": -1}, {"max_msg_bytes": -1}):
+            pull = PullRequest(consumer_group="g", topic="t", queue_id=0, **wrong)
+            assert (await refused(stub.Pull(pull)))[0] == "INVALID_ARGUMENT"
+        by_key = pb.QueryMsgByKeyRequest(topic="t", key="k", max_num=-1)
+        assert (await refused(admin.QueryMsgByKey(by_key)))[0] == "INVALID_ARGUMENT"
+
+
+@pytest.mark.parametrize(("read", "write", "queue_id"), [(4, 2, 1), (4, 0, 3), (0, 0, 0)])
+def test_a_message_that_was_taken_before_goes_to_a_queue_that_is_read(read: int, write: int, queue_id: int) -> None:
+    assert TableTopic("t", read, write).queue_of(7) == queue_id
 
 
 async def test_a_deleted_topic_that_is_made_again_goes_on_with_its_offsets_and_without_its_messages(
@@ -459,7 +487,7 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
 
         with monkeypatch.context() as patched:
             while_reading(patched, expire, call=3)  # behind the search and the newest record
-            records, more_before = await asked.messages_by_key("t", "k", 7, 0, 0, None)
+            records, more_before = await asked.messages_by_key("t", "k", 7, 0, None, None)
         assert [body[:1] for record in records for body in bodies_in(record)] == [b"6"]
         assert more_before is None, "all others were looked at"
 
@@ -498,10 +526,10 @@ async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
             return read_record(offset)
 
         monkeypatch.setattr(node.store, "read_record", read)
-        records, more_before = await asked.messages_by_key("t", "k", 4, 0, 0, None)
+        records, more_before = await asked.messages_by_key("t", "k", 4, 0, None, None)
         assert [bodies_in(record)[0][:1] for record in records] == [b"3", b"1"]
         assert more_before == offsets[2]
-        records, more_before = await asked.messages_by_key("t", "k", 4, 0, 0, more_before)
+        records, more_before = await asked.messages_by_key("t", "k", 4, 0, None, more_before)
         assert ([bodies_in(record)[0][:1] for record in records], more_before) == ([b"0"], None)
 
 

@@ -756,7 +756,7 @@ async def test_a_bad_sector_under_a_pull_is_an_error_with_file_and_position_and_
 
 
 async def _by_key(node: BrokerNode, operations: Operations) -> bool:
-    records, _ = await operations.messages_by_key("t", "k", 1, 0, 0, None)
+    records, _ = await operations.messages_by_key("t", "k", 1, 0, None, None)
     return b"body" in records[0]
 
 

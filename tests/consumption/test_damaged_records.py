@@ -82,13 +82,13 @@ async def test_a_damaged_record_is_not_one_that_is_gone(tmp_path: Path, wrong: t
             operations.message_by_id("t", message_id),
             operations.message_by_id("", message_id),
             operations.message_by_id("t", "00FF"),
-            operations.messages_by_key("t", "k", 32, 0, 0, None),
+            operations.messages_by_key("t", "k", 32, 0, None, None),
         ):
             with pytest.raises(StoreCorrupt, match=says(bad)):
                 await query
-        assert len((await operations.messages_by_key("t", "k", 32, 0, 0, bad))[0]) == 1, "what lies before it"
+        assert len((await operations.messages_by_key("t", "k", 32, 0, None, bad))[0]) == 1, "what lies before it"
         mend()
-        assert len((await operations.messages_by_key("t", "k", 32, 0, 0, None))[0]) == 2
+        assert len((await operations.messages_by_key("t", "k", 32, 0, None, None))[0]) == 2
         assert store.find_record(bad + 1) is None
 
 

@@ -264,8 +264,11 @@ def of_message(name: str, message: Any) -> Iterator[str]:
     for field in message.field:
         kind = field.type_name[1:] or FieldDescriptorProto.Type.Name(field.type).removeprefix("TYPE_").lower()
         label = FieldDescriptorProto.Label.Name(field.label).removeprefix("LABEL_").lower()
-        choice = f", one of {message.oneof_decl[field.oneof_index].name}" if field.HasField("oneof_index") else ""
+        chosen = field.HasField("oneof_index") and not field.proto3_optional
+        choice = f", one of {message.oneof_decl[field.oneof_index].name}" if chosen else ""
         yield f"field {name}.{field.name} = {field.number}: {label} {kind}{choice}"
+        if field.proto3_optional:  # a field may become so: the bytes stay the same
+            yield f"field {name}.{field.name} is set or not"
     for inner in message.nested_type:
         yield from of_message(f"{name}.{inner.name}", inner)
     for words in message.enum_type:

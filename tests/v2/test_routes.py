@@ -20,7 +20,7 @@ from broker_service.v2.route import Queues, endpoints_of, message_queues
 from broker_service.v2.routing import Routing
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
-from tests.support.v2 import DIALLED, make_topics, message, resource, v2_broker
+from tests.support.v2 import DIALLED, make_topics, message, receive, resource, v2_broker
 
 
 def route_of(topic: str, endpoints: d.Endpoints = DIALLED) -> s.QueryRouteRequest:
@@ -92,6 +92,7 @@ def test_endpoints_of_an_address(address: str, scheme: d.AddressScheme, host: st
         (2, 2, 7, [d.READ_WRITE, d.READ_WRITE]),
         (2, 2, 0, [d.NONE, d.NONE]),
         (0, 0, 6, [d.NONE]),
+        (2, 0, 6, [d.READ, d.READ]),
     ],
 )
 def test_every_queue_says_what_it_is_for(read: int, write: int, perm: int, expected: list[d.Permission]) -> None:
@@ -105,6 +106,21 @@ async def test_a_broker_that_may_only_be_read_says_so(tmp_path: Path) -> None:
         answer = await client.QueryRoute(route_of("T"))
         assert {queue.permission for queue in answer.message_queues} == {d.READ}
         assert (await client.send(message())).status.code == d.FORBIDDEN
+
+
+async def test_a_topic_without_queues_to_write_to_or_to_read_says_so(tmp_path: Path) -> None:
+    async with v2_broker(tmp_path) as (node, client):
+        node.topics.update(TopicConfig("T", read_queue_nums=2, write_queue_nums=0), 0)
+        sent = await client.send(message())
+        assert (sent.status.code, sent.status.message) == (
+            d.FORBIDDEN,
+            "FORBIDDEN: no writable queue of topic T: its writeQueueNums is 0",
+        )
+        node.topics.update(TopicConfig("T", read_queue_nums=0, write_queue_nums=0), 0)
+        asked = s.QueryAssignmentRequest(topic=resource("T"), group=resource("g"), endpoints=DIALLED)
+        assert (await client.QueryAssignment(asked)).status.code == d.FORBIDDEN
+        answers = [answer async for answer in client.ReceiveMessage(receive())]
+        assert answers[0].status.code == d.MESSAGE_NOT_FOUND
 
 
 async def test_the_name_server_that_answered_last_is_asked_first(

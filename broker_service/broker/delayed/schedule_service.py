@@ -174,8 +174,7 @@ class ScheduleService:
             topic = broker.topics.get(message.topic)
             if topic is None:
                 raise ValueError(f"topic {message.topic} does not exist any more")
-            # The topic may have fewer queues now.
-            message.queue_id %= max(1, topic.write_queue_nums)
+            message.queue_id = topic.queue_of(message.queue_id)
             broker.append_one(message)
         except ValueError as error:
             logger.warning("delayed message %d of level %d is dropped: %s", schedule_offset, level, error)

@@ -35,6 +35,12 @@ class TopicConfig:
         """What RocketMQ 5's clients may send to it: one of MESSAGE_TYPES."""
         return self.attributes.get(MESSAGE_TYPE, "") or MESSAGE_TYPES[0]
 
+    def queue_of(self, queue_id: int) -> int:
+        """The queue for a message that the broker has taken before, for this queue: the topic may have fewer by now.
+        While nobody may send to the topic, it is one of those that are read.
+        """
+        return queue_id % max(1, self.write_queue_nums or self.read_queue_nums)
+
 
 class TopicTable(ConfigTable[TopicConfig]):
     entry_class = TopicConfig
@@ -109,8 +115,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         check_topic_name(topic.name)
         refuse_system_topic(topic.name)
         for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
-            if not 1 <= nums <= MAX_QUEUE_NUMS:
-                raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 1 to {MAX_QUEUE_NUMS}")
+            if not 0 <= nums <= MAX_QUEUE_NUMS:
+                raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 0 to {MAX_QUEUE_NUMS}")
         if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
         if signed := next((name for name in topic.attributes if name.startswith(("+", "-"))), None):

@@ -13,6 +13,7 @@ from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
+from broker_service.errors import InvalidParameter
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 
 DEFAULT_MAX_MSG_NUMS = 32
@@ -56,6 +57,11 @@ class PullPath:
         self._traffic = traffic
 
     async def pull(self, pull: Pull) -> Pulled:
+        if pull.max_msg_nums < 0 or pull.max_msg_bytes < 0:
+            raise InvalidParameter(
+                f"a pull of {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: neither is negative, and 0 is "
+                "the broker's own limit"
+            )
         await self._access.make_group(pull.group)
         group = self._readable(pull)
         tags = tags_codes_of(pull.sub_expression, pull.expression_type)
@@ -95,8 +101,8 @@ class PullPath:
             pull.topic,
             pull.queue_id,
             offset,
-            pull.max_msg_nums if pull.max_msg_nums > 0 else DEFAULT_MAX_MSG_NUMS,
-            pull.max_msg_bytes if pull.max_msg_bytes > 0 else UNLIMITED_BYTES,
+            pull.max_msg_nums or DEFAULT_MAX_MSG_NUMS,
+            pull.max_msg_bytes or UNLIMITED_BYTES,
             tags,
             correct_offset=policy.corrects_offsets,
         )
