@@ -262,8 +262,8 @@ class FakeBroker(BrokerServicer):
         answer = pb.QueueBoundsResponse(
             broker_id=self.broker_id,
             is_master=self.broker_id == 0,
-            read_queue_nums=self.read_queue_nums,
-            write_queue_nums=self.write_queues if self.says_write_queues else 0,
+            read_queue_nums=self.read_queue_nums or None,
+            write_queue_nums=self.write_queues if self.says_write_queues else None,
         )
         for queue_id in request.queue_ids or range(self.queue_nums):
             queue = self.store.queues.get((request.topic, queue_id), [])
