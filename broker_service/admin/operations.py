@@ -16,7 +16,7 @@ from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
-from broker_service.errors import InvalidParameter, NotFound, ServiceNotAvailable
+from broker_service.errors import InvalidParameter, NotFound, RocketSimError, ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
@@ -110,7 +110,12 @@ class Operations:
         if not remove_offset or name in broker.groups.entries or name not in broker.offsets.groups():
             await broker.groups.apply(partial(broker.groups.removing, name, broker.now_ms()))
         if remove_offset:
-            broker.offsets.delete_group(name)
+            try:
+                broker.offsets.delete_group(name)
+            except ServiceNotAvailable as error:
+                raise type(error)(
+                    f"{error}; group {name} is deleted, its offsets are not all: delete it again"
+                ) from error
         logger.info("consumer group %s deleted%s", name, " with its offsets" if remove_offset else "")
 
     # --- offsets ----------------------------------------------------------------------------------------------------
@@ -118,7 +123,7 @@ class Operations:
     async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
-        """Where each queue's offset stands now.
+        """Where each queue's offset stands now.  If a disk refuses it, nothing has moved, or the error says what has.
 
         Without `force` an offset only goes back, as with mqadmin: a queue whose offset would go forward stays as it is,
         with what is under way.
@@ -142,11 +147,24 @@ class Operations:
                 starts[queue_id] = wanted
             resets.append(Reset(queue_id, starts.get(queue_id, previous), previous))
         moved = {reset.queue_id: reset.offset for reset in resets if reset.offset != reset.previous}
-        for listener in broker.offsets_reset:
-            listener(group, topic_name, starts)
-        broker.offsets.reset(group, topic_name, moved)
+        self._move(group, topic_name, starts, moved)
         logger.info("offsets of group %s on topic %s reset to time %d: %s", group, topic_name, timestamp, moved)
         return resets
+
+    def _move(self, group: str, topic_name: str, starts: Mapping[int, int], moved: Mapping[int, int]) -> None:
+        """Pops go on at `starts`, which is in the log; then committed offsets move, which is in their journal."""
+        offsets = self._broker.offsets
+        offsets.make_room_for_reset(group, topic_name, moved)
+        have_pops_moved = any([listener(group, topic_name, starts) for listener in self._broker.offsets_reset])
+        try:
+            offsets.reset(group, topic_name, moved)
+        except RocketSimError as error:
+            if not have_pops_moved:
+                raise
+            raise ServiceNotAvailable(
+                f"{error}; this reset is half done: what group {group} pops of topic {topic_name} has moved, its "
+                "committed offsets have not; reset again"
+            ) from error
 
     def _check_resets(self, group: str, topic_name: str, queue_ids: Sequence[int]) -> Sequence[int]:
         """The queues to reset: all that can be read, if none is named.  Raises where they cannot be reset now."""

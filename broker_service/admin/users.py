@@ -66,8 +66,15 @@ class UserOperations:
     async def _delete_user(self, tables: AccessTables, username: str) -> None:
         subject, now_ms = f"User:{username}", self._broker.now_ms()
         async with self._turn:
-            await tables.acls.apply(lambda: tables.acls.deleting(subject, now_ms))
-            await tables.users.apply(lambda: tables.users.removing(username, now_ms))
+            had_policies = await tables.acls.apply(lambda: tables.acls.deleting(subject, now_ms))
+            try:
+                await tables.users.apply(lambda: tables.users.removing(username, now_ms))
+            except ServiceNotAvailable as error:
+                if not had_policies:
+                    raise
+                raise type(error)(
+                    f"{error}; the policies of User:{username} are deleted, the user is not: delete it again"
+                ) from error
         logger.info("User:%s is deleted", username)
 
     def users(self, username: str) -> list[User]:

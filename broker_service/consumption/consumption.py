@@ -81,6 +81,7 @@ RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in Ro
 _BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
 _MAX_PENDING = 128  # transitions that wait for others
 _DELIVERIES_A_TRANSITION = 10_000
+_RESETS_OF_ONE_RECORD = 30  # with the longest names they are less than _BODY
 _EXPIRED_AT_A_TIME = 64
 _TAKEN_OVER_AT_ONCE = 10  # transitions, of up to 1,000 deliveries each
 _LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
@@ -738,12 +739,24 @@ class Consumption:
         if not self._broker.is_slave and name not in self._broker.groups.entries:
             self._try(lambda: self._drop_group(name))
 
-    def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Moves the group to these offsets.  Raises, before anything has changed, if the log takes no writes."""
+    def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Moves the group's pops to these offsets; False if it has popped none of these queues.  If the log refuses it,
+        nothing has moved, or the error names the queues that have."""
         self._flush()  # a place may be new
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self.catch_up()
-        self._append_now(*(Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues))
+        resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues]
+        for first in range(0, len(resets), _RESETS_OF_ONE_RECORD):
+            try:
+                self._append_now(*resets[first : first + _RESETS_OF_ONE_RECORD])
+            except (RocketSimError, OSError) as error:
+                if not first:
+                    raise
+                raise ServiceNotAvailable(
+                    f"{error}; this reset of group {group} is half done: of topic {topic} queues "
+                    f"{_ranges(one.place.queue_id for one in resets[:first])} have moved, and no others; reset again"
+                ) from error
+        return bool(resets)
 
     def _drop_deleted(self) -> None:
         """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
@@ -879,6 +892,17 @@ def _dead_letter(message: Record, due: Due) -> Record:
             ", ".join(left_out),
         )
     return copy
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """As in `0-4, 7`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)
 
 
 def _name(due: Due) -> tuple[int, str, str]:

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 _LINE = re.compile(rb"\0+|[^\0\n]*\n|[^\0\n]+")  # zeros: what a power loss has kept from the disk
 RESERVE = 4 << 20  # bytes; some ten thousand commits
+_GROWTH = 20  # bytes: an entry that is made a little later may name a later point in the log
 
 
 class LogPoint(NamedTuple):
@@ -115,19 +116,23 @@ class OffsetJournal:
 
     def append(self, group: str, topic: str, entries: Mapping[int, OffsetEntry], *, replaces: bool = False) -> None:
         """DiskFull or ServiceNotAvailable if the disk refuses, and then it has not happened."""
-        values = {
-            queue: (*entry, entry.raised_at) if entry.raised_at.epoch else entry for queue, entry in entries.items()
-        }
-        words = [group, topic, values, True] if replaces else [group, topic, values]
-        text = json.dumps(words, separators=(",", ":")).encode()
-        line = b"%08x %b\n" % (isal_zlib.crc32(text), text)
+        line = _line(group, topic, entries, replaces=replaces)
+        self._write(group, line)
+        self._end = self._dirty = self._end + len(line)
+
+    def make_room(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
+        """Has the disk take what an `append` of these will need, as zeros, which count for nothing.  Raises as that
+        would; who has done something else first can rely on it then."""
+        size = len(_line(group, topic, entries, replaces=False)) + _GROWTH * len(entries)
+        self._write(group, bytes(size))
+
+    def _write(self, group: str, data: bytes) -> None:
         try:
             self._clean()
-            self._files.pwrite(self._file, line, self._end)
+            self._files.pwrite(self._file, data, self._end)
         except OSError as error:
-            self._take_back(self._end + len(line))
+            self._take_back(self._end + len(data))
             raise refusal(error, f"committing offsets of group {group} to {self._path}") from error
-        self._end = self._dirty = self._end + len(line)
 
     def _take_back(self, end: int) -> None:
         """Removes what a failed append wrote: no partial line may precede a whole one, no refused line may be
@@ -179,6 +184,13 @@ class OffsetJournal:
 
     def close(self) -> None:
         self._files.close(self._file)
+
+
+def _line(group: str, topic: str, entries: Mapping[int, OffsetEntry], *, replaces: bool) -> bytes:
+    values = {queue: (*entry, entry.raised_at) if entry.raised_at.epoch else entry for queue, entry in entries.items()}
+    words = [group, topic, values, True] if replaces else [group, topic, values]
+    text = json.dumps(words, separators=(",", ":")).encode()
+    return b"%08x %b\n" % (isal_zlib.crc32(text), text)
 
 
 def _fresh(path: Path) -> Path:

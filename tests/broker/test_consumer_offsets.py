@@ -15,7 +15,15 @@ from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
-from broker_service.store.offset_journal import NEVER, NO_POINT, RESERVE, LogPoint, OffsetEntry, OffsetJournal
+from broker_service.store.offset_journal import (
+    NEVER,
+    NO_POINT,
+    RESERVE,
+    LogPoint,
+    OffsetEntry,
+    OffsetJournal,
+    read_journal,
+)
 from tests.support.memory_files import MemoryFiles, PowerCut
 
 
@@ -518,3 +526,20 @@ def test_both_sides_agree_after_merging_whatever_they_had_and_nothing_went_back(
         for (group, topic), queues in state.items():
             for queue, entry in queues.items():
                 assert master.get(group, topic, queue) == slave.get(group, topic, queue) >= entry
+
+
+def test_room_that_is_made_in_the_journal_counts_for_nothing_and_is_there() -> None:
+    disk = MemoryFiles()
+    path = Path("/store/offsets.journal")
+    journal = OffsetJournal(path, disk, reserve=0)
+    list(journal.replay())
+    entries = {queue_id: OffsetEntry(1, 7, LogPoint(1, 2, 99)) for queue_id in range(300)}
+    journal.append("g", "t", {0: OffsetEntry(0, 1)})
+    journal.make_room("g", "t", entries)
+    assert [len(line.entries) for line in read_journal(path, disk)] == [1]
+    disk.make_room(0)
+    later = {queue_id: OffsetEntry(1, 7, LogPoint(1, 2, 10**9)) for queue_id in entries}
+    journal.append("g", "t", later)
+    with pytest.raises(DiskFull):
+        journal.make_room("g", "t", {queue_id: OffsetEntry(2, 8) for queue_id in range(3000)})
+    assert [len(line.entries) for line in read_journal(path, disk)] == [1, 300]

@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.messages import floors_to_proto
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.consumption.model import Pop
 from broker_service.errors import DiskFull, ServiceNotAvailable, SubscriptionGroupNotExist
 from broker_service.machine import Machine
 from broker_service.node import BrokerNode
@@ -234,7 +237,7 @@ async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again
     async with serving(tmp_path, disk := FullJournal()) as (node, operations):
         await operations.update_group(SubscriptionGroup("g"))
         disk.is_full = True
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFull, match="group g is deleted, its offsets are not all: delete it again"):
             await operations.delete_group("g", remove_offset=True)
         assert node.offsets.get("g", "t", 0) == (0, 2)
         disk.is_full = False
@@ -242,6 +245,93 @@ async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again
         assert node.offsets.groups() == []
         with pytest.raises(SubscriptionGroupNotExist):
             await operations.delete_group("g", remove_offset=True)
+
+
+async def popped(node: BrokerNode, *queue_ids: int) -> None:
+    """Group g has a message of each of these queues under way."""
+    node.topics.put(TopicConfig("t", 100, 100), 3)
+    for queue_id in queue_ids:
+        await put(node, "t", b"x", queue_id=queue_id)
+    while (await node.consumption.pop(Pop(group="g", topic="t", invisible_ms=600_000))).deliveries:
+        pass
+    assert {place.queue_id for place in node.consumption.state.queues} >= set(queue_ids)
+
+
+def places_of(node: BrokerNode) -> dict[int, int]:
+    return {place.queue_id: queue.next for place, queue in node.consumption.state.queues.items()}
+
+
+async def test_a_reset_that_the_journal_has_no_room_for_moves_no_pops_either(tmp_path: Path) -> None:
+    async with serving(tmp_path, disk := FullJournal()) as (node, operations):
+        await popped(node, 1)
+        before, end, committed = places_of(node), node.store.end_offset, node.offsets.progress("g", "t", 0)
+        disk.is_full = True
+        with pytest.raises(DiskFull, match="no room"):
+            await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+        assert (places_of(node), node.store.end_offset) == (before, end)
+        assert node.offsets.progress("g", "t", 0) == committed
+        disk.is_full = False
+        await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+        assert set(places_of(node).values()) == {0}
+
+
+async def test_a_reset_that_the_log_refuses_moves_no_committed_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, Files()) as (node, operations):
+        await popped(node, 1)
+        before, committed = places_of(node), list(node.offsets.everything())
+
+        def full(*_: object) -> None:
+            raise DiskFull("no room")
+
+        monkeypatch.setattr(node.store, "append_one", full)
+        with pytest.raises(DiskFull, match=r"^no room$"):
+            await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+        assert (places_of(node), list(node.offsets.everything())) == (before, committed)
+
+
+async def test_a_reset_that_the_disk_refuses_half_way_says_which_half_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, Files()) as (node, operations):
+        await popped(node, 1)
+        committed = list(node.offsets.everything())
+        with monkeypatch.context() as broken:
+
+            def refuse(*_: object, **__: object) -> None:
+                raise ServiceNotAvailable("the disk refuses")
+
+            broken.setattr(node.offsets._journal, "append", refuse)
+            with pytest.raises(ServiceNotAvailable, match=r"pops of topic t has moved, its committed offsets have not"):
+                await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+        assert set(places_of(node).values()) == {0} and list(node.offsets.everything()) == committed
+        await operations.reset_offset_by_time("g", "t", 0, [], force=True)
+
+
+async def test_a_reset_of_many_queues_that_the_log_refuses_half_way_names_those_that_have_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, Files()) as (node, operations):
+        queue_ids = range(40)
+        await popped(node, *queue_ids)
+        before, append, records = places_of(node), node.store.append_one, 0
+
+        def full_after_one(*arguments: Any) -> Any:
+            nonlocal records
+            records += 1
+            if records == 2:
+                raise DiskFull("no room")
+            return append(*arguments)
+
+        with monkeypatch.context() as broken:
+            broken.setattr(node.store, "append_one", full_after_one)
+            with pytest.raises(ServiceNotAvailable, match=r"of topic t queues 0-29 have moved, and no others"):
+                await operations.reset_offset_by_time("g", "t", 0, list(queue_ids), force=True)
+        after = places_of(node)
+        assert {queue_id for queue_id in queue_ids if after[queue_id] != before[queue_id]} == set(range(30))
+        await operations.reset_offset_by_time("g", "t", 0, list(queue_ids), force=True)
+        assert set(places_of(node).values()) == {0}
 
 
 async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(tmp_path: Path) -> None:

@@ -80,7 +80,8 @@ class Broker:
         self.stopping = False
         self.failure: str | None = None  # why the disk is not trusted any more
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
-        self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], None]] = []  # before the table: group, topic
+        # Before the table: group, topic, offsets.  Returns whether anything has moved.
+        self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
 
     # --- who it is --------------------------------------------------------------------------------------------------
 

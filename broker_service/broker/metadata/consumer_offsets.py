@@ -153,12 +153,19 @@ class ConsumerOffsetTable:
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
         """Move the offsets there, back or forth: a new generation of each, which belongs to the log as it is now."""
+        self._set(group, topic, self._raised(group, topic, offsets))
+
+    def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        """To be called before what goes with a reset, which the disk then refuses for want of room no more."""
+        if offsets:
+            self._journal.make_room(group, topic, self._raised(group, topic, offsets))
+
+    def _raised(self, group: str, topic: str, offsets: Mapping[int, int]) -> Queues:
         point = self._log_point()
-        entries = {
+        return {
             queue_id: OffsetEntry(self.get(group, topic, queue_id).generation + 1, offset, point)
             for queue_id, offset in offsets.items()
         }
-        self._set(group, topic, entries)
 
     def delete_topic(self, topic: str) -> None:
         for group in self.groups_of(topic):
