@@ -228,7 +228,11 @@ class Admin:
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> ChangedAt:
-        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion."""
+        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion.
+
+        With `remove_offset` all goes that the group has read: its offsets, what it has under way, and its retry topics.
+        Without, a group of that name goes on where this one was.
+        """
         masters = self.masters(broker_addr, cluster_name)
         deleted = at_each(
             masters,

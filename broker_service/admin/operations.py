@@ -16,6 +16,7 @@ from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.config import as_properties
+from broker_service.consumption.retries import group_of, retry_topic
 from broker_service.errors import InvalidParameter, NotFound, RocketSimError, ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.store.key_search import Found
@@ -69,6 +70,12 @@ class Operations:
         Where the disk refuses the offsets, `PeriodicTasks` deletes them once it takes them.
         """
         self._broker.check_writable()
+        group = group_of(name)
+        if group and (group in self._broker.groups.entries or group in self._broker.offsets.groups()):
+            raise InvalidParameter(
+                f"topic {name} has the messages that group {group} gets again; to do without them reset the group on "
+                "this topic, or delete the group with its offsets"
+            )
         await to_its_end(self._delete_topic(name))
 
     async def _delete_topic(self, name: str) -> None:
@@ -101,22 +108,45 @@ class Operations:
         return group
 
     async def delete_group(self, name: str, *, remove_offset: bool) -> None:
-        """With `remove_offset` also where only its offsets are left: the disk may have refused these."""
+        """Its settings; with `remove_offset` all that it has read, too: its offsets, what it has under way, and its
+        retry topics.  Without, a group that is made again goes on where this one was.
+
+        With `remove_offset` also where its settings are deleted already: the disk may have refused the rest.
+        """
         self._broker.check_writable()
         await to_its_end(self._delete_group(name, remove_offset))
 
     async def _delete_group(self, name: str, remove_offset: bool) -> None:
         broker = self._broker
-        if not remove_offset or name in broker.groups.entries or name not in broker.offsets.groups():
-            await broker.groups.apply(partial(broker.groups.removing, name, broker.now_ms()))
+        removing = partial(broker.groups.removing, name, broker.now_ms())
         if remove_offset:
-            try:
-                broker.offsets.delete_group(name)
-            except ServiceNotAvailable as error:
-                raise type(error)(
-                    f"{error}; group {name} is deleted, its offsets are not all: delete it again"
-                ) from error
-        logger.info("consumer group %s deleted%s", name, " with its offsets" if remove_offset else "")
+            async with broker.topics.held():  # the retry topics go in the step in which the group does
+                dropped = partial(self._drop_group, name)
+                if name in broker.groups.entries or not self._has_read(name):
+                    await broker.groups.apply(removing, then=dropped)
+                else:
+                    dropped()
+        else:
+            await broker.groups.apply(removing)
+        logger.info("consumer group %s deleted%s", name, " with all that it has read" if remove_offset else "")
+
+    def _has_read(self, group: str) -> bool:
+        """Whether something is left of what it has read."""
+        retries = retry_topic(group, "")
+        return group in self._broker.offsets.groups() or any(
+            topic.startswith(retries) for topic in self._broker.topics.entries
+        )
+
+    def _drop_group(self, name: str) -> None:
+        broker = self._broker
+        try:
+            for listener in broker.group_dropped:
+                listener(name)
+            broker.offsets.delete_group(name)
+        except ServiceNotAvailable as error:
+            raise type(error)(
+                f"the settings of group {name} are deleted, but not all that it has read: {error}; delete it again"
+            ) from error
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ the retry topic, to the dead letters) or a reset.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from rocketsim_proto.records import record
@@ -126,11 +126,11 @@ class Consumption:
             append=self._move,
             append_checked=self._append_now,
         )
-        self._drops_due = True  # a topic or group may have been deleted that the state still has
+        self._drops_due = True  # a topic may have been deleted that the state still has
         self._drops_at = 0.0
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
-        broker.groups.changed.append(self._group_changed)
+        broker.group_dropped.append(self._drop_group)
         broker.offsets_reset.append(self._reset)
 
     @property
@@ -725,6 +725,9 @@ class Consumption:
             raise MessageIllegal(f"the message cannot be moved to {copy.topic}: {error}") from error
         if copy.topic.startswith(retries.DLQ_PREFIX):
             self.counts.dead_letters += 1
+            if (move := retries.move_of(copy)) is not None:
+                # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
+                self._submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(retries.RETRY_PREFIX):
             self.counts.retried += 1
         return end
@@ -734,10 +737,6 @@ class Consumption:
     def _topic_changed(self, name: str) -> None:
         if not self._broker.is_slave and name not in self._broker.topics.entries:
             self._try(lambda: self._drop_topic(name))
-
-    def _group_changed(self, name: str) -> None:
-        if not self._broker.is_slave and name not in self._broker.groups.entries:
-            self._try(lambda: self._drop_group(name))
 
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Moves the group's pops to these offsets; False if it has popped none of these queues.  If the log refuses it,
@@ -759,16 +758,13 @@ class Consumption:
         return bool(resets)
 
     def _drop_deleted(self) -> None:
-        """Drops topics and groups whose deletion a crash or a full disk kept from the state."""
-        topics, groups = self._broker.topics, self._broker.groups
+        """Drops topics whose deletion a crash or a full disk kept from the state."""
+        topics = self._broker.topics
         named = {name for place in self.state.queues for name in (place.topic, original_topic(place))}
         named |= {transaction.topic for transaction in self.state.transactions.open}
         for topic in named:
             if topic in topics.tombstones and topic not in topics.entries:
                 self._drop_topic(topic)
-        for group in {place.group for place in self.state.queues if place.group not in groups.entries}:
-            if group in groups.tombstones:
-                self._append_now(Drop(group=group))
         self._drops_due = False
 
     def _drop_topic(self, name: str) -> None:
@@ -776,34 +772,52 @@ class Consumption:
 
         They go first: the topic's places, until they are dropped, say which they are.
         """
-        broker = self._broker
         self._flush()  # a place may be new
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
-        retries_of = {retry for place in places for retry in self.retry_topics(place.group, name)}
-        retries_of &= broker.topics.entries.keys()
-        if retries_of:
-            ends = {retry: broker.store.queue_ends(retry) for retry in retries_of}
-            broker.topics.delete_all(ends, broker.now_ms())
-            broker.store.forget_before(ends)
-            broker.offsets.delete_topics(retries_of)
+        self._delete_retries({retry for place in places for retry in self.retry_topics(place.group, name)})
         left = sorted({place.topic for place in places if place in self.state.queues})
         self._append_now(*(Drop(topic=topic) for topic in left))
 
     def _drop_group(self, name: str) -> None:
-        """Its offsets stand: a deletion that takes them with it deletes them afterwards."""
-        self._flush()
-        offsets = self._broker.offsets
-        for topic in [topic for group, topic in offsets.kept if group == name]:
-            offsets.reset(name, topic, dict(offsets.kept[name, topic]))
-        self._append_now(Drop(group=name))
+        """With its retry topics: a new group of that name gets nothing of this one.
+
+        They go first, as with a topic.  Raises if the disk or the log refuses: it can be done again.
+        """
+        self._flush()  # a place may be new
+        self._check_writable()
+        self._delete_retries(self._retry_topics_of(name))
+        if any(place.group == name for place in self.state.queues):
+            self._append_now(Drop(group=name))
+
+    def _retry_topics_of(self, group: str) -> set[str]:
+        """All of a group: those of the broker's own form, RocketMQ's of topics that it has read, and the one of
+        RocketMQ's push consumers, unless another group reads it."""
+        read = self._broker.offsets.topics_by_group()
+        of_group = {place.topic for place in self.state.queues if place.group == group} | read.get(group, set())
+        own = retry_topic(group, "")
+        names = {topic for topic in self._broker.topics.entries if topic.startswith(own)}
+        for topic in of_group:
+            names.update(self.retry_topics(group, original_topic(Place(group, topic, 0))))
+        plain = f"{retries.RETRY_PREFIX}{group}"
+        is_anothers = any(place.topic == plain and place.group != group for place in self.state.queues)
+        return names if is_anothers else names | {plain}
+
+    def _delete_retries(self, names: Set[str]) -> None:
+        broker = self._broker
+        names &= broker.topics.entries.keys()
+        if names:
+            ends = {name: broker.store.queue_ends(name) for name in names}
+            broker.topics.delete_all(ends, broker.now_ms())
+            broker.store.forget_before(ends)
+            broker.offsets.delete_topics(names)
 
     def _try(self, change: Callable[[], None]) -> None:
-        """A failure does not undo the deletion; `_drop_deleted` tries again."""
+        """A failure does not undo a topic's deletion; `_drop_deleted` tries again."""
         try:
             change()
         except (RocketSimError, OSError) as error:
-            logger.warning("deliveries of a deleted topic or group are kept, dropping them is tried again: %s", error)
+            logger.warning("deliveries of a deleted topic are kept, dropping them is tried again: %s", error)
             self._drops_due, self._drops_at = True, self._broker.clock() + _AFTER_TROUBLE_S
 
     # --- stopping ---------------------------------------------------------------------------------------------------

@@ -50,6 +50,12 @@ def retry_topic_v1(group: str, topic: str) -> str:
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
+def group_of(topic: str) -> str:
+    """The group that a topic of the broker's own retries belongs to; empty for other topics."""
+    group, plus, _ = topic.removeprefix(RETRY_PREFIX).partition("+")
+    return group if plus and topic.startswith(RETRY_PREFIX) else ""
+
+
 def dlq_topic(group: str) -> str:
     return f"{DLQ_PREFIX}{group}"
 

@@ -137,11 +137,14 @@ def delete_sub_group(
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     remove_offset: Annotated[
-        Truth, typer.Option("-r", "--remove-offset", help="Delete its committed offsets, too.")
+        Truth,
+        typer.Option(
+            "-r", "--remove-offset", help="Delete all that it has read, too: offsets, what is under way, retry topics."
+        ),
     ] = Truth.FALSE,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group's settings, and its offsets with -r true."""
+    """Delete a group's settings, and with -r true all that it has read."""
     with open_admin(name_server, broker_addr) as admin:
         deleted = admin.delete_sub_group(
             group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster

@@ -237,7 +237,7 @@ async def test_a_group_whose_offsets_the_disk_refused_to_delete_is_deleted_again
     async with serving(tmp_path, disk := FullJournal()) as (node, operations):
         await operations.update_group(SubscriptionGroup("g"))
         disk.is_full = True
-        with pytest.raises(DiskFull, match="group g is deleted, its offsets are not all: delete it again"):
+        with pytest.raises(DiskFull, match="settings of group g are deleted, but not all"):
             await operations.delete_group("g", remove_offset=True)
         assert node.offsets.get("g", "t", 0) == (0, 2)
         disk.is_full = False

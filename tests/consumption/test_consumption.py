@@ -28,8 +28,10 @@ from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
     InvalidParameter,
+    NoPermission,
     ReadFailed,
     ServiceNotAvailable,
+    SubscriptionGroupNotExist,
     SubscriptionParseFailed,
     SystemBusy,
     TopicNotExist,
@@ -1153,23 +1155,129 @@ async def test_the_retry_topics_of_all_groups_go_with_their_topic_in_one_write(
         assert one.consumption.state.queues == {}
 
 
-async def test_a_deleted_group_takes_its_deliveries_with_it(tmp_path: Path) -> None:
+async def test_a_group_that_is_deleted_with_its_offsets_leaves_nothing_to_a_new_one(tmp_path: Path) -> None:
+    """Trap 13, of groups: neither deliveries under way nor retries; dead letters stay, and can be deleted by name."""
     async with consumer(tmp_path) as one:
-        await put(one.node, "t", b"a")
-        await one.pop()
-        await Operations(one.node.broker, one.node.leadership).delete_group("g", remove_offset=True)
-        assert one.consumption.state.queues == {}
+        node, other = one.node, Consumer(one.node, group="g-x")
+        operations = Operations(node.broker, node.leadership)
+        node.topics.put(TopicConfig("u", 1, 1), 0)
+        node.groups.put(SubscriptionGroup("g", retry_max_times=1), 0)
+        await put(node, "t", b"a", b"b", b"c", b"d")
+        await put(node, "u", b"u")
+        of_u = Consumer(node, topic="u")
+        (of_u_delivery,) = (await of_u.pop()).deliveries
+        await of_u.nack(of_u_delivery)
+        a, b, c = (await one.pop(max_messages=3)).deliveries
+        assert await one.ack(a) == [OK]
+        await one.consumption.forward_to_dlq("g", "t", c.receipt_handle)
+        await one.nack(b)
+        await one.later(0)
+        assert len((await other.pop()).deliveries) == 4
+        (b, d) = (await one.pop()).deliveries  # one from the retry topic
         await one.later(INVISIBLE_MS)
-        assert await one.bodies() == [b"a"]
+        assert {"%RETRY%g+t", "%RETRY%g+u", "%RETRY%g-x+t", "%DLQ%g"} <= node.topics.entries.keys()
+
+        await operations.delete_group("g", remove_offset=True)
+        assert {name for name in node.topics.entries if name.startswith("%")} == {"%RETRY%g-x+t", "%DLQ%g"}
+        assert {place.group for place in one.consumption.state.queues} == {"g-x"}
+        assert list(node.offsets.of_group("g")) == []
+        assert await one.ack(b, d) == [INVALID, INVALID]
+        node.groups.put(SubscriptionGroup("g"), 0)
+        deliveries = (await one.pop()).deliveries
+        assert [(body_of(it), it.attempt) for it in deliveries] == [(b"a", 1), (b"b", 1), (b"c", 1), (b"d", 1)]
+        assert await of_u.bodies() == [b"u"]
+        await one.nack(deliveries[0])
+        await one.later(0)
+        assert await one.bodies() == [b"a"]  # what is made again has nothing of the old retry topic
+        assert len((await other.pop()).deliveries) == 4
+
+        await operations.delete_topic("%DLQ%g")
+        assert "%DLQ%g" not in node.topics.entries
+        with pytest.raises(InvalidParameter, match="the messages that group g gets again"):
+            await operations.delete_topic("%RETRY%g+t")
+        for name in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_rocketsim_state"):
+            with pytest.raises(NoPermission):
+                await operations.delete_topic(name)
 
 
-async def test_a_deleted_group_may_leave_its_offsets(tmp_path: Path) -> None:
+async def test_a_deleted_group_that_keeps_its_offsets_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Also what it has under way, which neither comes at once nor without its attempts."""
     async with consumer(tmp_path) as one:
+        operations = Operations(one.node.broker, one.node.leadership)
+        await put(one.node, "t", b"a", b"b", b"c")
+        a, b, c = (await one.pop()).deliveries
+        assert await one.ack(b) == [OK]
+        await one.nack(c)
+        await one.later(0)
+        await operations.delete_group("g", remove_offset=False)
+        assert one.node.groups.get("g") is None
+        (c,) = (await one.pop()).deliveries
+        assert (body_of(c), c.attempt, one.committed()) == (b"c", 2, 0)
+        assert await one.ack(a) == [OK]
+        await one.later(INVISIBLE_MS)
+        (c,) = (await one.pop()).deliveries
+        assert (body_of(c), c.attempt, one.committed()) == (b"c", 3, 3)
+    async with consumer(tmp_path) as one:  # a start does not make good what was not to be deleted
+        await one.later(3 * INVISIBLE_MS)
+        (c,) = (await one.pop()).deliveries
+        assert (body_of(c), c.attempt) == (b"c", 4)
+
+
+async def test_a_group_whose_deletion_the_disk_refuses_half_way_says_so_and_is_deleted_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    async with consumer(tmp_path) as one:
+        operations = Operations(one.node.broker, one.node.leadership)
         await put(one.node, "t", b"a", b"b")
-        await one.ack(*(await one.pop(max_messages=1)).deliveries)
-        await Operations(one.node.broker, one.node.leadership).delete_group("g", remove_offset=False)
-        assert (one.consumption.state.queues, one.committed()) == ({}, 1)
-        assert await one.bodies() == [b"b"]
+        a, _ = (await one.pop()).deliveries
+        await one.nack(a)
+        await one.later(0)
+
+        def full(*_: Any) -> None:
+            raise DiskFull("full")
+
+        for of, name in ((one.node.topics, "delete_all"), (one.consumption, "_append_now")):
+            with monkeypatch.context() as patch:
+                patch.setattr(of, name, full)
+                with pytest.raises(
+                    DiskFull, match="settings of group g are deleted, but not all that it has read: full"
+                ):
+                    await operations.delete_group("g", remove_offset=True)
+        assert one.node.groups.get("g") is None
+        assert one.consumption.state.queues
+        await operations.delete_group("g", remove_offset=True)
+        assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g+t")) == ({}, None)
+        with pytest.raises(SubscriptionGroupNotExist):
+            await operations.delete_group("g", remove_offset=True)
+
+
+async def test_retries_that_a_group_has_left_behind_are_deleted_with_it_or_by_name(tmp_path: Path) -> None:
+    """Earlier versions left them."""
+    async with consumer(tmp_path) as one:
+        node, operations = one.node, Operations(one.node.broker, one.node.leadership)
+        for name in ("%RETRY%old+t", "%RETRY%older+t"):
+            node.topics.put(TopicConfig(name, 1, 1), 0)
+        await operations.delete_group("old", remove_offset=True)
+        await operations.delete_topic("%RETRY%older+t")
+        assert not any(name.startswith("%") for name in node.topics.entries)
+
+
+@pytest.mark.parametrize("way", ["expired", "forwarded"])
+async def test_dead_letters_that_were_deleted_do_not_come_again_after_a_restart(tmp_path: Path, way: str) -> None:
+    async with consumer(tmp_path) as one:
+        one.node.groups.put(SubscriptionGroup("g", retry_max_times=0), 0)
+        await put(one.node, "t", b"a", b"b")
+        a, _ = (await one.pop()).deliveries
+        if way == "forwarded":
+            await one.consumption.forward_to_dlq("g", "t", a.receipt_handle)
+        await one.later(INVISIBLE_MS)
+        assert one.node.store.queue_end("%DLQ%g", 0) == 2
+        await Operations(one.node.broker, one.node.leadership).delete_topic("%DLQ%g")
+    snapshot_in(tmp_path).unlink()
+    async with consumer(tmp_path) as one:
+        assert one.consumption.state.under_way_count == 0
+        await one.later(INVISIBLE_MS)
+        assert "%DLQ%g" not in one.node.topics.entries
 
 
 async def test_a_clean_stop_notes_where_rocketmq_goes_on_with_a_group(tmp_path: Path) -> None:

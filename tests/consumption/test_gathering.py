@@ -241,6 +241,7 @@ async def test_a_deletion_takes_what_a_pending_pop_takes_with_it(tmp_path: Path,
             one.node.topics.delete_all({"t": {0: 1}}, 0)
         else:
             one.node.groups.delete("g", 0)
+            one.consumption._drop_group("g")
         await popped
         await quiet(one)
         assert not one.consumption.state.queues

@@ -82,6 +82,8 @@ class Broker:
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
         # Before the table: group, topic, offsets.  Returns whether anything has moved.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
+        # A group is deleted with all that it has read; called before its offsets are deleted.
+        self.group_dropped: list[Callable[[str], None]] = []
 
     # --- who it is --------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,8 @@ do the same at once, for a start, and for a slave.
 import asyncio
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -143,6 +144,12 @@ class ConfigTable(Generic[Entry]):
         """On return no change of these entries is being written; until the caller awaits something else none begins."""
         while any(map(self.is_changing, names)):
             await self.settled()
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Within it `apply` changes nothing, and changes at once, as `delete_all`, are not refused."""
+        async with self._turn:
+            yield
 
     async def _apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None) -> bool:
         async with self._turn:

@@ -15,12 +15,12 @@ _RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's
 
 
 def is_system_topic(topic: str) -> bool:
-    """One that the broker itself writes to; clients may read it but not write, change or delete it."""
+    """One that the broker itself writes to; clients may read it but not write or change it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
 def is_internal_topic(topic: str) -> bool:
-    """One that no group consumes.  Retry topics and dead letters may be."""
+    """One that no group consumes, and nobody deletes.  Retry topics and dead letters may be."""
     return topic in SYSTEM_TOPICS or topic.startswith(INTERNAL_PREFIX)
 
 

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
-from broker_service.broker.metadata.names import check_topic_name, is_system_topic, refuse_system_topic
+from broker_service.broker.metadata.names import (
+    check_topic_name,
+    is_internal_topic,
+    is_system_topic,
+    refuse_system_topic,
+)
 from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
 
 PERM_INHERIT = 1
@@ -132,7 +137,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         self._apply_now(self.removing(name, now_ms, queue_offsets))
 
     def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:
-        refuse_system_topic(name)
+        """Also of retry topics and dead letters, which are the broker's to write, not to keep."""
+        if is_internal_topic(name):
+            raise NoPermission(f"topic {name} belongs to the broker, which cannot do without it")
         planned = self.deleting(name, now_ms, queue_offsets)
         if planned is None:
             raise TopicNotExist(f"topic {name!r} does not exist here")
