@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 def readme_snippet(name_server: str) -> str:
     snippets = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (code,) = (snippet for snippet in snippets if "pyspark" in snippet)
-    assert len([line for line in code.splitlines() if line.strip()]) <= 12
+    assert len([line for line in code.splitlines() if line.strip()]) == 10
     return re.sub(r'name_server = "[^"]*"', f'name_server = "{name_server}"', code)
 
 
@@ -36,14 +35,18 @@ def test_the_pyspark_of_the_readme_and_of_up_works_when_pasted(tmp_path):
         wait_until(
             lambda: subprocess.run([*produce, "hello from the shell", "--tag", "Greeting"]).returncode == 0, "a send"
         )
-        # As in an activated virtual environment: Spark's workers are whatever `python3` is on the PATH.
-        environment = {
-            **os.environ,
-            "PYTHONPATH": python_path(ROOT, ROOT / "proto"),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
+        # As in a notebook or a job of cron: the environment of this Python is not activated, and `python3` another one.
+        without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV", "SPARK_HOME")
+        environment = {name: value for name, value in os.environ.items() if name not in without}
+        bin_of_another = tmp_path / "bin"
+        bin_of_another.mkdir()
+        (bin_of_another / "python3").write_text("#!/bin/sh\necho 'a Python without the package' >&2\nexit 1\n")
+        (bin_of_another / "python3").chmod(0o755)
+        environment["PYTHONPATH"] = python_path(ROOT, ROOT / "proto")
+        environment["PATH"] = f"{bin_of_another}{os.pathsep}{os.environ['PATH']}"
         # Both in one process, so in one Spark session.  A person waits and looks; a test reads what there is.
         pasted = readme_snippet(namesrv.address) + snippet(namesrv.address, "TopicTest")
+        assert pasted.count('os.environ["PYSPARK_PYTHON"] = sys.executable') == 2
         pasted = re.sub(r"awaitTermination\(\d*\)", "processAllAvailable()", pasted)
         done = subprocess.run(
             [sys.executable, "-c", pasted], capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900

@@ -1,18 +1,21 @@
 """A standalone Spark cluster with two executor processes, of the Spark that pip installed."""
 
+import io
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.source.bench import run_program
 from tests.support.polling import wait_until
-from tests.support.processes import Processes
+from tests.support.processes import ROOT, Processes
+from tests.support.spark_processes import python_path
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.long]
 
@@ -69,39 +72,74 @@ def spark_process(log: Path, *command: str) -> Iterator[Path]:
         process.wait(30)
 
 
-def test_two_executors_read_and_write(tmp_path: Path) -> None:
-    deploy = "org.apache.spark.deploy"
-    with Processes(tmp_path) as processes:
+@contextmanager
+def standalone(home: Path, workers: int) -> Iterator[tuple[str, str]]:
+    """The addresses of a Spark master with so many workers, and of a name server with a broker."""
+    deploy, local = "org.apache.spark.deploy", ("--host", "127.0.0.1", "--webui-port", "0")
+    with ExitStack() as stack:
+        processes = stack.enter_context(Processes(home))
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server, autoCreateTopicEnable=True)
-        with spark_process(
-            tmp_path / "master.log",
-            f"{deploy}.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            "0",
-            "--webui-port",
-            "0",
-        ) as log:
-            found = wait_until(
-                lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "the master", 60
-            )
-            assert found is not None
-            url = found[1]
-            worker = (
-                f"{deploy}.worker.Worker",
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--host",
-                "127.0.0.1",
-                url,
-            )
-            with spark_process(tmp_path / "worker1.log", *worker), spark_process(tmp_path / "worker2.log", *worker):
-                wait_until(lambda: log.read_text().count("Registering worker") == 2, "two workers", 60)
-                done = run_program(PROGRAM, url, name_server.address, str(tmp_path / "checkpoint"), cwd=tmp_path)
-                assert "standalone is fine" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
+        master = (f"{deploy}.master.Master", "--port", "0", *local)
+        log = stack.enter_context(spark_process(home / "master.log", *master))
+        found = wait_until(
+            lambda: re.search(r"Starting Spark master at (spark://\S+)", log.read_text()), "the master", 60
+        )
+        assert found is not None
+        worker = (f"{deploy}.worker.Worker", "--cores", "1", "--memory", "1g", *local, found[1])
+        for number in range(workers):
+            stack.enter_context(spark_process(home / f"worker{number}.log", *worker))
+        wait_until(lambda: log.read_text().count("Registering worker") == workers, "the workers", 60)
+        yield found[1], name_server.address
+
+
+def test_two_executors_read_and_write(tmp_path: Path) -> None:
+    with standalone(tmp_path, 2) as (url, name_server):
+        done = run_program(PROGRAM, url, name_server, str(tmp_path / "checkpoint"), cwd=tmp_path)
+        assert "standalone is fine" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+JOB = """
+import sys
+from pyspark.sql import SparkSession
+
+name_server, driver, checkpoint = {arguments!r}
+assert sys.executable == driver, sys.executable
+spark = SparkSession.builder.config("spark.executor.memory", "512m").config("spark.ui.enabled", "false").getOrCreate()
+options = {{"nameServer": name_server, "topic": "archived"}}
+frame = spark.range(10).selectExpr("concat('row ', id) AS body")
+frame.write.format("rocketsim").mode("append").options(**options).save()
+stream = spark.readStream.format("rocketsim").options(**options, startingOffsets="earliest").load()
+writer = stream.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True)
+query = writer.start()
+assert query.awaitTermination(600)
+read = sum(progress["numInputRows"] for progress in query.recentProgress)
+found = spark.sparkContext.parallelize([0]).map(lambda _: __import__("os").environ["PYTHON_OF_ARCHIVE"]).collect()
+print(f"{{read}} rows with {{found}}")
+spark.stop()
+"""
+
+
+def test_the_commands_of_the_document_ship_an_environment_to_the_executors(tmp_path: Path) -> None:
+    """The archive has a `bin/python` that stands for a packed environment; where the job is submitted is none."""
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.M | re.S)
+    python = f'#!/bin/sh\nPYTHON_OF_ARCHIVE="$0" exec {sys.executable} "$@"\n'.encode()
+    with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:
+        entry = tarfile.TarInfo("bin/python")
+        entry.size, entry.mode = len(python), 0o755
+        archive.addfile(entry, io.BytesIO(python))
+    with standalone(tmp_path, 1) as (url, name_server):
+        arguments = (name_server, sys.executable, str(tmp_path / "checkpoint"))
+        (tmp_path / "job.py").write_text(JOB.format(arguments=arguments))
+        to_run = commands.replace("venv-pack", "# venv-pack", 1).replace("spark://HOST:7077", url)
+        without = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME")
+        environment = {name: value for name, value in os.environ.items() if name not in without}
+        environment |= {
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": python_path(ROOT, ROOT / "proto"),
+        }
+        done = subprocess.run(
+            ["sh", "-e", "-c", to_run], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
+        )
+        assert "10 rows with ['./environment/bin/python']" in done.stdout, done.stdout[-2000:] + done.stderr[-6000:]
