@@ -61,6 +61,7 @@ from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.broker.servicer import BrokerServicer, add_to_server
 from broker_service.broker.store_settings import store_config
+from broker_service.broker_time import BrokerTime
 from broker_service.config import BrokerConfig
 from broker_service.consumption.consumption import Consumption
 from broker_service.consumption_servicer import ConsumptionServicer
@@ -248,7 +249,7 @@ class BrokerNode:
             log_epochs=lambda: self.epochs.epochs,
             store_host=store_host,
             clock=self.machine.monotonic,
-            now_ms=self.machine.now_ms,
+            time=BrokerTime(self.machine.now_ms, self.machine.since_boot, lambda: store.newest_stored_ms),
             access=self.access,
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
@@ -495,7 +496,7 @@ class BrokerNode:
         if first is None:
             return
         try:
-            made = await access.make_first_user(first.access_key, first.secret_key, self.machine.now_ms())
+            made = await access.make_first_user(first.access_key, first.secret_key, self.broker.now_ms())
         except ServiceNotAvailable as error:
             logger.error(
                 "User:%s of initAuthenticationUser is not made, restart to try again: %s", first.access_key, error
@@ -561,7 +562,7 @@ class BrokerNode:
         try:
             self.schedule.save()
             self.consumption.note_transactions()
-            self.offsets.close(self.machine.now_ms())
+            self.offsets.close(self.broker.now_ms())
             self.consumption.note_offsets()
             self.consumption.catch_up()  # what follows needs all of the state
             self.consumption.timer_delivery.write_check()

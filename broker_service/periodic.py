@@ -112,12 +112,14 @@ class PeriodicTasks:
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def _delete_expired(self) -> None:
-        """A master first appends again what waits in the files that expire; no broker deletes it before."""
+        """A master first appends again what waits in the files that expire; no broker deletes it before, and no slave
+        what its master has."""
         waiting: list[TimerDelivery | Transactions] = [self._consumption.timer_delivery, self._consumption.transactions]
         broker, store, needed_from = self._broker, self._broker.store, None
+        now_ms, kept_by_master = broker.time.expiry_ms(), self._slave.master_min_offset if broker.is_slave else None
         begins_at = store.min_offset
         with suppress(OSError):  # raised again below
-            begins_at = store.expires_before(broker.now_ms())
+            begins_at = store.expires_before(now_ms, kept_by_master)
         if begins_at > store.min_offset:
             for part in waiting:
                 try:
@@ -127,7 +129,7 @@ class PeriodicTasks:
                     logger.error("messages that wait keep their log files: %s", error)
             needed = [part.needed_from() for part in (self._consumption, *waiting)]
             needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)
-        for line in store.delete_expired(broker.now_ms(), needed_from):
+        for line in store.delete_expired(now_ms, needed_from, kept_by_master):
             logger.info("%s", line)
 
     async def _compact_offsets(self) -> None:

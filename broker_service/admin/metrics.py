@@ -118,6 +118,12 @@ class Metrics:
         yield _gauge("rocketsim_log_end_offset", "Where the commit log ends.", store.end_offset)
         yield _gauge("rocketsim_log_flushed_offset", "Up to where it is on disk.", store.flushed_offset)
         yield _gauge("rocketsim_log_confirm_offset", "Up to where consumers see it.", self._status.confirm_offset)
+        text = "Steps of this machine's clock since the start."
+        yield _counter("rocketsim_clock_steps", text, broker.time.steps)
+        text = "How far this machine's clock is ahead of the time that is believed; 0: it is believed."
+        yield _gauge("rocketsim_clock_doubted_seconds", text, broker.time.doubted_s)
+        text = "How far store times are ahead of the time of day."
+        yield _gauge("rocketsim_store_time_ahead_seconds", text, broker.time.ahead_s)
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield from self._of_consumption()
         yield self._of_access()

@@ -128,7 +128,10 @@ class Status:
             "queues": len(store.queues()),
             "topics": len(broker.topics.of_users()),
             "consumerGroups": len(broker.groups.entries),
-            "timerNow": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(broker.now_ms() / 1000)),
+            "timerNow": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(broker.day_ms() / 1000)),
+            "clockSteps": broker.time.steps,
+            "clockDoubtedBy": f"{broker.time.doubted_s:.0f} s",
+            "storeTimeAheadBy": f"{broker.time.ahead_s:.0f} s",
         }
         if reason := broker.failure or store.why_no_sends():
             values["notWritable"] = reason

@@ -199,9 +199,9 @@ class PutPath:
             return self._append_as(send.stored_as, frame)
         if frame.delay_level:
             return self._append_as(partial(self._delayed, frame.delay_level), frame)
-        if frame.deliver_ms > (now_ms := broker.now_ms()):
+        if frame.deliver_ms > (day_ms := broker.day_ms()):
             self._check_timers()
-            return self._append_as(partial(waiting_record, deliver_ms=frame.deliver_ms, now_ms=now_ms), frame)
+            return self._append_as(partial(waiting_record, deliver_ms=frame.deliver_ms, now_ms=day_ms), frame)
         return broker.append(frame.batch, send.topic)
 
     def _delayed(self, delay_level: int, message: Record) -> Record:

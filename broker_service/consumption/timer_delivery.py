@@ -36,7 +36,7 @@ _Copy = tuple[str, bytes]  # topic, record
 BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
-_LONGEST_SLEEP_S = 1.0  # because the wall clock may jump
+_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
 _AFTER_TROUBLE_S = 10.0
 _KEPT_WAITING_S = 60.0  # how long copies that cannot be read keep all timers waiting
 _LOOK_BYTES = 64 << 10
@@ -120,7 +120,7 @@ class TimerDelivery:
         self._catch_up()
         await self.say_copies()
         await self._read_unread(self._tried_later())
-        for second in self.timers.due(broker.now_ms()):
+        for second in self.timers.due(broker.day_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 batch = await self._read(second, log_offsets)
                 # Nothing is awaited between this and the appends.
@@ -128,7 +128,7 @@ class TimerDelivery:
                 self._deliver(second, batch)
                 await asyncio.sleep(0)
         following = self.timers.next_second()
-        left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.now_ms()) / 1000
+        left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.day_ms()) / 1000
         return left_s if 0 < left_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
 
     def _tried_later(self) -> Collection[int]:
@@ -309,7 +309,7 @@ class TimerDelivery:
         """
         store, path = self._broker.store, self._check_path
         if store.queue_end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):
-            timer_check.write(store, path, self.timers.oldest(), self._broker.now_ms())
+            timer_check.write(store, path, self.timers.oldest(), self._broker.day_ms())
 
     @property
     def _check_path(self) -> Path:

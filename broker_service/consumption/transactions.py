@@ -44,7 +44,7 @@ MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have as ma
 
 _AT_A_TIME = 256
 _FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
-_LONGEST_SLEEP_S = 1.0  # because the wall clock may jump, and for half messages that come meanwhile
+_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed, and for half messages that come meanwhile
 _AFTER_TROUBLE_S = 10.0
 
 

@@ -42,6 +42,7 @@ class Follower:
     ) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
+        self.master_min_offset: int | None = 0  # None: the master is too old to say
         self.metadata_sequence = 0  # the last change of the master that acks may confirm
         self._log = log
         self._epochs = epochs
@@ -94,6 +95,7 @@ class Follower:
         self._adopt(epochs)
         self.sync_flush = reply.sync_flush
         self.master_end_offset = master.end_offset
+        self.master_min_offset = master.min_offset
         self._expected_offset = resume
         if reply.refill:
             self._refill_offset, self._refill_until = reply.refill_from, end
@@ -120,6 +122,7 @@ class Follower:
                 raise ProtocolViolation(f"log bytes from {expected}: {error}") from error
         self._expected_offset = expected + len(data)
         self.master_end_offset = frame.master_end_offset
+        self.master_min_offset = frame.master_min_offset if frame.HasField("master_min_offset") else None
 
     def next_refill(self, max_bytes: int) -> pb.LogData | None:
         """The next chunk of what the master lost; None when all of it has been sent."""

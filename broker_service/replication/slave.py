@@ -65,6 +65,7 @@ class ReplicationSlave:
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
         self._notified = asyncio.Event()
+        self._master_min_offset: int | None = 0  # nothing is known: all is kept
 
     async def follow(self, master_address: str) -> NoReturn:
         """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
@@ -107,6 +108,13 @@ class ReplicationSlave:
         """There are offsets to hand back; without a stream they are sent after the next connect."""
         if self._stream is not None:
             self._stream.hand_back()
+
+    @property
+    def master_min_offset(self) -> int | None:
+        """Where the log of the master begins, or began when it was last heard; None: it is too old to say."""
+        if self._stream is not None and self._stream.is_welcome:
+            self._master_min_offset = self._stream.master_min_offset
+        return self._master_min_offset
 
     def is_following(self) -> bool:
         return self._stream is not None and self._stream.is_welcome
@@ -168,6 +176,10 @@ class _MasterStream:
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
         self._versions: tuple[int, ...] = (0, 0, 0, 0)  # of the newest tables that this master has told of
+
+    @property
+    def master_min_offset(self) -> int | None:
+        return self._follower.master_min_offset
 
     def hand_back(self) -> None:
         self._hand_back_due = True

@@ -301,6 +301,7 @@ class Transfer:
         log.crc32 = isal_zlib.crc32(data)
         log.confirm_offset = self._acks.confirm_offset
         log.master_end_offset = self._log.end_offset
+        log.master_min_offset = self._log.min_offset
         return MasterFrame(message, data)
 
     def _epoch_news(self) -> pb.HandshakeReply:

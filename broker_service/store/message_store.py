@@ -6,6 +6,7 @@ clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.p
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -144,6 +145,7 @@ class MessageStore:
             delay_levels_ms=self.config.delay_levels_ms,
         )
         self.recovery.deleted_files += behind_gap
+        self._durability.last_timestamp = self.recovery.newest_stored_ms or self._durability.last_timestamp
         self._trimmed_to = self._log.min_offset
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
@@ -201,6 +203,11 @@ class MessageStore:
     @property
     def end_offset(self) -> int:
         return self._log.end_offset
+
+    @property
+    def newest_stored_ms(self) -> int:
+        """The store time of the last record; 0 if this store never had one."""
+        return self._durability.last_timestamp
 
     @property
     def flushed_offset(self) -> int:
@@ -433,15 +440,21 @@ class MessageStore:
         if self.config.message_index_enable:
             self._index.work(max_bytes, self._now_ms)
 
-    def expires_before(self, now_ms: int) -> int:
-        """The log offset where the log will begin once the files that have expired are deleted."""
+    def expires_before(self, now_ms: int, masters_min_offset: int | None = None) -> int:
+        """The log offset where the log will begin once the files that have expired are deleted.
+
+        A slave keeps what its master still has, unless its own disk is too full.
+        """
         used = self.disk.disk_usage(self.config.root).used_percent
         log = self._log
-        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config)
+        gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
+        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config, gone)
         # Of the file that will be the first something is flushed: its size is on disk.
         return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
 
-    def delete_expired(self, now_ms: int, needed_from: int | None = None) -> list[str]:
+    def delete_expired(
+        self, now_ms: int, needed_from: int | None = None, masters_min_offset: int | None = None
+    ) -> list[str]:
         """Deletes expired files, except what lies behind `needed_from`; returns one line per file.  Also looks
         whether the disk is above its warning level.  OSError if a file cannot be deleted, or a queue not be read; the
         next call goes on from there.
@@ -450,7 +463,7 @@ class MessageStore:
         self._look_at_warning_level(used)
         log = self._log
         deleted = []
-        until = self.expires_before(now_ms)
+        until = self.expires_before(now_ms, masters_min_offset)
         if needed_from is not None:
             until = min(until, needed_from)
         if until > log.min_offset and self._queues_are_on_disk(until):

@@ -47,6 +47,7 @@ class Recovery:
     deleted_files: list[Path] = field(default_factory=list)
     index_sure_until: int = 0  # a log offset: entries of records before it are on disk
     index: str = ""
+    newest_stored_ms: int = 0  # the store time of the last record, if the end of the log was scanned
 
     def __str__(self) -> str:
         parts = ["closed cleanly" if self.clean else "was not closed cleanly"]
@@ -156,6 +157,7 @@ def _fill(
     gaps: set[QueueKey] = set()
     for _, records in found:
         gaps.update(dispatch(queues, records, delay_levels_ms))
+        done.newest_stored_ms = int(records.store_timestamp[-1])
     if not gaps:
         return
     for key in gaps:

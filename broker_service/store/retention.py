@@ -15,17 +15,25 @@ MAX_FILES_A_ROUND = 10
 
 
 def expired_files(
-    newest_timestamps: Iterable[int | None], now_ms: int, disk_used_percent: float, config: StoreConfig
+    newest_timestamps: Iterable[int | None],
+    now_ms: int,
+    disk_used_percent: float,
+    config: StoreConfig,
+    gone_at_master: int | None = None,
 ) -> int:
     """How many of the oldest files to delete.  `newest_timestamps` has one value per file but the newest: the store
     time of its last messages, None if unknown.  It is consumed only as far as needed: each value costs a read.
+
+    `gone_at_master`: how many of the oldest files a slave's master has deleted.  The others stay, unless the disk is
+    too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):
         return 0
     oldest_kept = now_ms - config.file_reserved_time_h * 3_600_000
     count = 0
-    for timestamp in islice(newest_timestamps, MAX_FILES_A_ROUND):
+    most = MAX_FILES_A_ROUND if gone_at_master is None or by_force else min(MAX_FILES_A_ROUND, gone_at_master)
+    for timestamp in islice(newest_timestamps, most):
         if not by_force and (timestamp is None or timestamp > oldest_kept):
             break
         count += 1

@@ -116,7 +116,7 @@ class SendPath:
         if not system.HasField("delivery_timestamp"):
             return ""
         deliver_ms = message_rules.in_ms(system.delivery_timestamp)
-        if deliver_ms <= self._broker.now_ms():
+        if deliver_ms <= self._broker.day_ms():
             return ""
         own = self._broker.config.broker_name
         return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
@@ -143,7 +143,7 @@ class SendPath:
                 pb.BAD_REQUEST, f"the message was sent to broker {recalled.broker_name}, not {own}: recall it there"
             )
         message_rules.check_id(recalled.message_id)
-        waiting = timer.recall_record(topic.name, recalled.message_id, recalled.deliver_ms, self._broker.now_ms())
+        waiting = timer.recall_record(topic.name, recalled.message_id, recalled.deliver_ms, self._broker.day_ms())
         put_status = await self._puts.put_waiting(waiting, timeout_s)
         if put_status is not PutStatus.PUT_OK:
             raise Refused(STORED_BUT[put_status], f"recall failed, sendStatus={put_status.name}")
@@ -253,9 +253,9 @@ class SendPath:
         if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
         topic = self._topic(name)
-        now_ms, types = self._broker.now_ms(), []
+        day_ms, types = self._broker.day_ms(), []
         for message in messages:
-            message_rules.check(message, self._broker.config.max_message_size, now_ms)
+            message_rules.check(message, self._broker.config.max_message_size, day_ms)
             message_type = message_rules.type_of(message)
             message_rules.check_type(message_type, topic.message_type)
             types.append(message_type)

@@ -74,20 +74,22 @@ class HandshakeReply(_message.Message):
     def __init__(self, epochs: _Optional[_Iterable[_Union[Epoch, _Mapping]]] = ..., min_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., resume_offset: _Optional[int] = ..., refill: _Optional[bool] = ..., refill_from: _Optional[int] = ..., sync_flush: _Optional[bool] = ..., sync_master: _Optional[bool] = ..., tail_size: _Optional[int] = ..., tail_crc32: _Optional[int] = ..., queue_floors: _Optional[_Iterable[_Union[_metadata_pb2.QueueFloor, _Mapping]]] = ..., version: _Optional[int] = ...) -> None: ...
 
 class LogData(_message.Message):
-    __slots__ = ("epoch", "commit_log_offset", "data", "crc32", "confirm_offset", "master_end_offset")
+    __slots__ = ("epoch", "commit_log_offset", "data", "crc32", "confirm_offset", "master_end_offset", "master_min_offset")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     COMMIT_LOG_OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     CRC32_FIELD_NUMBER: _ClassVar[int]
     CONFIRM_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MASTER_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MASTER_MIN_OFFSET_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     commit_log_offset: int
     data: bytes
     crc32: int
     confirm_offset: int
     master_end_offset: int
-    def __init__(self, epoch: _Optional[int] = ..., commit_log_offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., master_end_offset: _Optional[int] = ...) -> None: ...
+    master_min_offset: int
+    def __init__(self, epoch: _Optional[int] = ..., commit_log_offset: _Optional[int] = ..., data: _Optional[bytes] = ..., crc32: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., master_end_offset: _Optional[int] = ..., master_min_offset: _Optional[int] = ...) -> None: ...
 
 class Ack(_message.Message):
     __slots__ = ("ack_offset", "epoch", "metadata_sequence")

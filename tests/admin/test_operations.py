@@ -41,7 +41,7 @@ from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
-from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of, while_reading
+from tests.support.brokers import bodies_in, goes_by, message, put, running, send_of, stub_of, while_reading
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -247,7 +247,7 @@ async def test_progress_has_every_queue_of_what_the_group_reads(tmp_path: Path) 
 async def test_offsets_go_back_by_time_and_forward_only_by_force(tmp_path: Path) -> None:
     async with admin_of(tmp_path) as (node, admin):
         now = [1_000]
-        node.broker.now_ms = lambda: now[0]
+        goes_by(node.broker, lambda: now[0])
         for body in (b"a", b"b", b"c"):
             await put(node, "t", body)
             now[0] += 1_000

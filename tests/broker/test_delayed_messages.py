@@ -22,7 +22,7 @@ from broker_service.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.pull import GetMessageResult
-from tests.support.brokers import message, put, running, send_of
+from tests.support.brokers import goes_by, message, put, running, send_of
 from tests.support.polling import until
 
 SOON = {"message_delay_level": "1s 2s"}
@@ -193,7 +193,7 @@ async def until_received(node: BrokerNode, count: int) -> list[bytes]:
 def clock_of(node: BrokerNode) -> list[int]:
     """Replaces the broker's clock by a number that the test changes."""
     now = [node.broker.now_ms()]
-    node.broker.now_ms = lambda: now[0]
+    goes_by(node.broker, lambda: now[0])
     return now
 
 

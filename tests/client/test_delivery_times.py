@@ -8,6 +8,7 @@ import pytest
 
 from rocketsim_client import Consumer, Message, MessageIllegal, Producer
 from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.brokers import goes_by
 from tests.support.polling import PATIENCE_S
 
 NOW = datetime(2026, 12, 24, 18, tzinfo=UTC)
@@ -16,7 +17,7 @@ LONGEST = timedelta(days=3)
 
 def set_clock(broker: BrokerThread, now: datetime) -> None:
     now_ms = int(now.timestamp() * 1000)
-    broker.do(lambda: setattr(broker.node.broker, "now_ms", lambda: now_ms))
+    broker.do(lambda: goes_by(broker.node.broker, lambda: now_ms))
 
 
 @pytest.fixture

@@ -38,6 +38,7 @@ from rocketsim_client.errors import CallTimeout
 from rocketsim_client.transport.grpc_consumption import PopAnswer, PopCall, Settled
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.brokers import goes_by
 from tests.support.polling import PATIENCE_S, wait_until
 
 SOON_S = PATIENCE_S  # for what comes at once
@@ -164,7 +165,7 @@ def test_a_message_that_failed_comes_again_and_is_a_dead_letter_in_the_end(broke
 def test_a_delay_is_the_callers_or_the_groups(broker: BrokerThread) -> None:
     send(broker, b"1", b"2")
     now_ms = broker.node.broker.now_ms()
-    broker.do(lambda: setattr(broker.node.broker, "now_ms", lambda: now_ms))
+    broker.do(lambda: goes_by(broker.node.broker, lambda: now_ms))
     with consumer_of(broker) as consumer:
         first, second = consumer.receive(timeout_s=SOON_S)
         consumer.nack(first, delay_s=500)
@@ -560,7 +561,7 @@ def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread)
     def passes(more_s: float) -> None:
         nonlocal passed_s
         passed_s += more_s
-        broker.do(lambda: setattr(broker.node.broker, "now_ms", lambda: started_ms + int(passed_s * 1000)))
+        broker.do(lambda: goes_by(broker.node.broker, lambda: started_ms + int(passed_s * 1000)))
 
     passes(0)
     with consumer_of(broker, invisible_s=60, renew_for_s=100, clock=lambda: passed_s) as consumer:

@@ -39,7 +39,7 @@ from broker_service.errors import (
 from broker_service.model import PutStatus
 from broker_service.node import BrokerNode
 from broker_service.store.files import DiskUsage
-from tests.support.brokers import message, put, running, send_of
+from tests.support.brokers import goes_by, message, put, running, send_of
 from tests.support.polling import until
 
 LONG = "t" * 128  # one more than a topic may have
@@ -84,7 +84,7 @@ class Consumer:
     async def later(self, ms: int) -> None:
         """That much later, everything that is due has been dealt with."""
         now_ms = self.node.broker.now_ms() + ms
-        self.node.broker.now_ms = lambda: now_ms
+        goes_by(self.node.broker, lambda: now_ms)
         await self.consumption._expire()
 
     def committed(self, queue_id: int = 0, topic: str = "t") -> int:
@@ -99,7 +99,7 @@ def body_of(delivery: Delivery) -> bytes:
 async def consumer(folder: Path, **keys: Any) -> AsyncIterator[Consumer]:
     async with running(folder, **keys) as node:
         now_ms = node.broker.now_ms()
-        node.broker.now_ms = lambda: now_ms
+        goes_by(node.broker, lambda: now_ms)
         node.topics.put(TopicConfig("t", 1, 1), 0)
         yield Consumer(node)
 
@@ -596,7 +596,7 @@ async def test_a_handle_dies_with_its_deadline(tmp_path: Path) -> None:
         a, b = (await one.pop()).deliveries
         assert await one.nack(b, 2 * INVISIBLE_MS) is OK
         now_ms = one.node.broker.now_ms() + INVISIBLE_MS
-        one.node.broker.now_ms = lambda: now_ms  # nothing has looked for deadlines yet
+        goes_by(one.node.broker, lambda: now_ms)  # nothing has looked for deadlines yet
         assert await one.ack(a, b) == [INVALID, OK]
         await one.later(0)
         assert await one.ack(a) == [INVALID]
@@ -773,7 +773,7 @@ async def test_a_renewed_delivery_may_be_acknowledged_before_its_renewal_is_writ
         await put(one.node, "t", b"a", b"b")
         a, b = (await one.pop(auto_renew=True)).deliveries
         late_ms = one.node.broker.now_ms() + RENEWED_FOR_MS + 5_000
-        one.node.broker.now_ms = lambda: late_ms
+        goes_by(one.node.broker, lambda: late_ms)
         assert await one.ack(a) == [OK]
         there.clear()
         assert await one.ack(b) == [INVALID]
@@ -822,7 +822,7 @@ async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivere
         await one.pop(auto_renew=True)
         now_ms = one.node.broker.now_ms()
     async with consumer(tmp_path) as one:
-        one.node.broker.now_ms = lambda: now_ms
+        goes_by(one.node.broker, lambda: now_ms)
         one.consumption.is_connected = lambda client_id: True
         await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
         await one.later(60_000)
@@ -841,7 +841,7 @@ async def test_after_a_restart_each_client_counts_as_connected_until_it_had_time
         await one.later(60_000)
         now_ms = one.node.broker.now_ms()
     async with consumer(tmp_path) as one:
-        one.node.broker.now_ms = lambda: now_ms
+        goes_by(one.node.broker, lambda: now_ms)
         await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
         await one.later(60_000)
         assert await one.bodies() == []

@@ -12,7 +12,7 @@ from broker_service.consumption.model import Pop
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
 from tests.consumption.popping_broker import GROUPS, MESSAGES
-from tests.support.brokers import name_server, running
+from tests.support.brokers import goes_by, name_server, running
 from tests.support.polling import until
 from tests.support.processes import ROOT
 
@@ -47,7 +47,7 @@ async def killed(acked: int, *arguments: object) -> tuple[set[str], set[str]]:
 async def delivered_again(node: BrokerNode) -> Counter[str]:
     """All that is delivered once every deadline of before has passed."""
     now_ms = node.broker.now_ms() + 120_000
-    node.broker.now_ms = lambda: now_ms
+    goes_by(node.broker, lambda: now_ms)
     await node.consumption._expire()
     bodies: Counter[str] = Counter()
     while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:
@@ -82,7 +82,7 @@ async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: P
 async def delivered_in_order(node: BrokerNode) -> list[int]:
     """All that is delivered, and acknowledged, once every deadline of before has passed."""
     now_ms = node.broker.now_ms() + 120_000
-    node.broker.now_ms = lambda: now_ms
+    goes_by(node.broker, lambda: now_ms)
     await node.consumption._expire()
     bodies: list[int] = []
     while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:

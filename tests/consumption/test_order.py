@@ -22,7 +22,7 @@ from broker_service.consumption.transitions import DeliveryId, Ordered, Place, S
 from broker_service.errors import InvalidParameter, ReadFailed
 from broker_service.store import json_file
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer, snapshot_in
-from tests.support.brokers import put
+from tests.support.brokers import goes_by, put
 from tests.support.polling import until
 
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
@@ -511,7 +511,7 @@ async def test_a_restart_keeps_the_locks(tmp_path: Path, has_snapshot: bool) -> 
         snapshot_in(tmp_path).unlink()
     async with in_order(tmp_path) as one:
         now_ms = a1.deadline_ms - INVISIBLE_MS
-        one.node.broker.now_ms = lambda: now_ms
+        goes_by(one.node.broker, lambda: now_ms)
         assert await one.texts() == ""
         assert await one.texts(attempt_id="x") == "a1"
         assert await one.ack(b1) == [OK]

@@ -27,7 +27,7 @@ from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult
 from tests.consumption.rocketmq_store import REVIVE_TOPIC, RocketMQStore
 from tests.consumption.test_pair import end_master, pair
-from tests.support.brokers import running, small_config
+from tests.support.brokers import goes_by, running, small_config
 from tests.support.polling import until
 
 HOUR_MS = 3_600_000
@@ -189,7 +189,7 @@ async def test_what_was_not_acknowledged_comes_at_its_deadline_and_nothing_else(
         assert attempts(got) == {"o-6": 1, "o-7": 1, "o-2": 2, "o-3": 2, "o-5": 2}
         assert await acknowledge(node, got) == {HandleStatus.OK}
         assert state.timers.count == 1, "of the timers only the user's own waits"
-        node.broker.now_ms = lambda: now_ms + HOUR_MS + 1
+        goes_by(node.broker, lambda: now_ms + HOUR_MS + 1)
         await until(lambda: not state.under_way_count, "the last deadline has passed")
         assert attempts(await pop(node)) == {"o-1": 2}
 
@@ -275,7 +275,7 @@ async def test_rocketmqs_retries_count_as_attempts(tmp_path: Path) -> None:
         node.groups.put(SubscriptionGroup("crew", retry_max_times=2), 0)
         await is_taken_over(node)
         assert under_way(node, retries).keys() == {0, 2}
-        node.broker.now_ms = lambda: now_ms + HOUR_MS + 1
+        goes_by(node.broker, lambda: now_ms + HOUR_MS + 1)
         await until(lambda: not node.consumption.state.under_way_count, "r-0 is retried, r-2 a dead letter")
         got = await pop(node)
         assert attempts(got) == {"r-0": 3, "r-3": 2}
@@ -447,7 +447,7 @@ async def test_what_was_taken_over_is_under_way_on_the_slave_that_is_promoted(tm
         got = await pop(slave)
         assert attempts(got) == {"o-6": 1, "o-7": 1, "o-2": 2, "o-3": 2, "o-5": 2}
         assert await acknowledge(slave, got) == {HandleStatus.OK}
-        slave.broker.now_ms = lambda: now_ms + HOUR_MS + 1
+        goes_by(slave.broker, lambda: now_ms + HOUR_MS + 1)
         await until(lambda: not slave.consumption.state.under_way_count, "the last deadline has passed")
         assert attempts(await pop(slave)) == {"o-1": 2}
 

@@ -24,7 +24,7 @@ from broker_service.replication.catch_up import Cut
 from broker_service.store.files import DiskUsage
 from broker_service.store.message_store import MessageStore
 from tests.consumption.test_pair import pair
-from tests.support.brokers import bodies_in, message, running, send_of
+from tests.support.brokers import bodies_in, goes_by, message, running, send_of
 from tests.support.polling import until
 
 BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
@@ -41,7 +41,7 @@ class Timed:
     def __init__(self, node: BrokerNode, now_ms: int) -> None:
         self.node = node
         self.now_ms = now_ms
-        node.broker.now_ms = lambda: self.now_ms
+        goes_by(node.broker, lambda: self.now_ms)
 
     @property
     def timers(self) -> Timers:

@@ -19,7 +19,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop
 from broker_service.model import PutStatus
 from broker_service.node import BrokerNode
-from tests.support.brokers import put, running
+from tests.support.brokers import goes_by, put, running
 from tests.support.polling import until
 from tests.support.v2 import Client, client_of, message, resource
 
@@ -42,7 +42,7 @@ async def broker(root: Path, clock_ms: int) -> AsyncIterator[tuple[BrokerNode, C
     """A master whose clock differs by that much."""
     async with running(root, **KEYS) as node, client_of(node) as client:
         real = node.broker.now_ms
-        node.broker.now_ms = lambda: real() + clock_ms
+        goes_by(node.broker, lambda: real() + clock_ms)
         yield node, client
 
 

@@ -15,7 +15,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
 from tests.consumption.test_rocketmq_pops import is_taken_over
 from tests.interop.real_rocketmq import running as running_rocketmq
-from tests.support.brokers import running, small_config
+from tests.support.brokers import goes_by, running, small_config
 from tests.support.polling import until
 
 pytestmark = [
@@ -73,7 +73,7 @@ async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_
         await is_taken_over(node)
         assert await received(node, {"o-6": 2, "o-10": 1, "o-11": 1})
         real = node.broker.now_ms
-        node.broker.now_ms = lambda: real() + 1_000_000
+        goes_by(node.broker, lambda: real() + 1_000_000)
         await until(lambda: not [*due(node)], "all deadlines have passed")
         got = await received(node, {})
     assert got == {body: LEFT[body] for body in ("o-2", "o-3", "o-7", "o-8", "o-9")}
@@ -97,7 +97,7 @@ async def test_deliveries_in_rocksdb_are_exported_by_rocketmq_and_come_to_their_
         await is_taken_over(node)
         assert not node.consumption.state.timers.count, "none of RocketMQ's checkpoints waits"
         real = node.broker.now_ms
-        node.broker.now_ms = lambda: real() + 1_000_000
+        goes_by(node.broker, lambda: real() + 1_000_000)
         await until(lambda: not due(node), "all deadlines have passed")
         got = await received(node, {})
     # Those at and behind the offset that RocketMQ had committed come as new ones, acknowledged or not.

@@ -74,6 +74,18 @@ def test_a_slave_cuts_nothing_that_its_own_history_does_not_say_is_forked_off(tm
     assert log.data == TEN * 3 and log.cut == [] and str(file.epochs) == "100@0"
 
 
+def test_a_slave_hears_where_the_log_of_its_master_begins(tmp_path):
+    slave, _ = follower(tmp_path, MemoryLog(TEN * 3), (100, 0))
+    slave.welcome(reply((100, 0), end=50, resume=30, first=10))
+    assert slave.master_min_offset == 10
+    heartbeat, data = frame(30, b"")
+    slave.receive(heartbeat, data)
+    assert slave.master_min_offset is None, "a master of an earlier version does not say it"
+    heartbeat.master_min_offset = 20
+    slave.receive(heartbeat, data)
+    assert slave.master_min_offset == 20
+
+
 def test_bytes_are_cut_before_the_newer_epoch_is_adopted(tmp_path):
     log = MemoryLog(TEN * 3)
     slave, file = follower(tmp_path, log, (100, 0))

@@ -33,10 +33,16 @@ class Clock:
     def __init__(self, loop: VirtualLoop, off_ms: int) -> None:
         self._loop = loop
         self.off_ms = off_ms
-        self._started = loop.now
+        self._passed_ms = 0  # hours in which nothing happens
 
     def now_ms(self) -> int:
-        return MIDNIGHT_MS + int(self._loop.now * 1000) + self.off_ms
+        return MIDNIGHT_MS + int(self.since_boot() * 1000) + self.off_ms
+
+    def since_boot(self) -> float:
+        return self._loop.now + self._passed_ms / 1000
+
+    def let_pass(self, ms: int) -> None:
+        self._passed_ms += ms
 
 
 class Broker:
@@ -139,6 +145,7 @@ class Broker:
             network=Network(self._wire, self.host),
             monotonic=self._loop.time,
             now_ms=self.clock.now_ms,
+            since_boot=self.clock.since_boot,
             chance=random.Random(self._chance.random()),
         )
         process.spawn(self._live(process, machine))

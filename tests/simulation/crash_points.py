@@ -67,7 +67,11 @@ class CrashPoints:
         readable = flushed_in(left.read(note)) if left.exists(note) else None
         flushed = readable if powerless else disk.flushed_offset(broker.root, as_written=True)
         machine = Machine(
-            files=left, now_ms=broker.clock.now_ms, monotonic=self._world.loop.time, chance=random.Random(1)
+            files=left,
+            now_ms=broker.clock.now_ms,
+            since_boot=broker.clock.since_boot,
+            monotonic=self._world.loop.time,
+            chance=random.Random(1),
         )
         try:
             node = BrokerNode.open(broker.config(), machine)

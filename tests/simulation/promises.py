@@ -373,6 +373,7 @@ class Promises:
                 if not self.tainted:
                     records = self.records(broker)
                     self.queues.offsets_are_dense(broker, records)
+                    self.queues.store_times_never_fall(broker, records)
                     self.queues.delayed_come_once_and_in_time(broker, records)
                     self.offsets.check_all(broker, records)
             for one, other in combinations(up, 2):

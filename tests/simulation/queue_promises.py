@@ -112,6 +112,14 @@ class QueuePromises:
             if any(other != offset + 1 for offset, other in pairwise(offsets)):
                 raise self._broken(f"{broker}: queue {queue} has offsets {offsets}")
 
+    def store_times_never_fall(self, broker: Broker, records: Sequence[Record]) -> None:
+        for before, one in pairwise(records):
+            if one.store_timestamp < before.store_timestamp:
+                raise self._broken(
+                    f"{broker}: store times fall by {before.store_timestamp - one.store_timestamp} ms at log offset "
+                    f"{one.commit_log_offset}"
+                )
+
     # --- retention ------------------------------------------------------------------------------------------------
 
     def nothing_young_goes(self, broker: Broker, first: int, messages: Iterable[Message]) -> None:
@@ -127,7 +135,8 @@ class QueuePromises:
         # A file counts by when it was last written to, which a clock that was put back may have said wrong.
         last_ms = self._store_time_at(broker, first)
         epochs = broker.live.epochs.epochs.epochs
-        deletion = _Deletion(first, epochs, broker.clock.now_ms(), last_ms, was_full)
+        now_ms = min(broker.clock.now_ms(), broker.live.broker.day_ms())
+        deletion = _Deletion(first, epochs, now_ms, last_ms, was_full)
         self._deletions.append(deletion)
         for message in messages:
             if message.begin >= first or message.excused or broker.broker_id not in message.holders:
@@ -165,30 +174,23 @@ class QueuePromises:
             if (one.topic, one.queue_id) != (topic, queue_id):
                 raise self._broken(f"{broker}: {one.body[:20]!r} is in {one.topic}:{one.queue_id}, sent to {sent}")
             stored = waiting.get(one.body)
-            if stored is None or self._clocks_differed(stored, one):
+            if stored is None:
                 continue
             early_ms = stored.store_timestamp + DELAYS_MS[level] - one.store_timestamp
             if early_ms > 0:
                 raise self._broken(f"{broker}: {one.body[:20]!r} is delivered {early_ms} ms before its time")
         self.delivered |= delivered
 
-    def _clocks_differed(self, stored: Record, delivered: Record) -> bool:
-        """Whether the clock was put back between the two times, or they are of two brokers: such a message is
-        delivered at once."""
-        return stored.store_timestamp > delivered.store_timestamp and self._world.clocks_have_jumped
-
     def overdue(self, broker: Broker, records: Sequence[Record]) -> list[bytes]:
-        """The delayed messages in the log that are due by the broker's clock and not delivered.
-
-        A level delivers in order.  A message that was stored later than it is now is due at once.
-        """
+        """The delayed messages in the log that are due by the broker's time and not delivered.  A level delivers in
+        order."""
         delivered = {one.body for one in records if one.topic != SCHEDULE_TOPIC}
-        now_ms = broker.clock.now_ms()
+        now_ms = broker.live.broker.now_ms()
         overdue, waiting = [], set()
         for one in records:
             if one.topic != SCHEDULE_TOPIC or one.body in delivered or one.queue_id in waiting:
                 continue
-            if not now_ms - DELAYS_MS[one.queue_id + 1] < one.store_timestamp <= now_ms:
+            if one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms:
                 overdue.append(one.body[:20])
             else:
                 waiting.add(one.queue_id)

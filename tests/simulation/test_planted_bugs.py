@@ -18,6 +18,7 @@ from broker_service.broker.metadata.config_table import ConfigTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
+from broker_service.broker_time import BrokerTime
 from broker_service.config import BrokerConfig
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import PutStatus
@@ -27,6 +28,7 @@ from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
+from broker_service.replication.slave import ReplicationSlave
 from broker_service.store import batch, index, message_store, offset_journal, recovery
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.flushed_offset import FlushedOffset
@@ -52,6 +54,7 @@ SYNC_MASTER_SYNC_FLUSH = 4
 ASYNC_MASTER_SYNC_FLUSH = 2
 SYNC_MASTER_ASYNC_FLUSH = 5  # a seed in which a power loss takes the commits
 ASYNC_MASTER_ASYNC_FLUSH = 3
+WITH_RETENTION = 7  # as SYNC_MASTER_SYNC_FLUSH
 STEPS = 150
 
 
@@ -221,8 +224,18 @@ def deliver_early(plant):
     plant(BrokerConfig, "delay_levels_ms", property(lambda self: [500, 500]))
 
 
-def wait_for_a_clock_that_went_back(plant):
-    plant(schedule_service, "due_in_ms", lambda stored_ms, delay_ms, now_ms: max(0, stored_ms + delay_ms - now_ms))
+def believe_the_wall_clock(plant):
+    plant(BrokerTime, "now_ms", lambda self: self._wall_ms())
+
+
+def expire_by_the_wall_clock(plant):
+    plant(BrokerTime, "expiry_ms", lambda self: self._wall_ms())
+
+
+def expire_by_the_clock_of_a_slave(plant):
+    """And not by its master's log."""
+    expire_by_the_wall_clock(plant)
+    plant(ReplicationSlave, "master_min_offset", None)
 
 
 def keep_what_the_master_lacks(plant):
@@ -483,10 +496,22 @@ def keeps_every_promise(seed, story):
             "ms before its time",
         ),
         (
-            wait_for_a_clock_that_went_back,
+            believe_the_wall_clock,
             ASYNC_MASTER_ASYNC_FLUSH,
             stories.a_clock_is_put_back_behind_a_delayed_message,
-            "delayed messages are not delivered",
+            "store times fall by",
+        ),
+        (
+            expire_by_the_wall_clock,
+            WITH_RETENTION,
+            stories.the_clock_of_a_master_is_ahead_for_a_while,
+            "has deleted",
+        ),
+        (
+            expire_by_the_clock_of_a_slave,
+            SYNC_MASTER_SYNC_FLUSH,
+            stories.the_clocks_of_slaves_are_ahead_for_a_while,
+            "has deleted",
         ),
         (
             keep_what_the_master_lacks,

@@ -59,8 +59,17 @@ def test_a_slave_that_was_away_may_show_what_its_master_has_lost(monkeypatch):
         World(ASYNC_MASTER_ASYNC_FLUSH).play(story)
 
 
-def test_an_operator_promotes_the_slave_of_a_master_that_has_lost_what_expired_there():
-    World(WITH_RETENTION).play(stories.a_master_has_lost_what_has_expired_at_its_slave)
+def test_an_operator_promotes_the_slave_of_a_master_that_has_lost_what_was_deleted_there():
+    World(WITH_RETENTION).play(stories.a_master_has_lost_what_its_slave_has_deleted)
+
+
+def test_retention_deletes_nothing_by_a_clock_that_is_ahead_for_a_while():
+    World(WITH_RETENTION).play(stories.the_clock_of_a_master_is_ahead_for_a_while)
+    World(WITH_RETENTION).play(stories.the_clocks_of_slaves_are_ahead_for_a_while)
+
+
+def test_store_times_go_on_behind_a_clock_that_was_ahead():
+    World(ASYNC_MASTER_ASYNC_FLUSH).play(stories.a_clock_that_was_ahead_is_right_after_a_restart)
 
 
 def test_a_broker_holds_no_longer_what_has_expired_there():

@@ -41,6 +41,31 @@ def test_which_files_go(ages_h, now, used, deleted):
 
 
 @pytest.mark.parametrize(
+    ("used", "gone_at_master", "deleted"),
+    [
+        (10, 0, 0),
+        (10, 1, 1),
+        (10, 4, 2),  # by its own clock two have expired
+        (76, 1, 1),
+        (86, 0, 4),  # by force
+    ],
+)
+def test_a_slave_keeps_what_its_master_has(used, gone_at_master, deleted):
+    timestamps = [FOUR - age * HOUR for age in [100, 80, 70, 1]]
+    assert expired_files(timestamps, FOUR, used, config(ROOT, file_reserved_time_h=72), gone_at_master) == deleted
+
+
+def test_a_slave_deletes_a_log_file_once_its_master_has_none_of_it():
+    store = filled(MemoryFiles())
+    begins_at = store.expires_before(FOUR)
+    assert begins_at == 2 * LOG_FILE
+    assert store.expires_before(FOUR, begins_at - 1) == LOG_FILE
+    assert store.delete_expired(FOUR, masters_min_offset=LOG_FILE - 1) == []
+    store.delete_expired(FOUR, masters_min_offset=2 * LOG_FILE)
+    assert store.min_offset == 2 * LOG_FILE
+
+
+@pytest.mark.parametrize(
     ("now", "looks"),
     [pytest.param(NOON, 0, id="not the hour"), pytest.param(FOUR, 3, id="two expired and the first that is not")],
 )

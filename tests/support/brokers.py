@@ -17,6 +17,7 @@ from rocketsim_proto.records.record import Record
 
 from broker_service import cold_reads, deadlines
 from broker_service.app import broker
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.put import Send
@@ -55,6 +56,14 @@ async def running(root: Path, *, writable: bool = True, **keys: Any) -> AsyncIte
         if writable and not node.broker.is_slave:
             await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
         yield node
+
+
+def goes_by(broker: Broker, now_ms: Callable[[], int]) -> None:
+    """The broker takes this time for the right one."""
+    for name in ("now_ms", "day_ms"):
+        setattr(broker, name, now_ms)
+        setattr(broker.time, name, now_ms)
+    broker.time.expiry_ms = now_ms  # type: ignore[method-assign]
 
 
 @asynccontextmanager

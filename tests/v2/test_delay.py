@@ -17,8 +17,8 @@ from broker_service.v2.message_rules import MAX_DELAY_MS
 from broker_service.v2.recall_handle import RecallHandle
 from broker_service.v2.routing import PASSED_ON
 from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
+from tests.support.brokers import goes_by, name_server, running, send_of
 from tests.support.brokers import message as record_of
-from tests.support.brokers import name_server, running, send_of
 from tests.support.polling import until
 from tests.support.v2 import Client, make_topics, message, resource, v2_broker
 from tests.v2.test_receiving import received
@@ -28,7 +28,7 @@ START = 2_000_000_000_000  # in the future: nothing is due before a test has its
 
 def clock_of(node: BrokerNode) -> list[int]:
     now = [START]
-    node.broker.now_ms = lambda: now[0]
+    goes_by(node.broker, lambda: now[0])
     return now
 
 

@@ -15,6 +15,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from rocketsim_client import PullConsumer
 from tests.support.access import KEYS, first_user
+from tests.support.brokers import goes_by
 from tests.support.polling import until
 from tests.support.processes import ROOT
 from tests.support.tls import CA, keys_of
@@ -162,7 +163,7 @@ async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path:
         assert found["delivery_timestamp"] == found["due"] <= found["received_at"]
         assert node.consumption.state.timers.count == 2, "the recalled one and its recall"
         in_two_hours = node.broker.now_ms() + 7_200_000
-        node.broker.now_ms = lambda: in_two_hours
+        goes_by(node.broker, lambda: in_two_hours)
         await node.consumption.timer_delivery._deliver_due()
         assert node.consumption.state.timers.count == 0
         assert sum(node.store.queue_ends("D").values()) == 1

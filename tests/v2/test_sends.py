@@ -25,7 +25,7 @@ from broker_service.v2.message_rules import (
 )
 from broker_service.v2.recent_sends import REMEMBERED_S
 from rocketsim_client import PullConsumer
-from tests.support.brokers import stub_of
+from tests.support.brokers import goes_by, stub_of
 from tests.support.v2 import message, v2_broker
 from tests.v2.test_receiving import received
 
@@ -408,7 +408,7 @@ async def test_a_message_that_was_stored_long_before_a_restart_is_stored_again(t
         await client.send(again)
     async with v2_broker(tmp_path) as (node, client):
         now_ms = node.broker.now_ms() + int(1000 * REMEMBERED_S) + 60_000
-        node.broker.now_ms = lambda: now_ms
+        goes_by(node.broker, lambda: now_ms)
         assert (await client.send(again)).status.code == d.OK
         assert len(await stored(node, "T")) == 2
 

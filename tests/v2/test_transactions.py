@@ -25,7 +25,7 @@ from broker_service.errors import DiskFull, ReadFailed
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node import BrokerNode
 from broker_service.v2 import clients
-from tests.support.brokers import running
+from tests.support.brokers import goes_by, running
 from tests.support.polling import PATIENCE_S, until
 from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker
 
@@ -445,7 +445,7 @@ async def test_a_producer_with_many_open_transactions_is_asked_about_each(
         names = {f"n{number}" for number in range(50)}
         await prepare(client, *names)
         in_an_hour = node.broker.now_ms() + 3_700_000
-        node.broker.now_ms = lambda: in_an_hour
+        goes_by(node.broker, lambda: in_an_hour)
         await until(lambda: len(asked) >= 50, "all are asked about")
         assert {one.transaction_id for one in asked} == names
 

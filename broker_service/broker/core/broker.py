@@ -21,6 +21,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.names import is_internal_topic
 from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker_time import BrokerTime
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
 from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
@@ -56,7 +57,7 @@ class Broker:
         log_epochs: Callable[[], EpochList],
         store_host: bytes,
         clock: Callable[[], float],
-        now_ms: Callable[[], int],
+        time: BrokerTime,
         access: AccessTables | None = None,
     ) -> None:
         self.config = config
@@ -76,7 +77,9 @@ class Broker:
         self._log_epochs = log_epochs
         self.store_host = store_host
         self.clock = clock  # seconds that never go back
-        self.now_ms = now_ms
+        self.time = time
+        self.now_ms = time.now_ms  # never falls; store times, and what lasts for some time
+        self.day_ms = time.day_ms  # the time of day, for times that clients choose
         self.stopping = False
         self.failure: str | None = None  # why the disk is not trusted any more
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
