@@ -24,7 +24,7 @@ from broker_service.consumption.transaction_changes import Resolution, Transacti
 from broker_service.consumption.transactions import UnknownTransaction
 from broker_service.errors import ServiceNotAvailable, SystemBusy
 from broker_service.node import BrokerNode
-from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
+from tests.support.brokers import bodies_in, goes_by, message, put, running, send_of, stub_of
 from tests.support.polling import until
 
 
@@ -152,7 +152,7 @@ async def test_due_timers_wait_and_are_dropped_with_their_topic(
 ) -> None:
     async with with_topic(tmp_path) as node:
         now = [node.broker.now_ms()]
-        node.broker.now_ms = lambda: now[0]
+        goes_by(node.broker, lambda: now[0])
         for name in ("t", "other"):
             node.topics.put(TopicConfig(name, 2, 2), 0)
             late = message(name, name.encode(), UNIQ_KEY=name, TIMER_DELIVER_MS=str(now[0] + 2000))
@@ -171,7 +171,7 @@ async def test_delay_levels_wait_and_drop_what_is_for_a_deleted_topic(
 ) -> None:
     async with with_topic(tmp_path, message_delay_level="1s 3s") as node:
         now = [node.broker.now_ms()]
-        node.broker.now_ms = lambda: now[0]
+        goes_by(node.broker, lambda: now[0])
         await node.puts.put(send_of("t", message("t", b"delayed", DELAY="1", UNIQ_KEY="delayed")))
         async with deleting(node, monkeypatch):
             now[0] += 5000
