@@ -337,7 +337,8 @@ class ProducerStats:
 class SpoolStatus:
     """What a producer's spool has now.  `size_bytes` (dead ones included) is what `spool_bytes` bounds.
     `oldest_timestamp`: when the oldest record that waits was spooled, in ms; 0 without one.  `replayed`: how many this
-    producer has brought to brokers.  `last_error`: why the spool takes nothing more, or the last replay has failed;
+    producer has brought to brokers; `less_safe`: how many of these a broker has stored with another status than
+    SEND_OK, as `spool_until` allows.  `last_error`: why the spool takes nothing more, or the last replay has failed;
     empty: neither."""
 
     records: int
@@ -346,6 +347,7 @@ class SpoolStatus:
     dead: int
     replayed: int
     last_error: str
+    less_safe: int = 0
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:

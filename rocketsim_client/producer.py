@@ -11,7 +11,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from copy import copy
 from datetime import datetime
@@ -37,6 +37,7 @@ from rocketsim_client.model import (
     ProducerStats,
     SendResult,
     SendResults,
+    SendStatus,
     SpoolStatus,
 )
 from rocketsim_client.routing.static_route import Brokers
@@ -82,7 +83,8 @@ class Producer:
 
     `spool`: a directory for what no broker takes, this producer's alone; what is SPOOLED is on this machine's disk, in
     `spool_bytes` at most, and sent later, by the next producer with this directory if this one ends.  SpoolUnusable: it
-    cannot be opened.
+    cannot be opened.  `spool_until`: the statuses with which a record may leave it, of those that a send returns; with
+    another one it stays, and is sent again under its id.
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
@@ -124,6 +126,7 @@ class Producer:
         tls_key: File = None,
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = 1 << 30,
+        spool_until: Collection[SendStatus] = (SendStatus.SEND_OK,),
         access_key: str = "",
         secret_key: str = "",
         checker: Checker | None = None,
@@ -196,7 +199,7 @@ class Producer:
         if spool is None:
             self._sender = Sender(self._attempts, self._publish, options, peer)
         else:
-            self._open_spool(Path(spool).absolute(), spool_bytes, options, peer)
+            self._open_spool(Path(spool).absolute(), spool_bytes, _statuses(spool_until), options, peer)
         linger = seconds(linger_s, linger_ms)
         self._outbox = Outbox(
             lambda: Accumulator(linger_s=linger, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
@@ -214,7 +217,9 @@ class Producer:
         atexit.register(self._at_exit)
         forks.watch(self)
 
-    def _open_spool(self, directory: Path, max_bytes: int, options: SenderOptions, peer: str) -> None:
+    def _open_spool(
+        self, directory: Path, max_bytes: int, enough: frozenset[SendStatus], options: SenderOptions, peer: str
+    ) -> None:
         """What this imports, SQLite with it, only those need who have a spool."""
         from rocketsim_client.sending.replay import Replay
         from rocketsim_client.sending.spool import Spool
@@ -225,7 +230,12 @@ class Producer:
         self._sender = SpoolingSender(self._attempts, self._publish, options, peer, self._spool)
         try:
             self._replay = Replay(
-                self._spool, self._attempts, self._publish, timeout_s=self._timeout_s, clock=self._clock
+                self._spool,
+                self._attempts,
+                self._publish,
+                timeout_s=self._timeout_s,
+                clock=self._clock,
+                enough=enough,
             )
         except BaseException:  # the system has no thread for it
             self._spool.close()
@@ -608,6 +618,14 @@ def _delivered_at(message: Message, deliver_at: datetime | float) -> Message:
     delivered = copy(message)
     delivered.deliver_ms = math.ceil(seconds * 1000)
     return delivered
+
+
+def _statuses(enough: Collection[SendStatus]) -> frozenset[SendStatus]:
+    """What ends a record's stay in the spool: SEND_OK always does."""
+    found = frozenset(enough)
+    if SendStatus.SPOOLED in found or not all(isinstance(status, SendStatus) for status in found):
+        raise InvalidParameter(f"spool_until {enough!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")
+    return found | {SendStatus.SEND_OK}
 
 
 def _one_of(message_group: T | None, older_name: T | None) -> T | None:

@@ -1,9 +1,14 @@
 """Brings what a spool has to brokers, in threads of its own: the oldest records of each lane first, a lane's in their
-order, each deleted once a broker has stored it."""
+order, each deleted once a broker has stored it as safely as the producer asks for.
+
+A broker whose answer says less (a SYNC_MASTER without its slave) has stored the records, and is sent them again until
+it says enough.  Each time it gets one record only, so that an outage of its slave adds a copy of that one every now and
+then, and not of all that wait.
+"""
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from itertools import groupby
 
 from rocketsim_proto.records import record
@@ -11,7 +16,7 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.slices import binary_slices
 
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, QueueNotExist, RocketSimError, SpoolUnusable
-from rocketsim_client.model import MessageQueue
+from rocketsim_client.model import MessageQueue, SendStatus
 from rocketsim_client.retry import backoff_s
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch
@@ -24,8 +29,14 @@ logger = logging.getLogger(__name__)
 FRAME_BYTES = 2 << 20  # more than a batch of messages: a spool has to empty faster than it fills
 FIRST_PAUSE_S = 0.1  # after a failure
 LONGEST_PAUSE_S = 5.0
+FIRST_DOUBT_S = 1.0  # after an answer that was not enough: what is sent then is a copy
+LONGEST_DOUBT_S = 30.0
 
 Queues = Mapping[Lane, MessageQueue | None]
+
+
+class _NotEnough(RocketSimError):
+    """A broker has stored the records, but not as safely as the producer asks for: they stay in the spool."""
 
 
 class Replay:
@@ -43,14 +54,17 @@ class Replay:
         *,
         timeout_s: float,
         clock: Callable[[], float],
+        enough: Collection[SendStatus] = (SendStatus.SEND_OK,),
     ) -> None:
         self._spool = spool
         self._attempts = attempts
         self._publish = publish
         self._timeout_s = timeout_s
         self._clock = clock
+        self._enough = frozenset(enough)
         self._rounds = 0
-        self._lock = threading.Lock()  # for what the threads share: the next three
+        self._lock = threading.Lock()  # for what the threads share: the next four
+        self._last_status: dict[str, SendStatus] = {}  # by broker name; missing: SEND_OK
         self._at_work: dict[str, threading.Thread] = {}  # by broker name
         self._under_way: set[Lane] = set()
         self._failures: dict[str, tuple[int, str]] = {}  # of brokers and topics without a route: how many, the last one
@@ -161,22 +175,37 @@ class Replay:
         self._spool.tell_news()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Whether something has left the spool, and the last failure: that of one part does not keep the others."""
+        """Whether something has left the spool, and the last failure: that of one part does not keep the others, but
+        an answer that is not enough would be the same for them.
+        """
         stored = False
         failure: Exception | None = None
         for queues in parts:
             try:
-                for rows in frames(self._spool.oldest(list(queues), FRAME_BYTES)):
+                for rows in self._frames(name, self._spool.oldest(list(queues), FRAME_BYTES)):
                     if self._spool.replay_has_ended:
                         return stored, failure
                     self._send(rows, queues, name)
                     stored = True
+            except _NotEnough as error:
+                return stored, error
             except RocketSimError as error:
                 failure = error
             except Exception as error:
                 logger.exception("spool %s: replay has failed", self._spool.directory)
                 failure = error
         return stored, failure
+
+    def _frames(self, name: str, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+        """One record at a time to a broker whose last answer was not enough, until one is."""
+        while rows and self._status_of(name) not in self._enough:
+            yield rows[:1]
+            rows = rows[1:]
+        yield from frames(rows)
+
+    def _status_of(self, name: str) -> SendStatus:
+        with self._lock:
+            return self._last_status.get(name, SendStatus.SEND_OK)
 
     def _failed(self, name: str, failure: Exception | None, *, stored: bool) -> float:
         """How long to wait before another attempt.  `name`: of a broker, or what else has failed."""
@@ -187,6 +216,8 @@ class Replay:
             count = 1 if stored else count + 1
             self._failures[name] = count, "" if failure is None else str(failure)
             self._tell_failure()
+        if isinstance(failure, _NotEnough):
+            return backoff_s(count, FIRST_DOUBT_S, LONGEST_DOUBT_S)
         return backoff_s(count, FIRST_PAUSE_S, LONGEST_PAUSE_S)
 
     def _went_well(self, name: str) -> None:
@@ -208,8 +239,8 @@ class Replay:
         self._spool.failed(next((text for _, text in reversed(self._failures.values()) if text), ""))
 
     def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
-        """Returns when the rows have left the spool.  A message that a broker finds illegal is dead, and takes no
-        others with it."""
+        """Returns when the rows have left the spool; _NotEnough: the broker has them, and so has the spool.  A message
+        that a broker finds illegal is dead, and takes no others with it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
             of_broker = [queue for queue in self._publish.queues(batch.topic) if queue.broker_name == name]
@@ -217,7 +248,7 @@ class Replay:
                 raise BrokerNotExist(f"broker {name!r} has no queue of topic {batch.topic!r} any more")
             batch.move(of_broker)
         try:
-            self._attempts.send(batch, self._clock() + self._timeout_s, retries=0)
+            status = self._attempts.send(batch, self._clock() + self._timeout_s, retries=0).send_status
         except MessageIllegal as error:
             if len(rows) > 1:
                 self._send(rows[: len(rows) // 2], queues, name)
@@ -228,7 +259,29 @@ class Replay:
             reason = str(error)
             self._settle(lambda: self._spool.bury(rows, reason))
         else:
-            self._settle(lambda: self._spool.delivered(rows))
+            if _waits(rows[0]):
+                self._note_status(name, status)
+            if status not in self._enough:
+                self._spool.taken(rows)
+                raise _NotEnough(
+                    f"broker {name!r} has stored messages of topic {batch.topic!r} with {status.name}: they stay in "
+                    "the spool and are sent again until it says SEND_OK, or what spool_until names"
+                )
+            self._settle(lambda: self._spool.delivered(rows, is_safe=status == SendStatus.SEND_OK))
+
+    def _note_status(self, name: str, status: SendStatus) -> None:
+        with self._lock:
+            before = self._last_status.pop(name, SendStatus.SEND_OK)
+            if status != SendStatus.SEND_OK:
+                self._last_status[name] = status
+        if status not in (SendStatus.SEND_OK, before):
+            logger.warning(
+                "spool %s: broker %s stores messages with %s, %s",
+                *(self._spool.directory, name, status.name),
+                "which spool_until takes for enough"
+                if status in self._enough
+                else "so that they stay in the spool, too",
+            )
 
     def _is_gone(self, row: Row) -> bool:
         """Whether the caller has named a queue that its broker does not have, by the route."""
@@ -272,10 +325,19 @@ def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
 
 
 def _company(row: Row) -> str:
-    properties = b"\x02" + row.record[record.locate(row.record).properties_start :]
+    properties = _properties(row)
     if any(name in properties for name in (b"\x02DELAY\x01", b"\x02TIMER_DELIVER_MS\x01")):
         return "alone"
-    return "without waiting" if b"\x02WAIT\x01false\x02" in properties else "waiting"
+    return "waiting" if _waits(row) else "without waiting"
+
+
+def _waits(row: Row) -> bool:
+    """Whether a broker answers it when disk and slave have it; SEND_OK to another one says nothing of them."""
+    return b"\x02WAIT\x01false\x02" not in _properties(row)
+
+
+def _properties(row: Row) -> bytes:
+    return b"\x02" + row.record[record.locate(row.record).properties_start :]
 
 
 def batch_of(rows: Sequence[Row], queues: Queues) -> OutgoingBatch:

@@ -83,6 +83,7 @@ class Spool:
         self._max_bytes = max_bytes
         self._now_ms = now_ms
         self._replayed = 0
+        self._less_safe = 0
         self._news = 0
         self._failure = ""  # of the last replay
         self._refusal = ""  # why it takes nothing more
@@ -231,17 +232,22 @@ class Spool:
             self.bury(damaged, "damaged on this disk")
         return [row for row in rows if not row.is_damaged]
 
-    def delivered(self, rows: Sequence[Row]) -> None:
+    def taken(self, rows: Sequence[Row]) -> None:
+        """A broker takes messages of their lanes again."""
+        with self._lock:
+            for lane in {Lane(row.topic, row.lane) for row in rows}:
+                if lane in self._lanes:
+                    self._lanes[lane].blocked = False
+
+    def delivered(self, rows: Sequence[Row], *, is_safe: bool = True) -> None:
         """A broker has stored them.  Returns when they are deleted; a process that dies before sends them again."""
         self._do(lambda file: file.delete(rows))
+        self.taken(rows)
         with self._lock:
             self._bytes -= sum(len(row.record) + ROW_BYTES for row in rows)
             self._replayed += len(rows)
-            counts = Counter(Lane(row.topic, row.lane) for row in rows)
-            for lane in counts:
-                if lane in self._lanes:
-                    self._lanes[lane].blocked = False
-            self._remove(counts)
+            self._less_safe += 0 if is_safe else len(rows)
+            self._remove(Counter(Lane(row.topic, row.lane) for row in rows))
 
     def bury(self, rows: Sequence[Row], reason: str) -> None:
         now_ms = self._now_ms()
@@ -269,6 +275,7 @@ class Spool:
                 dead=self._dead,
                 replayed=self._replayed,
                 last_error=self._refusal or self._failure,
+                less_safe=self._less_safe,
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:

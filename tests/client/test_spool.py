@@ -32,6 +32,7 @@ from rocketsim_client import (
     SpoolUnusable,
 )
 from rocketsim_client.errors import CallTimeout, MessageIllegal, QueueNotExist
+from rocketsim_client.model import BatchPart
 from rocketsim_client.sending import replay, spool_file
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
@@ -186,14 +187,100 @@ def test_an_unknown_outcome_of_a_replay_keeps_the_record_and_its_id_and_the_orde
     assert (producer.spool_status().replayed, producer.spool_status().dead) == (3, 0)
 
 
-@pytest.mark.parametrize("status", [1, 2, 3])
-def test_whatever_status_a_broker_has_stored_it_with_a_record_is_deleted(one, producer, status):
+@pytest.fixture
+def no_pauses_in_doubt(monkeypatch):
+    monkeypatch.setattr(replay, "FIRST_DOUBT_S", 0.01)
+    monkeypatch.setattr(replay, "LONGEST_DOUBT_S", 0.05)
+
+
+LESS_SAFE = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE]
+
+
+@pytest.mark.parametrize("status", LESS_SAFE)
+def test_a_record_stays_until_send_ok_and_one_only_is_copied_meanwhile(
+    one, producer, status, caplog, no_pauses_in_doubt
+):
     broker = refuse_all(one)
-    send_all(producer, range(3), message_group="g")
+    results = send_all(producer, range(5), message_group="g")
     broker.put_status = status
     broker.script["Send"].clear()
+    wait_until(lambda: len(ids(one)) > 5 + 4, "some attempts")
+    found = producer.spool_status()
+    assert (found.records, found.replayed, found.less_safe) == (5, 0, 0)
+    assert f"has stored messages of topic 'T' with {status.name}: they stay" in found.last_error
+    assert caplog.text.count(f"stores messages with {status.name}, so that they stay in the spool, too") == 1
+    assert set(ids(one)[5:]) == {results[0].msg_id}, "the others were sent once"
+    assert producer.send(Message("T", b"behind"), message_group="g").send_status == SPOOLED
+    assert producer.send(Message("T", b"elsewhere"), message_group="h").send_status == status
+    broker.put_status = 0
     producer.drain_spool(60)
-    assert bodies(one) == [b"0", b"1", b"2"] and producer.spool_status().replayed == 3
+    found = producer.spool_status()
+    assert (found.records, found.replayed, found.less_safe, found.last_error) == (0, 6, 0, "")
+    of_group = [stored.body for stored in one.messages("T") if stored.properties["__SHARDINGKEY"] == "g"]
+    assert of_group[-6:] == [b"0", b"1", b"2", b"3", b"4", b"behind"]
+
+
+def test_a_broker_that_is_lost_after_it_had_the_records_alone_loses_none(one, producer, no_pauses_in_doubt):
+    broker = refuse_all(one)
+    results = send_all(producer, range(3), message_group="g")
+    broker.put_status = SendStatus.SLAVE_NOT_AVAILABLE
+    broker.script["Send"].clear()
+    wait_until(lambda: len(ids(one)) > 3, "the broker has them")
+    one.stop("broker-a")
+    one.lose("broker-a")
+    one.start("broker-a")
+    producer.drain_spool(60)
+    assert ids(one) == [result.msg_id for result in results]
+
+
+def test_messages_for_any_queue_go_to_a_broker_that_says_enough(cluster, directory, no_pauses_in_doubt):
+    """The other one gets copies of one message only, and new messages are not held up."""
+    with Producer(cluster.address, "p", spool=directory, timeout_s=2, linger_s=0.001) as producer:
+        brokers = [cluster.brokers[name, 0] for name in ("broker-a", "broker-b")]
+        for broker in brokers:
+            broker.script["Send"] = deque([Refuse(14)] * 100_000)
+        results = send_all(producer, range(3))
+        assert {result.send_status for result in results} == {SPOOLED}
+        for broker in brokers:
+            broker.put_status = SendStatus.SLAVE_NOT_AVAILABLE
+            broker.script["Send"].clear()
+        wait_until(lambda: "SLAVE_NOT_AVAILABLE" in producer.spool_status().last_error, "an attempt")
+        direct = wait_until(
+            lambda: (sent := producer.send(Message("T", b"new"))).send_status != SPOOLED and sent, "a direct send"
+        )
+        assert direct.send_status == SendStatus.SLAVE_NOT_AVAILABLE
+        brokers[1].put_status = 0
+        producer.drain_spool(60)
+        assert {result.msg_id for result in results} <= set(ids(cluster))
+
+
+def test_a_status_that_the_producer_takes_for_enough_ends_the_stay_and_is_counted(one, directory, caplog):
+    enough = [SendStatus.SLAVE_NOT_AVAILABLE]
+    with Producer(one.address, "p", spool=directory, timeout_s=2, linger_s=0.001, spool_until=enough) as producer:
+        broker = refuse_all(one)
+        send_all(producer, range(3), message_group="g")
+        broker.put_status = SendStatus.SLAVE_NOT_AVAILABLE
+        broker.script["Send"].clear()
+        producer.drain_spool(60)
+        found = producer.spool_status()
+        assert bodies(one) == [b"0", b"1", b"2"]
+        assert (found.replayed, found.less_safe, found.last_error) == (3, 3, "")
+        assert "stores messages with SLAVE_NOT_AVAILABLE, which spool_until takes for enough" in caplog.text
+    for wrong in ([SPOOLED], ["SEND_OK"]):
+        with pytest.raises(InvalidParameter, match="spool_until"):
+            Producer(one.address, "p", spool=directory, spool_until=wrong)
+
+
+def test_an_answer_to_a_message_that_does_not_wait_says_nothing_of_the_others(one, producer, no_pauses_in_doubt):
+    """A broker says SEND_OK at once to those that ask it not to wait."""
+    broker = refuse_all(one)
+    results = [producer.send(Message("T", b"%d" % number, wait_store_msg_ok=number > 0)) for number in range(4)]
+    broker.says_ok_without_waiting = True
+    broker.put_status = SendStatus.SLAVE_NOT_AVAILABLE
+    broker.script["Send"].clear()
+    wait_until(lambda: producer.spool_status().records == 3 and len(ids(one)) > 6, "attempts")
+    sent = [result.msg_id for result in results]
+    assert {one_id for one_id in sent if ids(one).count(one_id) > 1} == {sent[1]}
 
 
 def test_asynchronous_and_oneway_sends_columns_and_batches_are_spooled_too(one, producer):
@@ -288,6 +375,7 @@ def test_a_lane_that_cannot_be_sent_keeps_no_others(directory, monkeypatch):
             if batch.msg_ids[0] == "stuck":
                 raise NoRoute("a queue that no route knows")
             sent.extend(batch.msg_ids)
+            return BatchPart(SEND_OK, "T", "broker-a", batch.msg_ids, batch.queue_ids, batch.queue_ids)
 
     class Publish:
         def queues(self, topic):

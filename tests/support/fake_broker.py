@@ -82,6 +82,7 @@ class FakeBroker(BrokerServicer):
         self.suggest = 0
         self.epoch = 1
         self.put_status = pb.SendResponse.PUT_OK
+        self.says_ok_without_waiting = False  # as a real broker does; `put_status` is then of the others
         self.script: dict[str, deque] = defaultdict(deque)  # RPC name -> what to do with the next calls
         self.calls: dict[str, list] = defaultdict(list)
         self.frames_before_break: int | None = None
@@ -149,7 +150,10 @@ class FakeBroker(BrokerServicer):
             context.set_trailing_metadata((("rocketsim-code", "13" if self.old_code else "29"),))
             what = f"queue {most} of topic {request.topic}, which has {self.write_queues} write queues"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, what)
-        answer = pb.SendResponse(status=self.put_status, store_host=HOST, store_timestamp=1, epoch=self.epoch)
+        status = self.put_status
+        if self.says_ok_without_waiting and b"WAIT\x01false\x02" in request.records:
+            status = pb.SendResponse.PUT_OK
+        answer = pb.SendResponse(status=status, store_host=HOST, store_timestamp=1, epoch=self.epoch)
         with self.store.lock:
             begin = self.store.log_end
             sizes = records.sizes.astype(np.int64)
@@ -309,6 +313,10 @@ class FakeCluster(NameServerServicer):
 
     def stop(self, name: str, broker_id: int = 0) -> None:
         self.brokers.pop((name, broker_id)).stop()
+
+    def lose(self, name: str) -> None:
+        """The disks of this name, while none of its brokers runs."""
+        del self._stores[name]
 
     def addresses(self) -> dict[str, dict[int, str]]:
         if self.frozen is not None:
