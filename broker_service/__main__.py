@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from rocketsim_proto.allocation import keep_freed_memory
+from rocketsim_proto.allocation import FreedMemory, keep_freed_memory
 
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 Config = TypeVar("Config")
 INTERRUPTED = 130
+GIVE_BACK_EVERY_S = 10.0
 FILES_MAX = 65536  # thousands of queues are thousands of files; shells often give 1024
 
 
@@ -84,7 +85,20 @@ async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Aw
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    await run(config, shutdown)
+    giving_back = asyncio.create_task(give_back_memory(), name="freed memory")
+    try:
+        await run(config, shutdown)
+    finally:
+        giving_back.cancel()
+
+
+async def give_back_memory() -> None:
+    """What a burst has left, until cancelled."""
+    freed = FreedMemory()
+    while True:
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        if freed.is_much():
+            await asyncio.to_thread(freed.give_back)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from broker_service.access.interceptor import AccessInterceptor
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import RIGHTS, Right
 from broker_service.access.signature import is_client_of_user
+from broker_service.access.unsigned import UnsignedRequests
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
@@ -143,6 +144,7 @@ class BrokerNode:
 
         self.access = self._access_tables() if config.authentication_enabled else None
         self.refusals = Refusals()
+        self.unsigned = UnsignedRequests()
 
     def _access_tables(self) -> AccessTables:
         def table(name: str) -> tuple[JsonFile, JsonFile]:
@@ -446,7 +448,8 @@ class BrokerNode:
     def _v2_interceptors(self) -> list[AccessInterceptor]:
         if self.access is None:
             return []
-        return self._interceptors(self._gate(v2_rights.V2_RIGHTS, v2=True), v2_rights.refusal, v2_rights.is_free)
+        gate = self._gate(v2_rights.V2_RIGHTS, v2=True)
+        return self._interceptors(gate, v2_rights.refusal, v2_rights.is_free, v2_rights.repeats)
 
     def _rights_changed(self, username: str) -> None:
         """Of a user, or his policies.  Later, when the guards of open calls know it, too."""
@@ -462,7 +465,7 @@ class BrokerNode:
 
     def _interceptors(self, gate: Gate, *answers: Any) -> list[AccessInterceptor]:
         assert self.access is not None
-        made = AccessInterceptor(gate, self.refusals, *answers)
+        made = AccessInterceptor(gate, self.refusals, self.unsigned, *answers)
         self.access.users.changed.append(made.look_again)
         self.access.acls.changed.append(lambda subject: made.look_again(subject.removeprefix("User:")))
         return [made]

@@ -27,6 +27,11 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
 HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
+# Calls that gRPC has compressed are UNIMPLEMENTED: no client makes any, and 100 KiB may unpack to 100 MiB.
+UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+UNREAD_BYTES = 65_535  # of a call's request, that a client may send before it is asked for
+# By itself gRPC lets a client send 4 MiB ahead, and up to 64 MiB if it is fast, also of calls that will be refused.
+SENT_AHEAD = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES))
 
 OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
@@ -179,7 +184,11 @@ def build_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     options: Sequence[tuple[str, Any]] = (),
 ) -> grpc.aio.Server:
-    """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits."""
+    """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits.
+
+    `interceptors`: of access control.  With them a client may send UNREAD_BYTES of a call until it is known whose it
+    is, and up to 1 MiB more than was received afterwards.
+    """
     return grpc.aio.server(
         interceptors=interceptors,
         options=[
@@ -198,6 +207,8 @@ def build_server(
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
             # gRPC's own records of each connection, which nobody can ask for here.
             ("grpc.enable_channelz", 0),
+            UNCOMPRESSED,
+            *(SENT_AHEAD if interceptors else ()),
             *options,
         ],
     )

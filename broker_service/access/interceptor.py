@@ -1,7 +1,9 @@
 """AccessInterceptor: asks the gate before every call of a server, whichever service has it.
 
-Whose call it is, is asked before its request is parsed: the signature is over headers alone.  Calls that stay open,
-streams and long polls, are asked for again when their user or what he may do has changed.
+Whose call it is, is asked before gRPC receives its request: the signature is over headers alone, so what nobody has
+signed is neither kept in memory, nor unpacked, nor parsed.  Requests of calls that anybody may make are received in
+their turn (`unsigned.py`).  Calls that stay open, streams and long polls, are asked for again when their user or what
+he may do has changed.
 """
 
 import asyncio
@@ -17,7 +19,8 @@ from broker_service.access.gate import Gate
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import Caller, Need, Right
-from broker_service.errors import AccessDenied
+from broker_service.access.unsigned import UnsignedRequests
+from broker_service.errors import AccessDenied, InvalidParameter, SystemBusy
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +57,20 @@ class _ParsedCall:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+
+class _UnsignedCall(_ParsedCall):
+    """A call that anybody may make."""
+
+    __slots__ = ("_unsigned",)
+
+    def __init__(self, parse: Parse, context: Context, unsigned: UnsignedRequests) -> None:
+        super().__init__(parse, context)
+        self._unsigned = unsigned
+
+    async def read(self) -> Any:
+        raw = await self._unsigned.receive(self._context)
+        return raw if raw is grpc.aio.EOF else self.parse(raw)
 
 
 class OpenCall(_ParsedCall):
@@ -118,22 +135,26 @@ def may(context: Any, need: Need) -> bool:
 class AccessInterceptor(grpc.aio.ServerInterceptor):
     """A refused call ends with UNAUTHENTICATED, or with the message that `answer` makes for its method.
 
-    `is_free` says of a method and its headers whether it may be called by anybody.  `look_again` is to be called when a
-    user or his policies have changed: his open calls end if they would not be taken any more.
+    `is_free` says of a method and its headers whether it may be called by anybody; `repeats` of a method whether
+    `answer` needs its request.  `look_again` is to be called when a user or his policies have changed: his open calls
+    end if they would not be taken any more.
     """
 
     def __init__(
         self,
         gate: Gate,
         refusals: Refusals,
+        unsigned: UnsignedRequests,
         answer: Answer | None = None,
         is_free: Callable[[str, Any], bool] | None = None,
+        repeats: Callable[[str], bool] = lambda method: False,
     ) -> None:
         self._gate = gate
         self._refusals = refusals
+        self._unsigned = unsigned
         self._answer = answer
         self._is_free = is_free
-        self._guarded: dict[str, tuple[Handler, Handler]] = {}  # by method: what was found, and what is called
+        self._repeats = repeats
         self._open: dict[str, set[OpenCall]] = {}  # by user
 
     def look_again(self, username: str) -> None:
@@ -159,46 +180,46 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return None
         try:
             right = self._gate.right_of(method)
+            user = None if right.caller is Caller.ANYBODY else self._caller(method, details.invocation_metadata)
         except AccessDenied as error:
             return self._refusing(method, handler, error)
-        if right.caller is Caller.ANYBODY:
-            return handler
-        known = self._guarded.get(method)
-        if known is None or known[0] is not handler:
-            known = self._guarded[method] = handler, self._guard(method, right, handler)
-        return known[1]
+        if user is None:
+            return self._of_anybody(handler)
+        return self._guard(user, method, right, handler)
 
-    def _guard(self, method: str, right: Right, handler: Handler) -> Handler:
-        """Without a deserializer: the request is parsed once it is known whose it is."""
+    def _guard(self, user: User, method: str, right: Right, handler: Handler) -> Handler:
+        """Without a deserializer: the request is parsed once it is known that its user is still there."""
         serializer = handler.response_serializer
         parse: Parse = handler.request_deserializer or _as_it_is
         if handler.request_streaming and handler.response_streaming:
             if right.needs is None:  # its messages are not looked at
-                guarded = self._of_streams(method, right, handler.stream_stream, _as_it_is)
+                guarded = self._of_streams(user, method, right, handler.stream_stream, _as_it_is)
                 return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, serializer)
-            guarded = self._of_streams(method, right, handler.stream_stream, parse)
+            guarded = self._of_streams(user, method, right, handler.stream_stream, parse)
             return grpc.stream_stream_rpc_method_handler(guarded, None, serializer)
         if handler.response_streaming:
-            guarded = self._of_answers(method, right, handler.unary_stream, parse)
+            guarded = self._of_answers(user, method, right, handler.unary_stream, parse)
             return grpc.unary_stream_rpc_method_handler(guarded, None, serializer)
         if handler.request_streaming:
             return self._refusing(method, handler, AccessDenied(f"access control cannot check the call {method}"))
-        guarded = self._of_one(method, right, handler.unary_unary, parse)
+        guarded = self._of_one(user, method, right, handler.unary_unary, parse)
         return grpc.unary_unary_rpc_method_handler(guarded, None, serializer)
 
-    def _caller(self, method: str, context: Context) -> User | None:
+    def _caller(self, method: str, metadata: Any) -> User | None:
         """None: anybody.  Raises NotAuthenticated."""
-        headers = list(context.invocation_metadata() or ())
+        headers = list(metadata or ())
         if self._is_free is not None and self._is_free(method, headers):
             return None
         return self._gate.caller(method, headers)
 
-    def _admit(self, method: str, right: Right, context: Context, raw: Any, parse: Parse) -> tuple[User | None, Any]:
-        """The user, None for anybody, and the request.  Raises AccessDenied."""
-        user = self._caller(method, context)
+    def _admit(
+        self, user: User, method: str, right: Right, context: Context, raw: Any, parse: Parse
+    ) -> tuple[User, Any]:
+        """The user as he is now, since the request may have come long after the headers, and the request.  Raises
+        AccessDenied."""
+        user = self._gate.still(user)
         request = parse(raw)
-        if user is not None:
-            self._gate.check(user, method, right, context.peer(), request)
+        self._gate.check(user, method, right, context.peer(), request)
         return user, request
 
     def _count(self, method: str, error: AccessDenied, context: Context) -> None:
@@ -235,43 +256,36 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if not calls:
                 del self._open[username]
 
-    def _of_one(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _of_one(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(raw: Any, context: Context) -> Any:
             try:
-                user, request = self._admit(method, right, context, raw, parse)
-                if user is None or not right.waits:
+                now, request = self._admit(user, method, right, context, raw, parse)
+                if not right.waits:
                     return await call(request, context)
-                opened = self._opened(user, method, right, parse, raw, context)
+                opened = self._opened(now, method, right, parse, raw, context)
                 return await self._while_allowed(opened, call(request, context))
             except AccessDenied as error:
                 return await self._refuse(method, error, context, lambda: parse(raw))
 
         return guarded
 
-    def _of_answers(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _of_answers(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(raw: Any, context: Any) -> None:
             try:
-                user, request = self._admit(method, right, context, raw, parse)
-                if user is None:
-                    await _answered(call(request, context), context)
-                    return
-                context = self._opened(user, method, right, parse, raw, context)
+                now, request = self._admit(user, method, right, context, raw, parse)
+                context = self._opened(now, method, right, parse, raw, context)
                 await self._while_allowed(context, _answered(call(request, context), context))
             except AccessDenied as error:
                 await self._refuse_stream(method, error, context)
 
         return guarded
 
-    def _of_streams(self, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _of_streams(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(_: AsyncIterator[Any], context: Any) -> None:
             try:
-                user = self._caller(method, context)
-                if user is None:
-                    context = _ParsedCall(parse, context)
-                    await call(context, context)
-                    return
-                self._gate.check(user, method, right, context.peer())
-                context = self._opened(user, method, right, parse, None, context)
+                now = self._gate.still(user)
+                self._gate.check(now, method, right, context.peer())
+                context = self._opened(now, method, right, parse, None, context)
                 await self._while_allowed(context, call(context, context))
             except AccessDenied as error:
                 await self._refuse_stream(method, error, context)
@@ -281,20 +295,43 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
         return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
+    # gRPC receives the request of a handler of streams when that asks for it, and of every other one before it is
+    # called.  On the wire a call with one message is the same as a stream with one.
+
+    def _of_anybody(self, handler: Handler) -> Handler:
+        parse: Parse = handler.request_deserializer or _as_it_is
+        call: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+        async def received(_: AsyncIterator[Any], context: Any) -> None:
+            context = request = _UnsignedCall(parse, context, self._unsigned)
+            try:
+                if not handler.request_streaming and (request := await context.read()) is grpc.aio.EOF:
+                    await rpc_errors.abort(context, InvalidParameter("the call has no request"))
+                if handler.response_streaming:
+                    await _answered(call(request, context), context)
+                else:
+                    await context.write(await call(request, context))
+            except SystemBusy as error:
+                await rpc_errors.abort(context, error)
+
+        return grpc.stream_stream_rpc_method_handler(received, None, handler.response_serializer)
+
     def _refusing(self, method: str, handler: Handler, error: AccessDenied) -> Handler:
-        """In place of a handler that cannot be guarded."""
+        """In place of a handler that may not be called."""
+        parse: Parse = handler.request_deserializer or _as_it_is
 
-        async def refuse(_: Any, context: Context) -> None:
-            self._count(method, error, context)
-            await rpc_errors.abort(context, error)
+        async def refuse(_: AsyncIterator[Any], context: Any) -> None:
+            request = b""
+            if self._answer is not None and self._repeats(method):
+                try:
+                    received = await self._unsigned.receive(context)
+                except SystemBusy as busy:
+                    await rpc_errors.abort(context, busy)
+                request = b"" if received is grpc.aio.EOF else received
+            answer = await self._refuse(method, error, context, lambda: parse(request))
+            await context.write(answer)
 
-        if handler.request_streaming and handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(refuse)
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(refuse)
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(refuse)
-        return grpc.unary_unary_rpc_method_handler(refuse)
+        return grpc.stream_stream_rpc_method_handler(refuse, None, handler.response_serializer)
 
 
 def _as_it_is(request: Any) -> Any:

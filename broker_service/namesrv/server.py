@@ -12,6 +12,7 @@ from broker_service.access.interceptor import AccessInterceptor
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import NAMESRV_RIGHTS
+from broker_service.access.unsigned import UnsignedRequests
 from broker_service.config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
@@ -60,7 +61,7 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
         now_s=now_s,
         brokers_user=users[inner.access_key] if inner is not None else None,
     )
-    return [AccessInterceptor(gate, Refusals())]
+    return [AccessInterceptor(gate, Refusals(), UnsignedRequests())]
 
 
 async def run_namesrv(

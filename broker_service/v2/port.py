@@ -29,8 +29,6 @@ KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
 IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's proxy closes it; clients connect again
-# Calls that gRPC has compressed are UNIMPLEMENTED: official clients make none, and 100 KiB may unpack to 100 MiB.
-UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 HANDLES_SHARE = 0.75  # of the open files, for connections without a front; the rest is for the store and other ports
 FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
@@ -151,7 +149,7 @@ class Port:
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
         """With certificates there is a front, unless everybody has to speak TLS.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
-        options = [("grpc.max_connection_idle_ms", IDLE_MS), UNCOMPRESSED]
+        options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
             options.append(("grpc.max_allowed_incoming_connections", most_direct_connections(open_file_limit())))
             return (

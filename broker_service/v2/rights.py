@@ -13,6 +13,7 @@ from broker_service.v2.status import status_of
 
 _SERVICE = pb.DESCRIPTOR.services_by_name["MessagingService"]
 _HEARTBEAT = f"/{_SERVICE.full_name}/Heartbeat"
+_CHANGE_INVISIBLE = f"/{_SERVICE.full_name}/ChangeInvisibleDuration"
 
 
 def _of_group_and_topic(request: Any, topic: Any, *actions: Action) -> list[Need]:
@@ -75,13 +76,18 @@ def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
     """The answer of that method with nothing but a status; clients take a handle before they look at the status.
     `parse`: makes the request, or raises DecodeError."""
     name = _SERVICE.methods_by_name[method.rpartition("/")[2]].output_type.name
-    if name == pb.ChangeInvisibleDurationResponse.DESCRIPTOR.name:
+    if repeats(method):
         try:
             handle = parse().receipt_handle
         except DecodeError:  # of no client
             handle = ""
         return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
     return getattr(pb, name)(status=status_of(error))
+
+
+def repeats(method: str) -> bool:
+    """Whether the answer of a refusal has something of the request in it."""
+    return method == _CHANGE_INVISIBLE
 
 
 def is_free(method: str, headers: Any) -> bool:

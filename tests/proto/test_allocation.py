@@ -55,6 +55,33 @@ for thread in threads:
 print(anonymous() - before)
 """
 
+GIVEN_BACK = """
+import threading
+from rocketsim_proto.allocation import FreedMemory, keep_freed_memory
+
+keep_freed_memory()
+freed = FreedMemory()
+
+def anonymous():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("RssAnon:")) // 1024
+
+def burst():
+    pieces = [bytes(8000) for _ in range(40_000)]
+    left.append(pieces[-1])
+
+left, before = [], anonymous()
+assert not freed.is_much()
+for _ in range(2):
+    for thread in [threading.Thread(target=burst) for _ in range(2)]:
+        thread.start()
+        thread.join()
+    assert anonymous() - before > 200 and freed.is_much()
+    freed.give_back()
+    assert not freed.is_much()
+print(anonymous() - before)
+"""
+
 
 def faults(keep: bool) -> int:
     return number_of(FAULTS.format(keep=keep))
@@ -76,3 +103,8 @@ def test_frames_are_made_and_taken_apart_in_memory_that_is_there_already() -> No
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
 def test_what_one_thread_has_freed_another_can_use() -> None:
     assert kept_mib(share=True) < 20 < kept_mib(share=False)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="about glibc's malloc")
+def test_what_a_burst_has_left_is_given_back() -> None:
+    assert number_of(GIVEN_BACK) < 50
