@@ -487,10 +487,10 @@ class Admin:
         begin_timestamp: int = 0,
         end_timestamp: int | None = None,
     ) -> FoundMessages:
-        """Newest first, from all brokers of the topic; at most 64.  `more` says whether there may be older ones."""
+        """Newest first, from all brokers of the topic; at most 64.  Stored from `begin_timestamp` to `end_timestamp`,
+        in ms; None: to the newest.  `more` says whether there may be older ones."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:
             raise InvalidParameter(f"max_num {max_num}: 1 to {MAX_QUERY_MESSAGES}")
-        end = end_timestamp if end_timestamp is not None else time.time_ns() // 1_000_000 + 1000
         until = time.monotonic() + self._timeout_s
         found: list[MessageView] = []
         more = False
@@ -499,7 +499,7 @@ class Admin:
             before: int | None = None
             while True:
                 messages, before = self._page_by_key(
-                    name, topic, key, max_num - len(here), begin_timestamp, end, before
+                    name, topic, key, max_num - len(here), begin_timestamp, end_timestamp, before
                 )
                 here += messages
                 if before is None or len(here) == max_num or time.monotonic() > until:
@@ -510,7 +510,7 @@ class Admin:
         return FoundMessages(found[:max_num], more=more or len(found) > max_num)
 
     def _page_by_key(
-        self, name: str, topic: str, key: str, max_num: int, begin: int, end: int, before: int | None
+        self, name: str, topic: str, key: str, max_num: int, begin: int, end: int | None, before: int | None
     ) -> tuple[Messages, int | None]:
         return self._ask(
             name,

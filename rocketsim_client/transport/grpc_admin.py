@@ -233,7 +233,7 @@ class GrpcAdmin:
         key: str,
         max_num: int,
         begin_timestamp: int,
-        end_timestamp: int,
+        end_timestamp: int | None,
         before: int | None,
         timeout_s: float,
     ) -> tuple[Messages, int | None]:

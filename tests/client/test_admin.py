@@ -1,5 +1,6 @@
 """Every admin command with a real pair, in one long test because starting the pair takes most of the time."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,15 @@ def test_messages_are_found_by_either_id_by_key_and_by_offset(pair, sent):
         admin.query_msg_by_offset(result.message_queue, 999)
     with pytest.raises(InvalidParameter):
         admin.query_msg_by_key("T", "k", max_num=65)
+
+
+def test_a_key_is_found_whatever_the_clock_of_this_machine_says(pair, sent, monkeypatch):
+    """The broker that stored the messages may have a clock that is ahead of it."""
+    admin = pair[0]
+    wait_until(lambda: admin.query_msg_by_key("T", "key-3"), "the index")
+    monkeypatch.setattr(time, "time_ns", lambda: 10**15)
+    assert [one.body for one in admin.query_msg_by_key("T", "key-3")] == [b"3"]
+    assert admin.query_msg_by_key("T", "key-3", end_timestamp=10**9) == []
 
 
 def test_groups_their_progress_and_resets(pair, sent):

@@ -265,6 +265,30 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
     assert set(expected) <= set(found)
 
 
+@settings(max_examples=100)
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 8000), st.integers(0, CLOCK_MARGIN_MS)), max_size=60),
+    st.tuples(st.floats(-0.1, 1.1), st.floats(-0.1, 1.1)).map(sorted),
+)
+def test_a_search_finds_all_of_a_time_although_store_times_fall_within_the_margin(messages, between):
+    """As in logs of earlier versions, and of RocketMQ: by no more than the margin is a message older than one in front
+    of it."""
+    store, stored, at_ms = open_store(ROOT, MemoryFiles()), [], NOW
+    for key, passed_ms, behind_ms in messages:
+        at_ms += passed_ms
+        put(store, "topic", 0, [b"x"], properties=[("KEYS", key)], now_ms=at_ms - behind_ms)
+        stored.append((key, at_ms - behind_ms))
+    begin, end = (NOW + int(part * (at_ms - NOW)) for part in between)
+    offsets = [one.commit_log_offset for one in records_of(store)]
+    for key in "ab":
+        expected = [
+            offset
+            for offset, (keys, time_ms) in zip(offsets, stored, strict=True)
+            if keys == key and begin <= time_ms <= end
+        ]
+        assert store.key_search("topic", key, 64, begin, end).run() == (expected[::-1], None)
+
+
 def test_a_question_says_where_to_go_on(monkeypatch):
     store = open_store(ROOT, MemoryFiles())
     for number in range(300):
