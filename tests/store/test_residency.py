@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import mmap
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +18,14 @@ from rocketsim_proto.records.columnar import Records
 from broker_service import cold_reads
 from broker_service.errors import ReadFailed
 from broker_service.store import key_search
-from broker_service.store.files import Files, _all_resident
+from broker_service.store.files import CANNOT_TELL, Files, _all_resident
 from broker_service.store.message_store import MessageStore
 from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import NOW, open_store, put
 
 ROOT = Path("/store")
+PAGE = mmap.PAGESIZE
 
 
 class ColdDisk(MemoryFiles):
@@ -360,17 +364,53 @@ def test_what_the_page_cache_has_is_not_read_to_be_found(tmp_path: Path, monkeyp
     files.close(handle)
 
 
-def test_pages_that_left_the_page_cache_are_not_found(tmp_path: Path) -> None:
+@given(st.sets(st.integers(0, 5)), st.integers(1, 5 * PAGE), st.integers(0, PAGE))
+def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) -> None:
+    """The first, the last and a part of one.  The kernel's answer is the test's: what it evicts is its own affair."""
+    asked = range(offset // PAGE, (offset + size - 1) // PAGE + 1)
+
+    def mincore(address: int, length: int, pages: Any) -> int:
+        """As Linux: a byte a page, also for the last one if it is asked for in part, whose lowest bit counts."""
+        assert address % PAGE == 0
+        for number in range(-(-length // PAGE)):
+            pages[number] = 0b1010_1010 | (asked[0] + number not in gone)  # an IndexError where the array is too short
+        return 0
+
+    with TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
+        file.truncate(7 * PAGE)
+        patch.setattr("broker_service.store.files._mincore", mincore)
+        assert _all_resident(file.fileno(), size, offset) == gone.isdisjoint(asked)
+
+
+def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_path: Path) -> None:
+    """Whatever it has evicted: a file system in memory nothing, one with large folios more than was asked for."""
     path, files = tmp_path / "file", Files()
-    path.write_bytes(bytes(range(256)) * 4096)
+    path.write_bytes(bytes(range(256)) * (64 * PAGE // 256) + b"and a part of a page")
     handle = files.open(path)
     os.fsync(handle)
-    os.posix_fadvise(handle, 512 * 1024, 4096, os.POSIX_FADV_DONTNEED)
-    assert _all_resident(handle, 4096, 0)
-    gone = not _all_resident(handle, 4096, 512 * 1024)
-    kept = _all_resident(handle, 1 << 20, 0)
-    assert gone != kept, "one page away is not all of it; a file system in memory keeps everything"
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_RANDOM)  # no page is read ahead
+    for number in 0, 3, 40, 64:
+        os.preadv(handle, [bytearray(1)], number * PAGE)
+    size = path.stat().st_size
+    told = [_all_resident(handle, min(PAGE, size - at), at) for at in range(0, size, PAGE)]
+    assert told[0] and told[3] and told[40] and told[64]
+    assert _all_resident(handle, size, 0) == all(told)
+    assert _all_resident(handle, size - 63 * PAGE, 63 * PAGE) == (told[63] and told[64])
+    try:
+        found = [can_be_read_at_once(handle, at) for at in range(0, size, PAGE)]
+    except OSError as error:
+        assert error.errno in CANNOT_TELL
+    else:
+        assert told == found
     files.close(handle)
+
+
+def can_be_read_at_once(handle: int, offset: int) -> bool:
+    try:
+        return os.preadv(handle, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except BlockingIOError:
+        return False
 
 
 def test_a_bad_sector_does_not_count_as_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
