@@ -83,11 +83,14 @@ class BrokerConfig:
     broker_name: str = key(REQUIRED, "shared by a master and its slaves, and by no others")
     broker_id: int = key(0, "0 is the master of its `brokerName`, slaves count from 1", low=0, high=INT32_MAX)
     broker_role: BrokerRole = key(
-        BrokerRole.ASYNC_MASTER, "`ASYNC_MASTER`, `SYNC_MASTER` (a put waits for a slave) or `SLAVE`"
+        BrokerRole.ASYNC_MASTER,
+        "`ASYNC_MASTER`, `SYNC_MASTER` (a put waits for a slave) or `SLAVE`; at run time the first two, on a master",
+        runtime=True,
     )
     flush_disk_type: FlushDiskType = key(
         FlushDiskType.ASYNC_FLUSH,
         "`ASYNC_FLUSH` or `SYNC_FLUSH` (a put waits for the disk; a slave follows its master's setting)",
+        runtime=True,
     )
 
     # --- where it is -----------------------------------------------------------------------------------------------
@@ -446,7 +449,7 @@ class NamesrvConfig:
 
 
 RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])
-"""What updateBrokerConfig may change: a list of what is allowed, and never a path, an address or a role."""
+"""What updateBrokerConfig may change: a list of what is allowed, and never a path or an address."""
 
 
 class Promise(NamedTuple):

@@ -42,6 +42,7 @@ from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange, delete_queues
 from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.leadership.master_file import MasterFile
 from broker_service.broker.leadership.membership import Membership, answer_of, with_promise
 from broker_service.broker.leadership.promotion import Other
 from broker_service.broker.leadership.registration import Registration
@@ -116,6 +117,7 @@ class BrokerNode:
         root = config.store_path_root_dir
         self._role_file = RoleFile(self._json_file("rocketsim/role.json"), store.disk)
         self.config = self._role_file.applied_to(config)
+        self._master_file = MasterFile(self._json_file("rocketsim/master.json"))
         self._delay_file = self._json_file("config/delayOffset.json")
         self._position_file = self._json_file("rocketsim/delay_position.json")
         self.epochs = EpochFile(root / "rocketsim" / "epochs.json", store.end_offset, store.disk)
@@ -275,6 +277,7 @@ class BrokerNode:
             self.metadata,
             self.schedule,
             self._role_file,
+            self._master_file,
             notify,
             lambda: self.leadership,
             catch_up=self.consumption.catch_up,
@@ -350,6 +353,8 @@ class BrokerNode:
             log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
             opened=self._opened,
             role_file=self._role_file,
+            master_file=self._master_file,
+            disconnect_slaves=self.replication_master.disconnect,
             notified=facts,
         )
         self.topics.changed.append(lambda _: self.registration.notify())

@@ -129,7 +129,10 @@ class Admin:
     def cluster_list(self, cluster_name: str | None = None) -> list[ClusterMember]:
         """Every live broker, slaves included."""
         return [
-            ClusterMember(data.cluster_name, data.broker_name, broker_id, address, data.epoch)
+            ClusterMember(
+                *(data.cluster_name, data.broker_name, broker_id, address, data.epoch),
+                role=data.roles.get(broker_id, ""),
+            )
             for data in self._cluster.members()
             if cluster_name in (None, data.cluster_name)
             for broker_id, address in sorted(data.addresses.items())
@@ -318,8 +321,10 @@ class Admin:
     def update_broker_config(
         self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """Run-time keys only; by broker address, the values as they are now."""
-        members = self._members(broker_addr, cluster_name)
+        """Run-time keys only; by broker address, the values as they are now.  `brokerRole`, which only a master can
+        change, goes to masters."""
+        ask = self.masters if "brokerRole" in values else self._members
+        members = ask(broker_addr, cluster_name)
         return at_each(members, lambda at: self._brokers.update_broker_config(at, values, self._timeout_s))
 
     def promote_slave(
@@ -328,11 +333,13 @@ class Admin:
         *,
         broker_name: str | None = None,
         expected_epoch: int = 0,
-        broker_role: str = "ASYNC_MASTER",
+        broker_role: str = "",
         force: bool = False,
     ) -> Promotion:
         """Make a slave the master of its name, with a new epoch.  Refused, unless by `force`, while the old master
         answers, and while another slave has more or does not answer.  What it costs is in the answer.
+
+        `broker_role`: SYNC_MASTER or ASYNC_MASTER; empty: what the old master was, so that `SEND_OK` keeps its meaning.
         """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]

@@ -64,13 +64,15 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker process as the name server knows it."""
+    """One broker process as the name server knows it.  `role`: ASYNC_MASTER, SYNC_MASTER or SLAVE; empty: of a version
+    that does not say it."""
 
     cluster_name: str
     broker_name: str
     broker_id: int
     address: str
     epoch: int
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,14 @@ class Promotion:
     epoch: int
     start_offset: int
     forfeits: tuple[Forfeit, ...] = ()
+    broker_role: str = ""
+    flush_disk_type: str = ""
+    former_role: str = ""
+
+    @property
+    def is_weaker(self) -> bool:
+        """Whether `SEND_OK` said that a slave has the message, and does not say it any more."""
+        return (self.former_role, self.broker_role) == ("SYNC_MASTER", "ASYNC_MASTER")
 
 
 @dataclass(frozen=True, slots=True)

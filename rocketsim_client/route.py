@@ -1,7 +1,7 @@
 """Routes as values: which queues a topic has, and on which brokers.  Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rocketsim_client.model import MASTER_ID, MessageQueue
 
@@ -22,12 +22,14 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The members of one broker name: broker id -> address; 0 is the master.  `epoch` is the newest known."""
+    """The members of one broker name: broker id -> address; 0 is the master.  `epoch` is the newest known, `roles` are
+    ASYNC_MASTER, SYNC_MASTER and SLAVE by broker id, of those that say it."""
 
     cluster_name: str
     broker_name: str
     addresses: Mapping[int, str]
     epoch: int = 0
+    roles: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

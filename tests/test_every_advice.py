@@ -41,6 +41,7 @@ FOLLOWED = {
     "stop it, and move the folder away": "consumption/test_rocketmq_pops::test_rocksdb_with_deliveries_is_refused_until_it_is_moved_away",
     "put it in its place, or move both away": "broker/test_advice::test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand",
     "remove it to take the role": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
+    "remove it: it is written again": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "remove it: slaves are known again": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "put its .bak in its place": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "start this broker with an empty store": "broker/test_advice::test_a_master_without_its_epochs_follows_the_slave_that_is_promoted_in_its_place",

@@ -319,7 +319,7 @@ class Operations:
         """The changed keys as they are now."""
         if not values:
             raise InvalidParameter("name a key and its value")
-        self._broker.update_config(values)
+        self._leadership.update_config(values)
         now = self.config()
         return {key: now[key] for key in values}
 
@@ -337,8 +337,9 @@ class Operations:
         logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
 
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:
+        """Without a role name it is the former master's."""
         try:
-            role = BrokerRole(role_name or BrokerRole.ASYNC_MASTER.value)
+            role = BrokerRole(role_name) if role_name else None
         except ValueError:
             raise InvalidParameter(f"brokerRole {role_name!r}: ASYNC_MASTER or SYNC_MASTER") from None
         return await self._leadership.promote(broker_name, expected_epoch, role, force=force)

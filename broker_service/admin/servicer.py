@@ -222,6 +222,9 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         return pb.PromoteSlaveResponse(
             epoch=promoted.epoch,
             start_offset=promoted.start_offset,
+            broker_role=promoted.role.name,
+            flush_disk_type=promoted.flush_disk_type.name,
+            former_role=promoted.former_role.name if promoted.former_role is not None else "",
             forfeits=[
                 pb.PromoteSlaveResponse.Forfeit(broker_id=lost.broker_id, address=lost.address, bytes=lost.bytes)
                 for lost in promoted.forfeits

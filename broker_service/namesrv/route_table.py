@@ -39,6 +39,7 @@ class Registration:
     broker_permission: int = PERM_READ | PERM_WRITE
     writable: bool = True
     v2_address: str = ""
+    broker_role: str = ""
     wire_version: int = 0
 
 

@@ -191,13 +191,15 @@ class RegistrationStream:
             broker_permission=request.broker_permission,
             writable=request.writable,
             v2_address=request.v2_address,
+            broker_role=request.broker_role,
             wire_version=request.wire_version,
         )
 
     def is_news(self, new: Registration, refused: str) -> bool:
         """Whether to log: one line when something other than the end offset changes, not one every 30 s."""
         address = new.address, new.v2_address
-        facts = (new.broker_name, new.broker_id, address, new.epoch, new.writable, len(new.topics), refused)
+        role = new.broker_role, new.epoch, new.writable
+        facts = (new.broker_name, new.broker_id, address, role, len(new.topics), refused)
         changed, self._last_logged = facts != self._last_logged, facts
         return changed
 
@@ -207,10 +209,11 @@ def log_registration(new: Registration, refused: str) -> None:
         logger.warning("registration refused: %s", refused)
         return
     logger.info(
-        "%s id %d at %s registered: epoch %d, %d topics%s",
+        "%s id %d at %s registered: %sepoch %d, %d topics%s",
         new.broker_name,
         new.broker_id,
         new.address,
+        f"{new.broker_role}, " if new.broker_role else "",
         new.epoch,
         len(new.topics),
         "" if new.writable or new.broker_id else ", takes no writes yet",
@@ -237,5 +240,10 @@ def broker_data(name: str, brokers: BrokerSet) -> namesrv_pb2.BrokerData:
         broker_addrs={broker_id: member.registration.address for broker_id, member in brokers.members.items()},
         epoch=brokers.newest_epoch,
         v2_address=brokers.v2_address,
+        broker_roles={
+            broker_id: role
+            for broker_id, member in brokers.members.items()
+            if (role := member.registration.broker_role)
+        },
         wire_version=max((member.registration.wire_version for member in brokers.members.values()), default=0),
     )

@@ -121,6 +121,13 @@ class Acknowledgements:
     def confirm_offset(self) -> int:
         return self.tracker.confirm_offset
 
+    def change_levels(self, levels: AckLevels) -> None:
+        """What is put from now on waits as these say.  Consumers keep what they may have seen."""
+        if levels.sync_master and not self.levels.sync_master:
+            self.tracker.shown(self._end_offset())
+        self.levels = levels
+        self._show()
+
     def check_room(self) -> None:
         """To be called before an append or a commit: raises SystemBusy while too many puts wait already."""
         if len(self._pending) >= self.levels.max_pending:

@@ -260,6 +260,8 @@ class _SlaveStream:
                 stream.close(Replaced(f"slave-{self.slave_id} has connected again"))
 
     def _apply(self, message: pb.SlaveMessage) -> None:
+        if self._closing.is_set():
+            return  # it was told another meaning of its acknowledgements than holds now
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch

@@ -106,6 +106,9 @@ class MasterBroker(Protocol):
 class SlaveBroker(Protocol):
     """The broker behind a ReplicationSlave."""
 
+    def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
+        """What an OK of this master means.  Noted before anything is acknowledged to it."""
+
     def apply_metadata(self, metadata: Metadata) -> None:
         """A snapshot (`complete`) or a change.  Offsets merge forward, and are in the journal on return.  ValueError
         for what makes no sense."""

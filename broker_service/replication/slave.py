@@ -262,6 +262,7 @@ class _MasterStream:
         self._follower.welcome(reply)
         if not self.is_welcome:
             logger.info("following %s: %s", self._address, self._follower)
+            self._broker.follows_master_that_waits(for_slave=reply.sync_master, for_flush=reply.sync_flush)
             self._hand_back_due = True
         self.is_welcome = True
         self._welcomed.set()

@@ -47,6 +47,10 @@ class Tracker:
         self.confirmed_sequence = max((slave.metadata_sequence or 0 for slave in self.slaves.values()), default=0)
         self._shown_offset = master_end
 
+    def shown(self, end_offset: int) -> None:
+        """Consumers may have seen everything up to there, although no slave has confirmed it."""
+        self._shown_offset = max(self._shown_offset, end_offset)
+
     def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
         """A new connection of a slave; it replaces the older one, whose acks are ignored from here on."""
         self._note_shown(master_end)
@@ -115,7 +119,7 @@ class Tracker:
     def _note_shown(self, master_end: int) -> None:
         """While no slave is in sync, consumers see everything."""
         if not self.is_slave_available(master_end):
-            self._shown_offset = max(self._shown_offset, master_end)
+            self.shown(master_end)
 
     def describe(self, master_end: int) -> str:
         slaves = [self.slaves[slave_id].describe(master_end) for slave_id in sorted(self.slaves)]

@@ -381,7 +381,7 @@ class PromoteSlaveRequest(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., expected_epoch: _Optional[int] = ..., broker_role: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
 
 class PromoteSlaveResponse(_message.Message):
-    __slots__ = ("epoch", "start_offset", "forfeits")
+    __slots__ = ("epoch", "start_offset", "forfeits", "broker_role", "flush_disk_type", "former_role")
     class Forfeit(_message.Message):
         __slots__ = ("broker_id", "address", "bytes")
         BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -394,10 +394,16 @@ class PromoteSlaveResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FORFEITS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ROLE_FIELD_NUMBER: _ClassVar[int]
+    FLUSH_DISK_TYPE_FIELD_NUMBER: _ClassVar[int]
+    FORMER_ROLE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     start_offset: int
     forfeits: _containers.RepeatedCompositeFieldContainer[PromoteSlaveResponse.Forfeit]
-    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., forfeits: _Optional[_Iterable[_Union[PromoteSlaveResponse.Forfeit, _Mapping]]] = ...) -> None: ...
+    broker_role: str
+    flush_disk_type: str
+    former_role: str
+    def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ..., forfeits: _Optional[_Iterable[_Union[PromoteSlaveResponse.Forfeit, _Mapping]]] = ..., broker_role: _Optional[str] = ..., flush_disk_type: _Optional[str] = ..., former_role: _Optional[str] = ...) -> None: ...
 
 class RemoveSlaveRequest(_message.Message):
     __slots__ = ("broker_id",)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BrokerRegistration(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable", "v2_address", "wire_version")
+    __slots__ = ("cluster_name", "broker_name", "broker_id", "address", "epoch", "end_offset", "topics_version", "topics", "unregister", "broker_permission", "writable", "v2_address", "broker_role", "wire_version")
     CLUSTER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_NAME_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class BrokerRegistration(_message.Message):
     BROKER_PERMISSION_FIELD_NUMBER: _ClassVar[int]
     WRITABLE_FIELD_NUMBER: _ClassVar[int]
     V2_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ROLE_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
@@ -34,8 +35,9 @@ class BrokerRegistration(_message.Message):
     broker_permission: int
     writable: bool
     v2_address: str
+    broker_role: str
     wire_version: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ..., v2_address: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_id: _Optional[int] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., end_offset: _Optional[int] = ..., topics_version: _Optional[_Union[_metadata_pb2.DataVersion, _Mapping]] = ..., topics: _Optional[_Iterable[_Union[_metadata_pb2.TopicConfig, _Mapping]]] = ..., unregister: _Optional[bool] = ..., broker_permission: _Optional[int] = ..., writable: _Optional[bool] = ..., v2_address: _Optional[str] = ..., broker_role: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class BrokerMember(_message.Message):
     __slots__ = ("broker_id", "address", "epoch", "end_offset")
@@ -82,8 +84,15 @@ class QueueData(_message.Message):
     def __init__(self, broker_name: _Optional[str] = ..., read_queue_nums: _Optional[int] = ..., write_queue_nums: _Optional[int] = ..., perm: _Optional[int] = ..., message_type: _Optional[str] = ...) -> None: ...
 
 class BrokerData(_message.Message):
-    __slots__ = ("cluster_name", "broker_name", "broker_addrs", "epoch", "v2_address", "wire_version")
+    __slots__ = ("cluster_name", "broker_name", "broker_addrs", "epoch", "v2_address", "broker_roles", "wire_version")
     class BrokerAddrsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: str
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    class BrokerRolesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -95,14 +104,16 @@ class BrokerData(_message.Message):
     BROKER_ADDRS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     V2_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ROLES_FIELD_NUMBER: _ClassVar[int]
     WIRE_VERSION_FIELD_NUMBER: _ClassVar[int]
     cluster_name: str
     broker_name: str
     broker_addrs: _containers.ScalarMap[int, str]
     epoch: int
     v2_address: str
+    broker_roles: _containers.ScalarMap[int, str]
     wire_version: int
-    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_addrs: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., v2_address: _Optional[str] = ..., wire_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_name: _Optional[str] = ..., broker_name: _Optional[str] = ..., broker_addrs: _Optional[_Mapping[int, str]] = ..., epoch: _Optional[int] = ..., v2_address: _Optional[str] = ..., broker_roles: _Optional[_Mapping[int, str]] = ..., wire_version: _Optional[int] = ...) -> None: ...
 
 class TopicRouteResponse(_message.Message):
     __slots__ = ("queue_datas", "broker_datas", "wire_version")

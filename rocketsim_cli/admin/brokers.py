@@ -27,7 +27,7 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
                 refused += 1
                 status = {}  # it is registered; its columns are dashes
                 note(f"{member.address} does not tell its state: {error}", as_json=as_json)
-            rows.append({**facts(member), **_digest(status)})
+            rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
     show_rows(columns, rows, as_json=as_json, heading="clusterName")
     if rows and refused == len(rows):
@@ -37,7 +37,6 @@ def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: 
 def _digest(status: dict[str, str]) -> dict[str, object]:
     """What clusterList shows of a brokerStatus.  Rates are of the last ten seconds: the first of three."""
     return {
-        "role": status.get("brokerRole"),
         "inTPS": _first_number(status.get("putTps")),
         "outTPS": _first_number(status.get("getTransferedTps")),
         "space": _first_number(status.get("commitLogDiskRatio")),
@@ -106,7 +105,7 @@ def update_broker_config(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change one setting of a running broker, until it restarts."""
+    """Change one setting of a running broker, until it restarts.  What a promotion set stays changed."""
     with open_admin(name_server, broker_addr) as admin:
         found = admin.update_broker_config({key: value}, broker_addr=broker_addr, cluster_name=cluster)
     rows = [{"brokerAddr": address, "key": key, "value": values.get(key)} for address, values in found.items()]
@@ -127,7 +126,13 @@ def _show_by_address(found: dict[str, dict[str, str]], as_json: bool, separator:
 def promote_slave(
     broker_addr: Annotated[str, typer.Option("-b", "--broker-addr", help="The slave, host:port.")],
     name_server: NameServer,
-    sync: Annotated[bool, typer.Option("--sync/--async", help="Its role from now on.")] = False,
+    sync: Annotated[
+        bool | None,
+        typer.Option(
+            "--sync/--async",
+            help="SYNC_MASTER or ASYNC_MASTER from now on.  Without either it is what the old master was.",
+        ),
+    ] = None,
     expected_epoch: Annotated[
         int, typer.Option("--epoch", help="Refuse unless the slave's epoch is this one; 0: any epoch.")
     ] = 0,
@@ -144,13 +149,19 @@ def promote_slave(
         promotion = admin.promote_slave(
             broker_addr,
             expected_epoch=expected_epoch,
-            broker_role="SYNC_MASTER" if sync else "ASYNC_MASTER",
+            broker_role={True: "SYNC_MASTER", False: "ASYNC_MASTER", None: ""}[sync],
             force=force,
         )
     if as_json:
         show_json({**facts(promotion), "forfeits": [facts(lost) for lost in promotion.forfeits]})
         return
-    print(f"{promotion.address} is the master now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
+    role = f"{promotion.broker_role} with {promotion.flush_disk_type}" if promotion.broker_role else "the master"
+    print(f"{promotion.address} is {role} now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
+    if promotion.is_weaker:
+        print(
+            "The old master was a SYNC_MASTER: SEND_OK does not say any more that a second broker has the message. "
+            f"`rocketsim admin updateBrokerConfig -b {promotion.address} -k brokerRole -v SYNC_MASTER` changes that."
+        )
     for lost in promotion.forfeits:
         what = "it does not answer: an unknown number of bytes" if lost.bytes is None else f"{lost.bytes} bytes"
         print(f"broker {lost.broker_id} at {lost.address}: {what} that only it has will be cut when it follows")

@@ -177,7 +177,8 @@ class GrpcAdmin:
             Forfeit(item.broker_id, item.address, item.bytes if item.HasField("bytes") else None)
             for item in answer.forfeits
         )
-        return Promotion(address, answer.epoch, answer.start_offset, lost)
+        meaning = answer.broker_role, answer.flush_disk_type, answer.former_role
+        return Promotion(address, answer.epoch, answer.start_offset, lost, *meaning)
 
     def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> SlavesLeft:
         answer = self._call(address, "RemoveSlave", pb.RemoveSlaveRequest(broker_id=broker_id), timeout_s)

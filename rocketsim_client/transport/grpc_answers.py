@@ -25,7 +25,7 @@ from rocketsim_client.transport.transport import Acknowledged
 
 
 def broker_data(data: ns.BrokerData) -> BrokerData:
-    return BrokerData(data.cluster_name, data.broker_name, dict(data.broker_addrs), data.epoch)
+    return BrokerData(data.cluster_name, data.broker_name, dict(data.broker_addrs), data.epoch, dict(data.broker_roles))
 
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:

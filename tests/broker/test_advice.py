@@ -53,6 +53,7 @@ ADVICE: list[tuple[str, Callable[[Path], object], str, Callable[[Path], object]]
     ("rocketsim/role.json", lambda at: write(at, '{"brokerRole": "KING"}'), "remove it to take the role", Path.unlink),
     ("rocketsim/epochs.json", lambda at: write(at, "{"), "Copy it from the broker's peer", copy_from_the_peer),
     ("rocketsim/slaves.json", lambda at: write(at, '{"slaves": 7}'), "remove it: slaves are known again", Path.unlink),
+    ("rocketsim/master.json", lambda at: write(at, '{"brokerRole": 7}'), "remove it: it is written again", Path.unlink),
     ("config/topics.json", lambda at: JsonFile(at).save(WRONG_SHAPE), "put its .bak in its place", put_back),
     ("config/topics.json", lambda at: write(at, "{"), "repair it, or move it away to start without it", Path.unlink),
     ("config/topics.json", lambda at: write(at, "{"), "repair it", copy_from_the_peer),

@@ -458,6 +458,7 @@ async def test_a_promotion_outlives_a_restart_although_the_file_says_slave(tmp_p
     assert JsonFile(tmp_path / "rocketsim/role.json").load() == {
         "brokerRole": "ASYNC_MASTER",
         "brokerId": 0,
+        "flushDiskType": "ASYNC_FLUSH",
         "epoch": epoch,
     }
     async with running(tmp_path, **SLAVE) as master:

@@ -593,7 +593,13 @@ def test_a_promotion_says_what_stands_against_it_and_what_it_cuts_and_a_slave_th
     master.kill()
     done = wait_until(lambda: (tried := rocketsim(*promote)).returncode == 0 and tried, "the promotion")
     first, second = done.stdout.splitlines()
-    assert first.startswith(f"{slave.address} is the master now: epoch ")
+    assert first.startswith(f"{slave.address} is SYNC_MASTER with ASYNC_FLUSH now: epoch ")
+    assert [row["role"] for row in pair.admin("clusterList")] == ["SYNC_MASTER"]
+    change = ("updateBrokerConfig", "-k", "brokerRole", "-v")
+    (changed,) = pair.admin(*change, "ASYNC_MASTER")
+    assert (changed["brokerAddr"], changed["value"]) == (slave.address, "ASYNC_MASTER")
+    assert [row["role"] for row in pair.admin("clusterList")] == ["ASYNC_MASTER"]
+    pair.admin(*change, "SYNC_MASTER")
     assert second.startswith(f"broker 0 at {master.address}: it does not answer: an unknown number of bytes")
     master.start(brokerId=2, brokerRole="SLAVE")
     wait_until(lambda: "2 at " in pair.admin("brokerStatus", "-b", slave.address)[0]["knownSlaves"], "it follows")

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_client.admin_model import Promotion
 from rocketsim_client.errors import (
     BadAnswer,
     CallTimeout,
@@ -252,3 +253,16 @@ def test_a_failed_commit_travels_with_its_result() -> None:
     result = CommitResult(broker_ids={"broker-a": 0}, failures={"broker-b": NoPermission("no")})
     found = pickle.loads(pickle.dumps(CommitFailed("not to broker-b", result)))
     assert isinstance(found, CommitFailed) and found.result.broker_ids == {"broker-a": 0}
+
+
+@pytest.mark.parametrize(
+    ("former", "now", "weaker"),
+    [
+        ("SYNC_MASTER", "ASYNC_MASTER", True),
+        ("SYNC_MASTER", "SYNC_MASTER", False),
+        ("ASYNC_MASTER", "ASYNC_MASTER", False),
+        ("", "ASYNC_MASTER", False),
+    ],
+)
+def test_a_promotion_is_weaker_if_an_ok_was_on_two_brokers(former, now, weaker):
+    assert Promotion("a:1", 1, 0, broker_role=now, former_role=former).is_weaker is weaker

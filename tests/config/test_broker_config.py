@@ -241,7 +241,7 @@ def test_an_update_changes_what_it_names_and_nothing_else():
     ("values", "says"),
     [
         ({"storePathRootDir": "/x"}, "storePathRootDir cannot be changed while the broker runs"),
-        ({"brokerRole": "SLAVE"}, "brokerRole cannot be changed"),
+        ({"brokerId": "1"}, "brokerId cannot be changed"),
         ({"slaveReadEnabel": "true"}, "slaveReadEnabel is not a key; did you mean slaveReadEnable?"),
         ({"slaveReadEnable": "1"}, "slaveReadEnable=1: expected true or false"),
         ({"brokerPermission": "4", "deleteWhen": "99"}, "deleteWhen=99: expected hours"),
@@ -254,9 +254,9 @@ def test_an_update_of_anything_else_or_to_a_bad_value_is_refused(values, says):
     assert says in str(refused.value)
 
 
-def test_no_path_address_name_or_role_can_be_changed_at_run_time():
+def test_no_path_address_or_name_can_be_changed_at_run_time():
     for key in RUNTIME_KEYS:
-        assert not any(word in key.lower() for word in ("path", "addr", "port", "role", "name", "file_size", "id"))
+        assert not any(word in key.lower() for word in ("path", "addr", "port", "name", "file_size", "id"))
 
 
 # --- the name server's ------------------------------------------------------------------------------------------------

@@ -52,6 +52,7 @@ class FakeBroker:
     cuts_announced: list[int] = field(default_factory=list)
     visible: list[int | None] = field(default_factory=list)
     replicated_to: int = 0
+    master_waits_for: tuple[bool, bool] | None = None
 
     def is_master(self) -> bool:
         return self.master
@@ -70,6 +71,9 @@ class FakeBroker:
     def fenced(self, epoch: int, by: str) -> None:
         self.fences.append(epoch)
         self.master = False
+
+    def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
+        self.master_waits_for = for_slave, for_flush
 
     def slave_joined(self, slave: SlaveProgress) -> None:
         self.joined.append(slave.slave_id)

@@ -190,17 +190,18 @@ class Broker:
     # --- its configuration ------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Run-time keys only; all of them or, with a ConfigError, none.  A restart reads the file again."""
+        """Run-time keys only; all of them or, with a ConfigError, none.  A restart reads the file again.  What an OK
+        means is changed by `Leadership.update_config`."""
         self.become(with_updates(self.config, values))
         for key, value in values.items():
             logger.info("configuration: %s=%s until the next restart", key, value)
 
-    def change_role(self, role: BrokerRole, broker_id: int) -> None:
-        self.become(replace(self.config, broker_role=role, broker_id=broker_id))
+    def change_role(self, role: BrokerRole, broker_id: int, flush: FlushDiskType) -> None:
+        self.become(replace(self.config, broker_role=role, broker_id=broker_id, flush_disk_type=flush))
 
     def become(self, config: BrokerConfig) -> None:
         self.config = config
-        self.acknowledgements.levels = ack_levels(config)
+        self.acknowledgements.change_levels(ack_levels(config))
         self.acknowledgements.tracker.fall_behind_max = config.ha_slave_fallbehind_max
         for listener in self.config_changed:
             listener(config)

@@ -131,6 +131,11 @@ class Mastership:
         self._known_slaves = dict(known_slaves)
         self._heard_at, self._answers_for_offsets = now, False
 
+    def change_role(self, role: BrokerRole) -> None:
+        """An operator changes what the OK of this master means."""
+        assert self.is_master and role is not BrokerRole.SLAVE, (self.role, role)
+        self.role = role
+
     # --- what follows -----------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:

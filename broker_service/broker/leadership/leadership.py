@@ -5,16 +5,18 @@ One task does both, so a broker is never a master and somebody's slave at once.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
+from broker_service.broker.leadership.master_file import MasterFile
 from broker_service.broker.leadership.promotion import Forfeit, Other, forfeits, objections
 from broker_service.broker.leadership.role_file import RoleFile
+from broker_service.config import with_updates
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
-from broker_service.model import MASTER_ID, BrokerRole
+from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import NO_EPOCH, PROMOTION
@@ -39,14 +41,25 @@ class Follows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The new epoch, where it starts, and what is cut, or may be, at others."""
+    """The new epoch, where it starts, and what is cut, or may be, at others; what an OK means from now on, and the role
+    of the master before (None: not known)."""
 
     epoch: int
     start_offset: int
     forfeits: tuple[Forfeit, ...]
+    role: BrokerRole
+    flush_disk_type: FlushDiskType
+    former_role: BrokerRole | None
+
+    @property
+    def is_weaker(self) -> bool:
+        """Whether an OK was on two brokers and is on one now."""
+        return self.role is BrokerRole.ASYNC_MASTER and self.former_role is BrokerRole.SYNC_MASTER
 
     def __str__(self) -> str:
-        return "; ".join((f"epoch {self.epoch} from {self.start_offset} on", *map(str, self.forfeits)))
+        weaker = ("an OK does not say any more that a slave has the message, as the former master's did",)
+        said = (f"epoch {self.epoch} from {self.start_offset} on", f"flushDiskType={self.flush_disk_type.name}")
+        return "; ".join((*said, *(weaker if self.is_weaker else ()), *map(str, self.forfeits)))
 
 
 class Leadership:
@@ -54,7 +67,8 @@ class Leadership:
     before anybody has heard of it.  `ask_others` asks everybody of the name, and the masters it is given, what they
     have; `tell_others` asks once more, for the question names the epoch of now.  `ask_promises` asks the slaves among
     them to follow no master below an epoch, `is_over` a candidate whether it has given up what was promised to it.
-    `notified` is set by whoever learns a fact: a name server or slave has answered, the master has another address.
+    `disconnect_slaves` hears why their streams end; they connect again.  `notified` is set by whoever learns a fact: a
+    name server or slave has answered, the master has another address.
     """
 
     def __init__(
@@ -73,6 +87,8 @@ class Leadership:
         log_state: Callable[[], LogState],
         opened: Callable[[], None],
         role_file: RoleFile,
+        master_file: MasterFile,
+        disconnect_slaves: Callable[[str], None],
         notified: asyncio.Event,
     ) -> None:
         self._broker = broker
@@ -88,6 +104,8 @@ class Leadership:
         self._log_state = log_state
         self._opened = opened
         self._role_file = role_file
+        self._master_file = master_file
+        self._disconnect_slaves = disconnect_slaves
         self._notified = notified
         self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
         self._settled = asyncio.Event()
@@ -271,10 +289,52 @@ class Leadership:
             logger.warning("%s: after a restart it has to end once more", error)
         self._follower.notify()
 
+    # --- what an OK means -------------------------------------------------------------------------------------------
+
+    def update_config(self, values: Mapping[str, str]) -> None:
+        """Run-time keys; all of them or, with an error, none.  `brokerRole` and `flushDiskType` say what an OK of a
+        master means: its slaves connect again, and are told; what they acknowledge before that does not count.  A
+        restart reads the configuration file again, of a master that was promoted `role.json`, which is written here.
+        """
+        broker, before = self._broker, self._broker.config
+        if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
+            self._check_change_of_role(role_name)
+        changed = with_updates(before, values)
+        meaning = changed.broker_role, changed.flush_disk_type
+        if meaning == (before.broker_role, before.flush_disk_type):
+            broker.update_config(values)
+            return
+        until = "also after a restart" if self._role_file.change(*meaning) else "until the next restart"
+        if not broker.is_slave:
+            broker.mastership.change_role(changed.broker_role)
+        broker.become(changed)
+        for key, value in values.items():
+            logger.warning("configuration: %s=%s %s", key, value, until)
+        if not broker.is_slave:
+            role, flush = (setting.name for setting in meaning)
+            self._disconnect_slaves(f"it is {role} with {flush} from now on: connect again")
+
+    def _check_change_of_role(self, role_name: str) -> None:
+        broker = self._broker
+        if broker.is_slave:
+            raise InvalidParameter(f"brokerRole={role_name}: this broker is a slave; promoteSlave makes it a master")
+        if role_name == BrokerRole.SLAVE.name:
+            raise InvalidParameter(
+                "brokerRole=SLAVE: promote another broker, and start this one again with brokerRole=SLAVE and another "
+                "brokerId"
+            )
+        if broker.mastership.standing is Standing.FENCED:
+            broker.mastership.check_writable()
+
     # --- promotion --------------------------------------------------------------------------------------------------
 
-    async def promote(self, broker_name: str, expected_epoch: int, role: BrokerRole, *, force: bool) -> Promoted:
+    async def promote(
+        self, broker_name: str, expected_epoch: int, asked_role: BrokerRole | None, *, force: bool
+    ) -> Promoted:
         """Make this slave the master of its name.  An operator's act, and fenced.
+
+        Without `asked_role` it is the master that the former one was, so that an OK keeps its meaning.  A log that the
+        former one flushed before its OK, or that this broker's configuration says to flush, is flushed before an OK.
 
         Unless it is forced, every other slave first promises to follow no master of a lower epoch: only then its log
         cannot grow any more, and is compared with this one's.
@@ -285,11 +345,12 @@ class Leadership:
         broker = self._broker
         if broker_name != broker.config.broker_name:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
-        if role is BrokerRole.SLAVE:
+        if asked_role is BrokerRole.SLAVE:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
         others = await self._ask_others(self.master_address, self._followed)
         async with self._lock:
             self._check_promotion(expected_epoch)
+            role, flush = self._kept_from_the_master(asked_role)
             self._check_objections(self._objections(others), force=force)
             await self._stop_following()  # which ends the pause of `run`: it follows again if what comes now fails
             above = self._newest_epoch(others)
@@ -299,19 +360,32 @@ class Leadership:
                     others = await self._ask_promises(broker.mastership.candidate_epoch, others)
                     self._check_objections(self._objections(others), force=False)
                 before = self._log_state()
-                epoch = await self._take_over(role, above)
+                epoch = await self._take_over(role, flush, above)
                 broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
-                broker.change_role(role, MASTER_ID)
+                broker.change_role(role, MASTER_ID, flush)
                 broker.visibility.changed(None)  # what the former master had not confirmed is ours now
             finally:
                 if broker.store.disk.fatal is None:  # else only the next start knows whether the role was written
                     broker.mastership.candidate_epoch = NO_EPOCH
-        promoted = Promoted(epoch, before.end_offset, tuple(forfeits(before, others)))
+        promoted = Promoted(
+            epoch, before.end_offset, tuple(forfeits(before, others)), role, flush, self._master_file.role
+        )
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._opened()
         self._tell_others([other.address for other in others])  # a master that is alive stops taking writes now
         self._notified.set()
         return promoted
+
+    def _kept_from_the_master(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
+        """What the OK of this broker means once it is promoted."""
+        role = asked_role or self._master_file.role
+        if role is None:
+            raise InvalidParameter(
+                "this slave does not know the role of its master, since it has followed none with this version: name "
+                "the role, SYNC_MASTER (--sync) if the master was one, else ASYNC_MASTER (--async)"
+            )
+        settings = self._master_file.flush_disk_type, self._broker.config.flush_disk_type
+        return role, FlushDiskType.SYNC_FLUSH if FlushDiskType.SYNC_FLUSH in settings else FlushDiskType.ASYNC_FLUSH
 
     def _newest_epoch(self, others: list[Other]) -> int:
         """That anybody knows, or has promised to anybody."""
@@ -319,13 +393,13 @@ class Leadership:
         known = [number for answer in answers for number in (answer.epoch, answer.promised_epoch)]
         return max(self._broker.peers.newest_epoch, self._promised_epoch, *known)
 
-    async def _take_over(self, role: BrokerRole, above: int) -> int:
+    async def _take_over(self, role: BrokerRole, flush: FlushDiskType, above: int) -> int:
         """The new epoch; it, the offsets and the role are on disk, in this order: with the role all of it counts, and
         without it, after a restart too, the epoch has not been."""
         epoch = await self._begin_epoch(True, above)
         try:
             self._clamp_offsets()
-            self._role_file.save(role, epoch)
+            self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
             self._take_back_epoch()  # else it would fence the master that it goes on to follow
             raise

@@ -60,6 +60,7 @@ class Membership:
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
             v2_address=self._v2_address(),
+            broker_role=broker.config.broker_role.name,
             wire_version=WIRE,
         )
 

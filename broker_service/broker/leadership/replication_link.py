@@ -11,8 +11,10 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.leadership.leadership import Leadership
+from broker_service.broker.leadership.master_file import MasterFile
 from broker_service.broker.leadership.role_file import RoleFile
 from broker_service.errors import RocketSimError
+from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
@@ -33,6 +35,7 @@ class ReplicationLink:
         metadata: MetadataExchange,
         schedule: ScheduleService,
         role_file: RoleFile,
+        master_file: MasterFile,
         notify: Callable[[], None],
         leadership: Callable[[], Leadership],
         *,
@@ -43,6 +46,7 @@ class ReplicationLink:
         self._metadata = metadata
         self._schedule = schedule
         self._role_file = role_file
+        self._master_file = master_file
         self._notify = notify
         self._leadership = leadership
         self._catch_up = catch_up
@@ -100,6 +104,12 @@ class ReplicationLink:
         self._broker.visibility.changed(visible_offset)
 
     # --- a slave's --------------------------------------------------------------------------------------------------
+
+    def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
+        self._master_file.followed(
+            BrokerRole.SYNC_MASTER if for_slave else BrokerRole.ASYNC_MASTER,
+            FlushDiskType.SYNC_FLUSH if for_flush else FlushDiskType.ASYNC_FLUSH,
+        )
 
     def apply_metadata(self, metadata: Metadata) -> None:
         self._metadata.apply(metadata)

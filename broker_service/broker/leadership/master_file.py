@@ -1,0 +1,44 @@
+"""MasterFile: `rocketsim/master.json`, what an OK of the master means that this slave follows.  A promotion keeps that.
+
+It outlives restarts: the slave may be started again after its master has died, and be promoted then.
+"""
+
+import logging
+
+from broker_service.errors import StoreCorrupt
+from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.store.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+
+class MasterFile:
+    """`role` and `flush_disk_type` of the master that was followed last; None: of none that is known."""
+
+    def __init__(self, file: JsonFile) -> None:
+        self._file = file
+        self._is_saved = True
+        self.role: BrokerRole | None = None
+        self.flush_disk_type: FlushDiskType | None = None
+        if (saved := file.load()) is None:
+            return
+        try:
+            self.role, self.flush_disk_type = BrokerRole(saved["brokerRole"]), FlushDiskType(saved["flushDiskType"])
+        except (KeyError, ValueError, TypeError) as error:
+            raise StoreCorrupt(
+                f"{file}: {error}; remove it: it is written again when this broker follows its master"
+            ) from error
+
+    def followed(self, role: BrokerRole, flush_disk_type: FlushDiskType) -> None:
+        """A master has said that.  What could not be written counts until the next restart."""
+        if (role, flush_disk_type) == (self.role, self.flush_disk_type) and self._is_saved:
+            return
+        self.role, self.flush_disk_type = role, flush_disk_type
+        try:
+            self._file.save({"brokerRole": role.value, "flushDiskType": flush_disk_type.value})
+        except OSError as error:
+            if self._is_saved:
+                logger.error("the role of the master is in memory only: writing %s: %s", self._file, error)
+            self._is_saved = False
+        else:
+            self._is_saved = True
