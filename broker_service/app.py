@@ -48,7 +48,8 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
         raise
     try:
         try:
-            write_address_file(config.address_path, config.advertised_host, port, machine.files)
+            path, private = config.address_path, config.is_private(config.address_path)
+            write_address_file(path, config.advertised_host, port, machine.files, private=private)
         except OSError as error:
             logger.error("%s is not written: %s", config.address_path, error)
         logger.info(

@@ -395,6 +395,10 @@ class BrokerConfig:
     def address_path(self) -> Path:
         return self.address_file or self.store_path_root_dir / "rocketsim" / "address"
 
+    def is_private(self, path: Path) -> bool:
+        """Whether it is the server's user's alone: with access control whatever is in the store's directory."""
+        return self.authentication_enabled and path.is_relative_to(self.store_path_root_dir)
+
     @property
     def grpc_address_path(self) -> Path:
         """Written with `host:port` whenever the port for RocketMQ 5's clients is opened."""

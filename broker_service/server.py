@@ -279,10 +279,10 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def write_address_file(path: Path, host: str, port: int, files: Files) -> None:
+def write_address_file(path: Path, host: str, port: int, files: Files, *, private: bool = False) -> None:
     """`host:port` for whoever started this process with port 0; complete as soon as it can be seen."""
     files.make_directory(path.parent)
-    files.write_atomically(path, f"{host_port(host, port)}\n".encode())
+    files.write_atomically(path, f"{host_port(host, port)}\n".encode(), private=private)
 
 
 def host_port(host: str, port: int) -> str:

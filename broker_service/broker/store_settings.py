@@ -28,6 +28,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         max_transfer_count_on_message_in_disk=config.max_transfer_count_on_message_in_disk,
         delay_levels_ms=config.delay_levels_ms,
         flush_consume_queue_thorough_interval_ms=config.flush_consume_queue_thorough_interval,
+        private=config.authentication_enabled,
     )
 
 

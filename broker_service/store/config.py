@@ -30,6 +30,7 @@ class StoreConfig:
     max_transfer_count_on_message_in_disk: int = 8
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     flush_consume_queue_thorough_interval_ms: int = 60_000
+    private: bool = False  # its files and directories are their owner's alone
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % 20:

@@ -80,12 +80,16 @@ class Attempt:
 
 
 class Disk(Files):
-    """The files of one store.  `fatal` says why nothing is written any more; reads go on."""
+    """The files of one store.  `fatal` says why nothing is written any more; reads go on.
 
-    def __init__(self, files: Files, root: Path) -> None:
+    `private`: what is created can be used by its owner alone.
+    """
+
+    def __init__(self, files: Files, root: Path, *, private: bool = False) -> None:
         self.fatal: str | None = None
         self._files = files
         self._root = root
+        self._private = private
         self._paths: dict[int, Path] = {}  # of the open handles, for errors
         # Reads are the file system's own methods, and so is `pwrite` until `stop`: their verdict never is to stop, so
         # their errors pass as they are, and appends and reads make no call more.
@@ -123,7 +127,7 @@ class Disk(Files):
     def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
         if create:
             with self._judged("create", path):
-                handle = self._files.open(path, create=True, read_only=read_only, private=private)
+                handle = self._files.open(path, create=True, read_only=read_only, private=private or self._private)
         else:
             handle = self._files.open(path, read_only=read_only)
         self._paths[handle] = path
@@ -147,7 +151,11 @@ class Disk(Files):
 
     def make_directory(self, path: Path) -> None:
         with self._judged("make_directory", path):
+            inside = [one for one in (path, *path.parents) if self._private and one.is_relative_to(self._root)]
+            missing = [one for one in inside if not self._files.exists(one)]
             self._files.make_directory(path)
+            for made in missing:
+                self._files.make_private(made)
 
     def remove(self, path: Path) -> None:
         with self._judged("remove", path):
@@ -165,6 +173,9 @@ class Disk(Files):
         with self._judged("make_private", path):
             return self._files.make_private(path)
 
+    def lock(self, path: Path, *, private: bool = False) -> int:
+        return self._files.lock(path, private=private or self._private)
+
     def fdatasync(self, handle: int) -> None:
         with self._judged("fdatasync", self._paths.get(handle)):
             self._files.fdatasync(handle)
@@ -172,6 +183,41 @@ class Disk(Files):
     def sync_directory(self, path: Path) -> None:
         with self._judged("sync_directory", path):
             self._files.sync_directory(path)
+
+    def take_from_others(self) -> None:
+        """What the store has already, if it is `private`: it may be older than that, or copied here."""
+        if not self._private:
+            return
+        taken: list[Path] = []
+        refused: list[str] = []
+        self._take_from_others(self._root, taken, refused)
+        if taken:
+            logger.warning(
+                "%s: others could use %d of its files and directories (%s); from now on its owner alone can",
+                self._root,
+                len(taken),
+                taken[0],
+            )
+        if refused:
+            logger.error(
+                "%s: others may use %d of its files and directories, which cannot be made their owner's alone: %s",
+                self._root,
+                len(refused),
+                refused[0],
+            )
+
+    def _take_from_others(self, path: Path, taken: list[Path], refused: list[str]) -> None:
+        try:
+            if self.make_private(path):
+                taken.append(path)
+            names = self.names(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            refused.append(str(error))
+            return
+        for name in names:
+            self._take_from_others(path / name, taken, refused)
 
     def __str__(self) -> str:
         return self.fatal or f"disk of {self._root}"

@@ -88,9 +88,9 @@ class Files:
     """The real file system.  A handle is an int that `open` returned; writes go to a position."""
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
-        """`private`: a file that is created can be opened by its owner alone."""
+        """`private`: a file that is created can be opened by its owner alone, else by whom the umask says."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
-        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600 if private else 0o644)
+        return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600 if private else 0o666)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -225,7 +225,7 @@ class Files:
         os.replace(source, target)
 
     def make_private(self, path: Path) -> bool:
-        """Takes a file from everybody but its owner; False if it was the owner's alone."""
+        """Takes a file or directory from everybody but its owner; False if it was the owner's alone."""
         mode = path.stat().st_mode
         if not mode & 0o077:
             return False
@@ -271,13 +271,13 @@ class Files:
         used = stat.f_blocks - stat.f_bfree
         return DiskUsage(total=(used + stat.f_bavail) * stat.f_frsize, free=stat.f_bavail * stat.f_frsize)
 
-    def lock(self, path: Path) -> int:
+    def lock(self, path: Path, *, private: bool = False) -> int:
         """A handle that holds the file's lock until it is closed; BlockingIOError if another one holds it.
 
         The POSIX lock on the first byte is the one RocketMQ takes; it does not keep out a second store of this process,
         the other one does.
         """
-        handle = self.open(path, create=True)
+        handle = self.open(path, create=True, private=private)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)

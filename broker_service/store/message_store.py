@@ -100,7 +100,7 @@ class MessageStore:
         `close`.  DiskFull or ServiceNotAvailable where the disk refuses that; nothing is lost, and it can be tried
         again."""
         try:
-            return cls._opened(config, now_ms, Disk(files or Files(), config.root))
+            return cls._opened(config, now_ms, Disk(files or Files(), config.root, private=config.private))
         except RocketSimError:
             raise
         except OSError as error:
@@ -119,6 +119,7 @@ class MessageStore:
         disk.sync_directory(config.root)
         store = cls(config, disk, DirectoryLock(disk, config.root))
         try:
+            disk.take_from_others()
             check_version(config.root, disk)
             check_no_kv_store(config.root, disk)
             store._recover(now_ms)

@@ -139,7 +139,8 @@ class Port:
             await front.start()
         self._server = server
         try:
-            write_address_file(self._address_file, config.advertised_host, port, self._machine.files)
+            private = config.is_private(self._address_file)
+            write_address_file(self._address_file, config.advertised_host, port, self._machine.files, private=private)
         except OSError as error:
             logger.error("%s is not written: %s", self._address_file, error)
         logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))

@@ -475,7 +475,8 @@ class MemoryFiles(Files):
         self._change("rename", target, act)
 
     def make_private(self, path: Path) -> bool:
-        self._inode(path)
+        if path not in self._directories:
+            self._inode(path)
         return False  # files in memory have no modes
 
     def read(self, path: Path) -> bytes:
@@ -487,7 +488,7 @@ class MemoryFiles(Files):
     def disk_usage(self, path: Path) -> DiskUsage:
         return self.usage or DiskUsage(self.capacity, self.capacity - self._used())
 
-    def lock(self, path: Path) -> int:
+    def lock(self, path: Path, *, private: bool = False) -> int:
         if path in self._locks.values():
             raise BlockingIOError(errno.EAGAIN, "locked", str(path))
         handle = self.open(path, create=True)
