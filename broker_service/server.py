@@ -73,9 +73,9 @@ class Network:
     def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
         """A socket that listens, for who is not gRPC, and its port."""
         try:
-            made = _listening_tcp(bind_address, port)
+            made = _listening(_bound_tcp(bind_address, port))
         except OSError as error:
-            raise _cannot_listen(key, bind_address, port) from error
+            raise _cannot_listen(key, bind_address, port, error) from error
         return made, int(made.getsockname()[1])
 
     def server_credentials(self, key: str) -> grpc.ServerCredentials | None:
@@ -90,30 +90,38 @@ class Network:
             return []  # nobody is asked for a certificate there
         sockets = []
         if sys.platform == "linux":
-            sockets.append(_listening(socket.AF_UNIX, f"\0{unix_name}"))
+            sockets.append(_listening(_bound(socket.AF_UNIX, f"\0{unix_name}")))
         if port and self.certificates is not None:
             logger.warning("pullRangeStreamPort=%d is not opened: with TLS ranges go over gRPC", port)
         elif port:
             try:
-                sockets.append(_listening_tcp(bind_address, port))
+                sockets.append(_listening(_bound_tcp(bind_address, port)))
             except OSError as error:
                 raise ConfigError(f"pullRangeStreamPort={port}: cannot listen on {bind_address}: {error}") from error
         return sockets
 
 
-def _listening_tcp(bind_address: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in bind_address else socket.AF_INET
-    return _listening(family, (bind_address.strip("[]"), port))
+def _listening(made: socket.socket) -> socket.socket:
+    try:
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
-def _listening(family: socket.AddressFamily, address: str | tuple[str, int]) -> socket.socket:
+def _bound_tcp(bind_address: str, port: int) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(bind_address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    return _bound(family, address)
+
+
+def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         if family != socket.AF_UNIX:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
-        made.listen(_BACKLOG)
-        made.setblocking(False)
     except BaseException:
         made.close()
         raise
@@ -217,23 +225,28 @@ def build_server(
 def bind(
     server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
-    """The port that was got; `port` itself unless that is 0."""
+    """The port that was got; `port` itself unless that is 0.  Raises ConfigError."""
+    try:  # first, because gRPC writes a line of its own to standard error for each port that is taken
+        _bound_tcp(bind_address, port).close()
+    except OSError as error:
+        raise _cannot_listen(key, bind_address, port, error) from error
     address = host_port(bind_address, port)
     try:
         if credentials is None:
             bound_port = server.add_insecure_port(address)
         else:
             bound_port = server.add_secure_port(address, credentials)
-    except RuntimeError:
-        bound_port = 0
+    except RuntimeError as error:
+        raise _cannot_listen(key, bind_address, port, error) from error
     if bound_port == 0:
-        raise _cannot_listen(key, bind_address, port)
+        raise _cannot_listen(key, bind_address, port, None)
     return bound_port
 
 
-def _cannot_listen(key: str, bind_address: str, port: int) -> ConfigError:
+def _cannot_listen(key: str, bind_address: str, port: int, error: Exception | None) -> ConfigError:
+    why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
     return ConfigError(
-        f"{key}={port}: cannot listen on {host_port(bind_address, port)}; "
+        f"{key}={port}: cannot listen on {host_port(bind_address, port)}{why}; "
         "is another process using the port, and is bindAddress an address of this machine?"
     )
 

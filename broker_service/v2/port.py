@@ -125,7 +125,13 @@ class Port:
             server, port, front = self._listen()
         except ConfigError as error:
             if not self._complained:
-                logger.error("RocketMQ 5's clients cannot connect, tried again every %g s: %s", TRY_AGAIN_S, error)
+                logger.error(
+                    "RocketMQ 5's clients cannot connect to this broker until its port is free, which is tried every "
+                    "%g s: %s Give each broker of a machine a port of its own, or 0 for any free one, or -1 if no "
+                    "such clients are to connect; all other clients use listenPort",
+                    TRY_AGAIN_S,
+                    error,
+                )
             self._complained = True
             return False
         self._complained = False

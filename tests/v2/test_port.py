@@ -16,7 +16,7 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
 from broker_service.node import BrokerNode
-from broker_service.server import build_server
+from broker_service.server import Network, build_server
 from broker_service.v2.port import most_direct_connections
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
@@ -294,6 +294,30 @@ async def test_a_port_that_is_taken_is_said_once_and_tried_again(
             taken.close()
             await until(lambda: node.v2_port.address == f"127.0.0.1:{port}", "the port")
     assert caplog.text.count("cannot listen on") == 1
+
+
+async def test_a_port_that_is_taken_is_one_line_of_the_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """gRPC would write one to standard error at each attempt."""
+    attempts = []
+    listen = Network.listen
+
+    def counted(*arguments: Any, **others: Any) -> Any:
+        attempts.append(arguments)
+        return listen(*arguments, **others)
+
+    monkeypatch.setattr(Network, "listen", counted)
+    monkeypatch.setattr("broker_service.v2.port.TRY_AGAIN_S", 0.01)
+    async with running(tmp_path / "first", grpc_server_port=0) as first:
+        await until(lambda: bool(first.v2_port.address), "the port of the first broker")
+        port = int(first.v2_port.address.rpartition(":")[2])
+        async with running(tmp_path / "second", grpc_server_port=port):
+            await until(lambda: len(attempts) > 6, "some attempts")
+    assert capfd.readouterr().err == ""
+    (said,) = [one.getMessage() for one in caplog.records if "cannot connect" in one.getMessage()]
+    assert f"grpcServerPort={port}: cannot listen on 127.0.0.1:{port} (Address already in use)" in said
+    assert "or 0 for any free one, or -1" in said
 
 
 async def test_a_disk_that_is_not_trusted_closes_it(tmp_path: Path) -> None:
