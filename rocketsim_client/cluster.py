@@ -94,18 +94,21 @@ class Cluster(Router):
         master_only: bool = False,
         read_in: Collection[LogEpoch] = (),
         group: str = "",
+        closed: bool = False,
     ) -> dict[int, QueueBounds]:
         """The bounds of one broker's queues by id; of all it has if none is named, or one that is named is not there:
         a broker refuses such a question as a whole, and the other queues have nothing to do with it.  `read_in`: in
-        which epochs the caller has read, to be told where those ended.  `group`: whose pulls of ranges are counted."""
+        which epochs the caller has read, to be told where those ended.  `group`: whose pulls of ranges are counted.
+        `closed`: also of named queues that the topic has no longer, if the broker knows that option."""
 
         def call(member: Member) -> dict[int, QueueBounds]:
+            at, timeout_s = member.address, self.timeout_s
             try:
-                return self.transport.queue_bounds(member.address, topic, queue_ids, self.timeout_s, read_in, group)
+                return self.transport.queue_bounds(at, topic, queue_ids, timeout_s, read_in, group, closed)
             except InvalidParameter:
                 if not queue_ids:
                     raise
-                return self.transport.queue_bounds(member.address, topic, [], self.timeout_s, read_in, group)
+                return self.transport.queue_bounds(at, topic, [], timeout_s, read_in, group)
 
         return self.ask(topic, broker_name, call, only_this=master_only)
 

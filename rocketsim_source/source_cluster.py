@@ -36,6 +36,8 @@ class QueueStates:
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
     gone: set[MessageQueue] = field(default_factory=set)  # their living master has no such topic, or no such queue
     unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # nobody answered who could know
+    # The ends of those of `gone` that the topic had: nobody can send to them any more.  Older brokers do not say them.
+    closed: Offsets = field(default_factory=dict)
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
@@ -135,7 +137,7 @@ class ClientCluster:
             try:
                 ids = [queue.queue_id for queue in members]
                 epochs = {read_in[queue] for queue in members if queue in read_in} if read_in else ()
-                answer = self.client.broker_bounds(topic, broker_name, ids, read_in=epochs, group=group)
+                answer = self.client.broker_bounds(topic, broker_name, ids, read_in=epochs, group=group, closed=True)
             except RocketSimError as error:
                 if is_worth_asking_again(error):
                     states.unreachable |= dict.fromkeys(members, error)
@@ -153,6 +155,8 @@ class ClientCluster:
                     states.bounds[queue] = found
                 elif from_master:
                     states.gone.add(queue)
+                    if found is not None and not found.writable:
+                        states.closed[queue] = found.max_offset
                 else:
                     states.unreachable[queue] = LookupError(
                         f"the slave of {broker_name}, whose master is away, has no {queue}"

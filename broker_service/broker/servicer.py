@@ -142,7 +142,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
-        found = await self._queues.bounds(request.topic, request.queue_ids)
+        found = await self._queues.bounds(request.topic, request.queue_ids, closed=request.closed_queues)
         topic = self._broker.topics.existing(request.topic)
         queue_ids = [item.queue_id for item in found]
         epochs = {LogEpoch(item.epoch, item.epoch_id) for item in request.read_in}

@@ -321,16 +321,18 @@ class QueryOffsetsResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[QueryOffsetsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class QueueBoundsRequest(_message.Message):
-    __slots__ = ("topic", "queue_ids", "read_in", "consumer_group")
+    __slots__ = ("topic", "queue_ids", "read_in", "consumer_group", "closed_queues")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
     READ_IN_FIELD_NUMBER: _ClassVar[int]
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_QUEUES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_ids: _containers.RepeatedScalarFieldContainer[int]
     read_in: _containers.RepeatedCompositeFieldContainer[LogEpoch]
     consumer_group: str
-    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., consumer_group: _Optional[str] = ...) -> None: ...
+    closed_queues: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., read_in: _Optional[_Iterable[_Union[LogEpoch, _Mapping]]] = ..., consumer_group: _Optional[str] = ..., closed_queues: _Optional[bool] = ...) -> None: ...
 
 class QueueBoundsResponse(_message.Message):
     __slots__ = ("entries", "broker_id", "epoch", "is_master", "read_queue_nums", "log_epoch", "epoch_ends", "write_queue_nums", "offers_streams", "ranges_over_streams", "ranges_over_grpc")

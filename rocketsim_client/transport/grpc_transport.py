@@ -251,8 +251,11 @@ class GrpcTransport(GrpcNameServers):
         timeout_s: float,
         read_in: Collection[LogEpoch] = (),
         group: str = "",
+        closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        request = pb.QueueBoundsRequest(topic=topic, queue_ids=list(queue_ids), consumer_group=group)
+        request = pb.QueueBoundsRequest(
+            topic=topic, queue_ids=list(queue_ids), consumer_group=group, closed_queues=closed
+        )
         for epoch in read_in:
             request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
         answer = self.channels.call(address, BrokerStub, "QueueBounds", request, timeout_s)

@@ -147,6 +147,7 @@ class Transport(Protocol):
         timeout_s: float,
         read_in: Collection[LogEpoch] = (),
         group: str = "",
+        closed: bool = False,
     ) -> dict[int, QueueBounds]: ...
 
     def search_offsets(

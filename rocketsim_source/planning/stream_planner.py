@@ -49,6 +49,7 @@ class StreamPlanner:
     turn: int = 0
     target: Offsets | None = None  # where availableNow ends, once it is known
     _warned: set[tuple[str, MessageQueue]] = field(default_factory=set)
+    _closed: Offsets = field(default_factory=dict)  # the ends of queues that could not be written when last seen
 
     @classmethod
     def of(cls, options: SourceOptions) -> "StreamPlanner":
@@ -112,8 +113,18 @@ class StreamPlanner:
             policy.allow(UNSUBSCRIBED, queue, what)
             self._warn(UNSUBSCRIBED, queue, what)
             del at[queue]
+        self._note_closed(states.bounds)
         for queue in sorted(states.gone & at.keys()):
+            if queue in states.closed and at[queue] >= states.closed[queue]:
+                self._tell_drained(queue, at[queue])
+                continue  # it keeps its offset: the topic may have it again, with its records
+            if queue not in states.closed and queue in self._closed and at[queue] >= self._closed[queue]:
+                self._tell_drained(queue, at[queue])
+                del at[queue]
+                continue
             what = f"is gone: its master has no such topic or queue; it was read up to {starts[queue]}"
+            if queue in states.closed:
+                what += f", and ends at {states.closed[queue]}"
             policy.allow(DELETED, queue, what)
             self._warn(DELETED, queue, what)
             del at[queue]
@@ -142,6 +153,18 @@ class StreamPlanner:
             self._warn(TRUNCATED, queue, what)
             at[queue] = found.min_offset if action == EARLIEST else found.max_offset
         return at
+
+    def _note_closed(self, bounds: Mapping[MessageQueue, QueueBounds]) -> None:
+        for queue, found in bounds.items():
+            if found.writable:
+                self._closed.pop(queue, None)
+            elif found.is_master:
+                self._closed[queue] = found.max_offset
+
+    def _tell_drained(self, queue: MessageQueue, end: int) -> None:
+        if ("drained", queue) not in self._warned:
+            self._warned.add(("drained", queue))
+            logger.info("%s is closed, and was read to its end %d: nothing of it is missing", queue, end)
 
     def _warn(self, kind: str, queue: MessageQueue, what: str) -> None:
         if (kind, queue) not in self._warned:

@@ -136,6 +136,9 @@ class MemoryCluster:
         self.commit_fails = 0
         self.suspected: list[int] = []
         self.dropped: set[MessageQueue] = set()
+        self.unwritable: set[MessageQueue] = set()  # beyond the write queues of their topic
+        self.closed: Offsets = {}  # the ends of queues that were taken from their topic by `take_away`
+        self.says_closed = True  # older brokers refuse to say where a queue ended that the topic has no longer
         self.unrouted: set[str] = set()  # topics of which the name server knows no broker
         self.searches_fail = False
         self.times: dict[MessageQueue, list[int]] = {}
@@ -157,6 +160,11 @@ class MemoryCluster:
             del self.brokers[broker_id].end[queue]
         if not any(queue in broker.end for broker in self.brokers.values()):
             self.dropped.add(queue)
+
+    def take_away(self, queue: MessageQueue) -> None:
+        """Its topic has fewer queues, for writers and readers."""
+        self.closed[queue] = max(broker.end[queue] for broker in self.brokers.values())
+        self.drop(queue)
 
     def topics(self) -> list[str]:
         return sorted({queue.topic for broker in self.brokers.values() for queue in broker.end})
@@ -184,10 +192,13 @@ class MemoryCluster:
                     is_master=broker.broker_id == 0,
                     log_epoch=broker.epoch,
                     ends_in=asked,
+                    writable=queue not in self.unwritable,
                     ranges_pulled=self.ranges_pulled,
                 )
             elif broker.broker_id == 0:
                 states.gone.add(queue)
+                if self.says_closed and queue in self.closed:
+                    states.closed[queue] = self.closed[queue]
             else:
                 states.unreachable[queue] = BrokerNotExist("no master, and its slave may not know yet")
         return states

@@ -12,13 +12,16 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.message_pb2 import QueueId
 
 from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads.commits import CommitEntry
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.errors import InvalidParameter
 from broker_service.node import BrokerNode
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.connection import Connection
 from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 from tests.source.memory_cluster import MemoryCluster
-from tests.support.brokers import message, running, stub_of
+from tests.support.brokers import message, put, running, stub_of
 from tests.support.fake_broker import FakeCluster
 
 QUEUES = 4
@@ -141,6 +144,26 @@ async def test_the_cluster_in_memory_refuses_as_a_broker_does(tmp_path: Path) ->
     async with running(tmp_path) as node:
         with_topic(node)
         assert seen(memory_cluster()) == await asyncio.to_thread(ask_of, node, seen)
+
+
+async def test_a_master_says_where_a_closed_queue_ended_and_takes_the_last_commits(tmp_path: Path) -> None:
+    def look(cluster: ClientCluster) -> Any:
+        states = cluster.bounds([Q0, Q3])
+        cluster.commit("g", {Q3: 2}, "masterFirst", 30.0)
+        return sorted(states.bounds), states.gone, states.closed, cluster.committed("g", [Q3]).offsets
+
+    async with running(tmp_path) as node:
+        with_topic(node)
+        await put(node, "t", b"a", b"b", queue_id=3)
+        with_topic(node, queues=2)
+        assert await asyncio.to_thread(ask_of, node, look) == ([Q0], {Q3}, {Q3: 2}, {Q3: 2})
+        node.topics.put(TopicConfig("t", read_queue_nums=2, write_queue_nums=4), 0)
+        states = await asyncio.to_thread(ask_of, node, lambda cluster: cluster.bounds([Q0, Q3]))
+        assert (states.gone, states.closed) == ({Q3}, {}), "messages may come that nobody can read"
+        with pytest.raises(InvalidParameter):
+            await QueueLookup(node.broker).bounds("t", [9])
+        with pytest.raises(InvalidParameter):
+            node.commits.commit("g", [CommitEntry("t", 9, 0)])
 
 
 @pytest.mark.parametrize("fenced", [False, True])

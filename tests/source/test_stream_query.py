@@ -366,6 +366,62 @@ def test_a_deleted_queue_is_a_loss_and_can_be_forgotten() -> None:
     assert next_end(driver(cluster, dataLossAction="deleted=skip"), at) == StreamOffset({Q0: 10})
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_queue_that_was_closed_and_is_read_to_its_end_goes_without_an_alarm_and_keeps_its_place(
+    restarted: bool,
+) -> None:
+    cluster = cluster_with()
+    found = driver(cluster, group="g", commitAsync="false")
+    at = next_end(found, StreamOffset({Q0: 0, Q1: 0}))
+    found.batch_committed(at)
+    cluster.unwritable = {Q1}
+    assert next_end(found, at) is at
+    cluster.take_away(Q1)
+    if restarted:
+        found = driver(cluster, group="g", commitAsync="false")
+    assert next_end(found, at) is at
+    cluster.put(Q0, 5)
+    at = next_end(found, at)
+    assert at == StreamOffset({Q0: 15, Q1: 10}) and planned(found, StreamOffset({Q0: 10, Q1: 10}), at) == {Q0: (10, 15)}
+    cluster.unwritable = set()
+    cluster.put(Q1, 12)  # the topic has it again, with its records and two more
+    end = next_end(found, at)
+    assert planned(found, at, end) == {Q1: (10, 12)}, "and none is read twice"
+
+
+def test_a_queue_that_was_closed_before_it_was_read_to_its_end_is_a_loss() -> None:
+    cluster = cluster_with()
+    cluster.take_away(Q1)
+    at = StreamOffset({Q0: 10, Q1: 9})
+    with pytest.raises(DataLossError, match="it was read up to 9, and ends at 10"):
+        next_end(driver(cluster), at)
+    assert next_end(driver(cluster, dataLossAction="deleted=skip"), at) == StreamOffset({Q0: 10})
+
+
+def test_of_an_older_broker_a_queue_that_was_last_seen_closed_and_read_to_its_end_is_left_out() -> None:
+    cluster = cluster_with()
+    cluster.says_closed = False
+    cluster.unwritable = {Q1}
+    found = driver(cluster)
+    at = next_end(found, StreamOffset({Q0: 0, Q1: 0}))
+    next_end(found, at)
+    cluster.take_away(Q1)
+    assert next_end(found, at) == StreamOffset({Q0: 10})
+    with pytest.raises(DataLossError, match="is gone"):
+        next_end(driver(cluster), at)  # a new process has not seen it
+
+    opened = cluster_with()
+    opened.says_closed = False
+    opened.unwritable = {Q1}
+    found = driver(opened)
+    at = next_end(found, StreamOffset({Q0: 0, Q1: 0}))
+    opened.unwritable = set()
+    next_end(found, at)
+    opened.take_away(Q1)
+    with pytest.raises(DataLossError, match="is gone"):
+        next_end(found, at)  # it was open again: more may have come
+
+
 RESTARTED = StreamOffset({Q0: 3, Q1: 4})
 
 

@@ -66,7 +66,7 @@ class Commits:
         self._broker.check_answers_for_offsets()
         self.group(group)
         for entry in entries:
-            self._check(entry)
+            self._check(group, entry)
             if (group, entry.topic) in self._broker.offsets.kept:
                 raise InvalidParameter(
                     f"the broker keeps the offsets of group {group} for topic {entry.topic}, which pops and "
@@ -122,10 +122,10 @@ class Commits:
         on_disk = found.status is GetMessageStatus.FOUND and found.suggest_pull_from_slave
         return NOT_FOUND if on_disk else first
 
-    def _check(self, entry: CommitEntry) -> None:
+    def _check(self, group: str, entry: CommitEntry) -> None:
         topic = self._broker.topics.existing(entry.topic)
         queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
-        if not 0 <= entry.queue_id < queue_nums:
+        if not 0 <= entry.queue_id < queue_nums and not self._had_queue(group, entry):
             raise InvalidParameter(f"queue {entry.queue_id} of topic {entry.topic}, which has {queue_nums} queues")
         if entry.offset < 0:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
@@ -136,3 +136,8 @@ class Commits:
             raise InvalidParameter(
                 f"offset {entry.offset} is beyond the end {end} of queue {entry.queue_id} of {entry.topic}"
             )
+
+    def _had_queue(self, group: str, entry: CommitEntry) -> bool:
+        """The topic had the queue: who has read it to its end before it was closed may commit that."""
+        queue = entry.topic, entry.queue_id
+        return self._broker.store.queue_end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

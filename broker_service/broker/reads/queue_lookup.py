@@ -7,7 +7,7 @@ from functools import partial
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.metadata.topics import MAX_QUEUE_NUMS, TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch
 
@@ -25,11 +25,11 @@ class QueueLookup:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    async def bounds(self, topic_name: str, queue_ids: Iterable[int]) -> list[Bounds]:
-        """Every queue of the topic, if none is named."""
+    async def bounds(self, topic_name: str, queue_ids: Iterable[int], *, closed: bool = False) -> list[Bounds]:
+        """Every queue of the topic, if none is named.  `closed`: also of queues that the topic has no longer."""
         topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
-        return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one)) for one in wanted]
+        return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
         """Where each queue ended, for whom `epoch` was the newest when it was read; None: it goes on, or this broker
@@ -63,10 +63,13 @@ class QueueLookup:
                 raise ServiceNotAvailable(f"{error}; but this master does not take writes, and may not know") from None
         return self._broker.topics.existing(topic_name)
 
-    def _bounds(self, topic: TopicConfig, queue_id: int) -> Bounds:
-        self._check(topic, queue_id)
+    def _bounds(self, topic: TopicConfig, queue_id: int, closed: bool) -> Bounds:
         store = self._broker.store
         min_offset, max_offset = store.queue_bounds(topic.name, queue_id)
+        if closed and max(topic.read_queue_nums, topic.write_queue_nums) <= queue_id < MAX_QUEUE_NUMS:
+            # What readers do not see yet they never will.
+            return Bounds(queue_id, min_offset, store.queue_end(topic.name, queue_id))
+        self._check(topic, queue_id)
         if max_offset <= min_offset:
             return Bounds(queue_id, min_offset, max_offset)
         size, timestamp = store.size_and_time_of(topic.name, queue_id, max_offset - 1)
