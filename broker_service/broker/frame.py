@@ -136,9 +136,10 @@ def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
 
 
 _SAYS = (
-    "has a body of {one.body_size} bytes; {limits.max_message_size} at most",
+    "has a body of {one.body_size} bytes; this broker's maxMessageSize is {limits.max_message_size}",
     f"has properties of {{one.properties_size}} bytes; {MAX_PROPERTIES_SIZE} at most",
-    "has a record of {one.size} bytes; {limits.max_record_size} at most",
+    "has a record of {one.size} bytes; {limits.max_record_size} fit into a file of this broker's "
+    "(mappedFileSizeCommitLog)",
     "has system flag {one.sys_flag:#x}: not for a client to set",
     "has no room for this broker's address: the store host must be {limits.store_host_size} bytes",
 )

@@ -44,6 +44,7 @@ class OutgoingBatch:
         sys_flags: Any = 0,
         may_move: bool = True,
         group_hashes: npt.NDArray[np.int64] | None = None,
+        rows: npt.NDArray[np.int32] | None = None,
     ) -> None:
         self.topic = topic
         self.broker_name = broker_name
@@ -55,6 +56,7 @@ class OutgoingBatch:
         self.flags = flags
         self.sys_flags = sys_flags
         self.may_move = may_move
+        self.rows = rows  # of the columns that a caller gave, for errors
         self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which says its queue
         self.one_queue = False  # A moved batch still goes to one queue, with consecutive offsets.
 
@@ -93,6 +95,7 @@ class OutgoingBatch:
             sys_flags=self.sys_flags if isinstance(self.sys_flags, int) else pick(self.sys_flags),
             may_move=self.may_move,
             group_hashes=None if self.group_hashes is None else pick(self.group_hashes),
+            rows=None if self.rows is None else pick(self.rows),
         )
 
 

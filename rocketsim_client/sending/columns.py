@@ -82,6 +82,7 @@ def plan_columns(
         born_timestamp,
         sys_flags=sys_flags,
         may_move=plan.may_move,
+        rows=np.arange(len(bodies), dtype=np.int32),
     )
     if not plan.may_move or texts[2] is None or texts[2].null_count == len(bodies):
         yield from _in_turn(plan, whole, record_sizes)

@@ -2,6 +2,7 @@
 Blocks its caller; knows nothing of threads.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from rocketsim_proto.records.columnar import UniqIds
 
-from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, SendFailed
+from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, RowIllegal, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult, SendResults
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Kind
@@ -23,6 +24,7 @@ from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.transport.channels import local_ipv4
 
+_MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
 NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
@@ -150,6 +152,8 @@ class Sender:
         except QueueNotExist:
             if apart is None:
                 raise
+        except MessageIllegal as error:
+            raise of_its_row(error, outgoing) from error
         cuts = cut_by_group(outgoing, self._publish.queues(outgoing.topic))
         return BatchPart.joined(
             [(self._send_column_batch(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
@@ -248,6 +252,15 @@ def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
 
 def _plain(values: Sequence[int]) -> Sequence[int]:
     return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
+    """A broker's refusal, which counts the messages of the frame, with the row of the caller's columns instead."""
+    said = _MESSAGE_OF_FRAME.match(str(error))
+    if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
+        return error
+    row = int(outgoing.rows[int(said[1])])
+    return RowIllegal(outgoing.topic, row, f"broker {outgoing.broker_name} refuses the message: it {said[2]}")
 
 
 def fail(entries: Sequence[Pending], error: BaseException) -> None:

@@ -6,6 +6,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -19,6 +21,8 @@ from rocketsim_source.python_worker import freeze_loaded_modules
 from rocketsim_source.sink.outgoing import Outgoing, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
+
+Rows = npt.NDArray[np.int64]  # their numbers in the task
 
 MASTER_WAIT_S = 0.2
 QUERY_ID = "sql.streaming.queryId"
@@ -80,6 +84,18 @@ def worker_producer(options: SinkOptions) -> Producer:
     return _producers[key]
 
 
+def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:
+    """The error of one of these rows, which a producer counts anew."""
+    skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
+    return MessageIllegal(f"topic {topic!r}: {place(int(rows[error.row]))}: {error.problem}{skip}")
+
+
+def place(row: int) -> str:
+    """A row as users find it: counted from 0 in the partition that this task writes."""
+    context = TaskContext.get()
+    return f"row {row}" + (f" of partition {context.partitionId()}" if context is not None else "")
+
+
 class Sender:
     """One task's rows on their way."""
 
@@ -88,7 +104,7 @@ class Sender:
         self._producer = producer
         self._row_ids = row_ids
         self._turn = 0
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[tuple[Any, Rows]] = deque()
         self._statuses: Counter[str] = Counter()
         self._left_out: Counter[str] | None = Counter() if plan.options.invalid_properties == "skip" else None
         self._rows_before = 0  # those of earlier batches
@@ -97,9 +113,10 @@ class Sender:
         options = self._plan.options
         try:
             for rows in outgoing(batch, self._plan.columns, options.topic, self._row_ids, self._left_out):
-                self._waiting.extend(self._accepted(rows))
+                absolute = self._rows_before + rows.rows
+                self._waiting.extend((future, absolute) for future in self._accepted(rows))
         except RowProblem as error:
-            raise ValueError(f"{self._place(error.row)}: {error.problem}") from None
+            raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
         # Each broker has its own limit in flight; this one only bounds what waits in memory.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
@@ -123,19 +140,11 @@ class Sender:
                     queue=self._queue(rows),
                 )
             except RowIllegal as error:
-                skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
-                place = self._place(int(rows.rows[error.row]))
-                raise MessageIllegal(f"topic {rows.topic!r}: {place}: {error.problem}{skip}") from None
+                raise refused(error, rows.topic, self._rows_before + rows.rows) from None
             except RocketSimError as error:
                 if not is_worth_sending_again(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(MASTER_WAIT_S)
-
-    def _place(self, row: int) -> str:
-        """A row of the batch, as users find it: counted from 0 in the partition that this task writes."""
-        context = TaskContext.get()
-        partition = f" of partition {context.partitionId()}" if context is not None else ""
-        return f"row {self._rows_before + row}{partition}"
 
     def finish(self) -> Sent:
         while self._waiting:
@@ -162,7 +171,11 @@ class Sender:
                     ) from None
 
     def _settle(self) -> None:
-        part = self._acknowledged(self._waiting.popleft())
+        future, rows = self._waiting.popleft()
+        try:
+            part = self._acknowledged(future)
+        except RowIllegal as error:
+            raise refused(error, future.queue.topic, rows) from None
         status = part.send_status.name
         self._statuses[status] += len(part.msg_ids)
         if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
@@ -180,9 +193,10 @@ class Sender:
             number = rows.queue_id
             of_broker = "" if number < QUEUES else f" ({number % QUEUES} of a broker of another name)"
             names = ", ".join(sorted({queue.broker_name for queue in there}))
+            row = place(self._rows_before + int(rows.rows[0]))
             raise ValueError(
-                f"topic {rows.topic} has no writable queue {number}{of_broker} at {names}; without column queueId "
-                "(partition) the rows are spread"
+                f"{row}: topic {rows.topic} has no writable queue {number}{of_broker} at {names}; without column "
+                "queueId (partition) the rows are spread"
             )
         self._turn += 1
         return queues[self._turn % len(queues)]

@@ -2,8 +2,10 @@
 
 import pickle
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -17,6 +19,7 @@ from rocketsim_source.sink import task
 from rocketsim_source.sink.sink_columns import SinkColumns
 from rocketsim_source.sink.task import Sender, SendStuck
 from rocketsim_source.sink.writer import SinkPlan, report
+from tests.support.broker_thread import broker_thread
 from tests.support.fake_broker import FakeCluster
 
 
@@ -113,7 +116,7 @@ def test_as_long_as_others_are_answered_a_frame_is_waited_for() -> None:
     producer = MemoryProducer()
     found = sender(producer, sendTimeoutMs="20")
     slow = Slow(None, MessageQueue("T", "broker-a", 0))
-    found._waiting.append(slow)
+    found._waiting.append((slow, np.arange(1)))
     assert found.finish().statuses == {"SEND_OK": 1}
     assert slow.waits == 4
 
@@ -128,7 +131,7 @@ def test_a_frame_that_is_answered_just_when_its_time_is_up_counts_as_answered() 
 
     producer = MemoryProducer()
     found = sender(producer)
-    found._waiting.append(JustThen(None, MessageQueue("T", "broker-a", 0)))
+    found._waiting.append((JustThen(None, MessageQueue("T", "broker-a", 0)), np.arange(1)))
     assert found.finish().statuses == {"SEND_OK": 1}
 
 
@@ -228,3 +231,22 @@ def test_properties_that_were_left_out_are_told_on_the_driver(caplog: pytest.Log
     assert producer.sent[0]["properties"].to_pylist() == [[("b", "1")], []]
     report(plan, [sent, None], "batch 7")
     assert "batch 7: 2 properties were left out" in caplog.text and "a (2)" in caplog.text
+
+
+def test_what_a_broker_refuses_names_the_broker_its_key_and_the_row(tmp_path: Path) -> None:
+    """The sink's own limit is another; a frame has the rows of one broker, in another order where they have groups."""
+    with broker_thread(tmp_path, max_message_size=1000) as broker:
+        broker.make_topic("T", queues=4)
+        options = sink_options({"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"})
+        plan = SinkPlan(options, SinkColumns(body=0, message_group=1), "job")
+        with Producer(brokers=broker.brokers, send_msg_timeout_ms=600_000) as producer:
+            one = Sender(plan, producer, None)
+            one.send(pa.record_batch({"body": [b"x"] * 3, "group": pa.array([None] * 3, pa.string())}))
+            bodies = [bytes([n]) * (1200 if n == 5 else 20) for n in range(1, 9)]
+            one.send(pa.record_batch({"body": bodies, "group": [None, "a", "b", "c", None, "a", "b", "c"]}))
+            with pytest.raises(MessageIllegal) as refused:
+                one.finish()
+    assert str(refused.value) == (
+        "topic 'T': row 7: broker broker-a refuses the message: it has a body of 1200 bytes; this broker's "
+        "maxMessageSize is 1000"
+    )
