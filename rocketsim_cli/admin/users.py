@@ -9,6 +9,7 @@ from rocketsim_cli.admin.session import facts, open_admin, show_deleted
 from rocketsim_cli.credentials import password as password_of
 from rocketsim_cli.options import AsJson, BrokerAddr, ClusterName, OptionalNameServer
 from rocketsim_cli.tables import show_rows
+from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
     from rocketsim_client import AclInfo, AclPolicy, UserInfo
@@ -161,9 +162,19 @@ def update_acl(
     _show_policies({address: [acl] for address, acl in made.items()}, as_json, changed=True)
 
 
+def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
+    """An empty variable of a shell does not mean that the option was left out."""
+    given = context.get_parameter_source(str(option.name))
+    if not value and given is not None and given.name == "COMMANDLINE":
+        raise WrongCommandLine("-r is empty: name a resource, or leave -r out to delete all of the user's policies")
+    return value
+
+
 def delete_acl(
     subject: Subject,
-    resource: Annotated[str, typer.Option("-r", "--resource", help="As it was given; none: all of the user's.")] = "",
+    resource: Annotated[
+        str, typer.Option("-r", "--resource", help="As it was given; none: all of the user's.", callback=_not_empty)
+    ] = "",
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,

@@ -281,6 +281,8 @@ def test_the_commands_for_users_and_policies(broker: BrokerThread) -> None:
     ]
     assert "Allow" in admin("updateAcl", "-s", "User:bob", "-r", "Group:y", "-a", "Sub", "-d", "Allow")
     assert "Topic:x*" in admin("getAcl", "-s", "User:bob")
+    status, said = rocketsim("admin", "deleteAcl", *at, "-s", "User:bob", "-r", "", **environment)
+    assert status == 2 and "-r is empty" in said, "an empty variable is not left out, which deletes all"
     assert "Group:y" in admin("deleteAcl", "-s", "User:bob", "-r", "Group:y")
     assert "Group:y" not in admin("listAcl")
     assert "bob" in admin("deleteUser", "-u", "bob")
