@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from rocketsim_cli.credentials import credentials
+from rocketsim_cli.connection import connection_to
 from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import note, show_json
-from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ class Start(StrEnum):
 
 
 def consume(
+    context: typer.Context,
     name_server: NameServer,
     topic: Topic,
     group: Annotated[
@@ -77,22 +77,19 @@ def consume(
     if sql is not None and tags != "*":
         raise WrongCommandLine("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
     expression = tags if sql is None else SqlExpression(sql)
+    connection = connection_to(name_server, context)
     tell = partial(note, as_json=as_json)
     show = _show_json if as_json else _show_text
     if pop:
         assert group is not None
         most = min(max_messages or AHEAD, AHEAD)
         with (
-            Consumer(
-                name_server, group, {topic: expression}, max_in_flight=most, **credentials(), **tls_files()
-            ) as member,
+            Consumer(connection, group, {topic: expression}, max_in_flight=most) as member,
             stop_on_signal() as stop,
         ):
             show_until(stop, Member(member, tell=tell), show, follow=follow, max_messages=max_messages)
         return
-    with PullConsumer(
-        name_server=name_server, group=group or "rocketsim-consume", **credentials(), **tls_files()
-    ) as consumer:
+    with PullConsumer(connection, group=group or "rocketsim-consume") as consumer:
         reader = Reader(consumer, topic, expression, commits=group is not None, tell=tell)
         reader.start(start or (Start.COMMITTED if group else Start.EARLIEST))
         with stop_on_signal() as stop:

@@ -44,6 +44,7 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def rocketsim(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Say which version this is.", callback=show_version, is_eager=True)
     ] = False,
@@ -52,7 +53,7 @@ def rocketsim(
     tls_cert: tls_options.TlsCert = None,
     tls_key: tls_options.TlsKey = None,
 ) -> None:
-    tls_options.use(tls, tls_ca, tls_cert, tls_key)
+    context.obj = tls_options.TlsOptions(tls, tls_ca, tls_cert, tls_key)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.credentials import credentials
+from rocketsim_cli.connection import connection_to
 from rocketsim_cli.options import NameServer, Topic
 from rocketsim_cli.tables import console, note, show_json
-from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble, WrongCommandLine
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ IN_FLIGHT = 4096
 
 
 def produce(
+    context: typer.Context,
     name_server: NameServer,
     topic: Topic,
     bodies: Annotated[list[str] | None, typer.Argument(help="Bodies. None: the lines of standard input.")] = None,
@@ -54,7 +54,7 @@ def produce(
         raise WrongCommandLine("--count repeats bodies given as arguments; standard input can be read only once")
     started = time.monotonic()
     statuses: Counter[str] = Counter()
-    with Producer(name_server=name_server, group=group, **credentials(), **tls_files()) as producer:
+    with Producer(connection_to(name_server, context), group=group) as producer:
         # On a terminal each answer is shown before the next line is read.
         in_flight = 1 if not bodies and sys.stdin.isatty() else IN_FLIGHT
         if _is_new(producer, topic):

@@ -1,5 +1,6 @@
 """Whether the command line speaks TLS, and with which files: options of `rocketsim` itself, for all its commands."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,20 +27,19 @@ WHERE_FROM = (
     "(`rocketsim --tls admin …`), or ROCKETSIM_TLS, ROCKETSIM_TLS_CA, ROCKETSIM_TLS_CERT and ROCKETSIM_TLS_KEY"
 )
 
-_given: dict[str, Any] = {}
 
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """The options that stand before the command."""
 
-def use(tls: bool, ca: Path | None, cert: Path | None, key: Path | None) -> None:
-    """What the clients of this process are to have."""
-    given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
-    if not tls and (named := [name for name, path in given.items() if path]):
-        raise WrongCommandLine(f"{' and '.join(named)}: for TLS, which is off; give --tls, too")
-    if (cert is None) != (key is None):
-        raise WrongCommandLine("--tls-cert and --tls-key are a pair: a client's certificate and its key")
-    _given.clear()
-    _given.update({"tls": tls, "tls_ca": ca, "tls_cert": cert, "tls_key": key})
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
 
-
-def tls_files() -> dict[str, Any]:
-    """What each client of `rocketsim_client` takes."""
-    return dict(_given)
+    def __post_init__(self) -> None:
+        given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        if not self.tls and (named := [name for name, path in given.items() if path]):
+            raise WrongCommandLine(f"{' and '.join(named)}: for TLS, which is off; give --tls, too")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise WrongCommandLine("--tls-cert and --tls-key are a pair: a client's certificate and its key")

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         PullConsumer as PullConsumer,
         PullResult as PullResult,
     )
+    from rocketsim_client.connection import (
+        Connection as Connection,
+    )
     from rocketsim_client.errors import (
         AccessDenied as AccessDenied,
         BadAnswer as BadAnswer,
@@ -140,6 +143,7 @@ _MODULES = {  # where each name is
     "CommitResult": "model",
     "CommitStatus": "model",
     "ConsumeProgress": "admin_model",
+    "Connection": "connection",
     "Consumer": "group_consumer",
     "ExpressionInvalid": "errors",
     "Forfeit": "admin_model",

@@ -6,7 +6,7 @@ slave while a master is gone.  A change goes to all of them, whatever one says (
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from rocketsim_client.admin_model import (
     UserInfo,
 )
 from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Connection, Where
 from rocketsim_client.errors import (
     BrokerNotExist,
     GroupNotExist,
@@ -46,6 +47,7 @@ from rocketsim_client.validation import seconds
 T = TypeVar("T")
 
 MAX_QUERY_MESSAGES = 64
+TIMEOUT_S = 5.0
 
 
 def at_each(
@@ -77,13 +79,14 @@ def at_each(
 
 class Admin:
     """Blocking; every call has a deadline of `timeout_s` (5) for each broker it asks.  `timeout_ms` is its older name,
-    in milliseconds.  `access_key` and `secret_key`: the user and password that calls are signed with, for servers with
+    in milliseconds.  `name_server`: `host:port;host:port`, or a Connection, whose time-out counts unless one is given.
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with
     access control.  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
     """
 
     def __init__(
         self,
-        name_server: str | Sequence[str],
+        name_server: Where,
         *,
         timeout_s: float | None = None,
         access_key: str = "",
@@ -94,10 +97,12 @@ class Admin:
         tls_key: File = None,
         timeout_ms: int = 5000,
     ) -> None:
-        self._timeout_s = seconds(timeout_s, timeout_ms)
+        timeout = seconds(timeout_s, timeout_ms)
+        if isinstance(name_server, Connection) and timeout == TIMEOUT_S:
+            timeout = name_server.timeout_s
         self._cluster = Cluster(
             name_server,
-            timeout_s=self._timeout_s,
+            timeout_s=timeout,
             access_key=access_key,
             secret_key=secret_key,
             tls=tls,
@@ -105,6 +110,7 @@ class Admin:
             tls_cert=tls_cert,
             tls_key=tls_key,
         )
+        self._timeout_s = self._cluster.timeout_s
         assert isinstance(self._cluster.transport, GrpcTransport)
         channels: Channels = self._cluster.transport.channels
         self._brokers = GrpcAdmin(channels)

@@ -1,8 +1,11 @@
 """A RocketSim cluster as a reader and writer of offsets sees it: bounds, searches, commits, ranges of records."""
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from rocketsim_client.addresses import Brokers
+from rocketsim_client.connection import POLL_INTERVAL_S, TIMEOUT_S, Where, connection_of, unless
 from rocketsim_client.errors import (
     BadAnswer,
     CallTimeout,
@@ -28,7 +31,8 @@ from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
 from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.router import Router, no_answer
-from rocketsim_client.transport.transport import OffsetsAnswer
+from rocketsim_client.tls import File
+from rocketsim_client.transport.transport import OffsetsAnswer, Transport
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +55,45 @@ def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], in
 
 
 class Cluster(Router):
-    """Thread-safe; opens nothing before its first call, and starts anew in a forked child."""
+    """Thread-safe; opens nothing before its first call, and starts anew in a forked child.
+
+    `name_server`: `host:port;host:port`, or a Connection, which says all that the other arguments say (but for the
+    times, which may be others for this cluster).  They are those of `Connection.of`.
+    """
+
+    def __init__(
+        self,
+        name_server: Where,
+        *,
+        brokers: Brokers | None = None,
+        timeout_s: float = TIMEOUT_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
+        channel_options: Mapping[str, int | str] | None = None,
+        range_streams: bool = True,
+        access_key: str = "",
+        secret_key: str = "",
+        tls: bool = False,
+        tls_ca: File = None,
+        tls_cert: File = None,
+        tls_key: File = None,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        connection = connection_of(
+            name_server,
+            timeout_s=unless(TIMEOUT_S, timeout_s),
+            poll_interval_s=unless(POLL_INTERVAL_S, poll_interval_s),
+            brokers=brokers,
+            channel_options=channel_options,
+            range_streams=range_streams,
+            access_key=access_key,
+            secret_key=secret_key,
+            tls=tls,
+            tls_ca=tls_ca,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+        )
+        super().__init__(connection, transport, clock)
 
     def __enter__(self) -> "Cluster":
         return self

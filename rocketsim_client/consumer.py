@@ -10,7 +10,9 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client import validation
+from rocketsim_client.addresses import Brokers
 from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Where
 from rocketsim_client.errors import BadAnswer, BrokerRefused, InvalidParameter, MasterNotExist, OffsetIllegal
 from rocketsim_client.expression import Expression, SqlExpression, expression_of
 from rocketsim_client.message_view import Messages, no_messages
@@ -28,7 +30,6 @@ from rocketsim_client.model import (
 )
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.routing.members import Member
-from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.routing.suggestion import Suggestions
 from rocketsim_client.tls import File
 from rocketsim_client.transport.transport import PullAnswer, PullCall
@@ -62,8 +63,10 @@ class PullResult:
 class PullConsumer:
     """Reads queues and keeps a group's offsets.  Offsets are the next ones to read.
 
-    `name_server`: `host:port;host:port`.  Without a name server, `brokers` says where the brokers are: broker name ->
-    broker id -> `host:port`.  `timeout_s` (3) is that of each call to one broker, `poll_interval_s` (30) how old a
+    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
+
+    `timeout_s` (3, or what the Connection says) is that of each call to one broker, `poll_interval_s` (30) how old a
     route may be; `timeout_ms` and `poll_name_server_interval_ms` are older names of them, in milliseconds.
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
     `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
@@ -71,7 +74,7 @@ class PullConsumer:
 
     def __init__(
         self,
-        name_server: str | Sequence[str] = "",
+        name_server: Where = "",
         group: str = "DEFAULT_CONSUMER",
         *,
         timeout_s: float | None = None,
@@ -90,12 +93,11 @@ class PullConsumer:
     ) -> None:
         validation.check_group(group)
         self.group = group
-        self._timeout_s = validation.seconds(timeout_s, timeout_ms)
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
             name_server,
             brokers=brokers,
-            timeout_s=self._timeout_s,
+            timeout_s=validation.seconds(timeout_s, timeout_ms),
             poll_interval_s=validation.seconds(poll_interval_s, poll_name_server_interval_ms),
             access_key=access_key,
             secret_key=secret_key,
@@ -104,6 +106,7 @@ class PullConsumer:
             tls_cert=tls_cert,
             tls_key=tls_key,
         )
+        self._timeout_s = self._cluster.timeout_s if cluster is None else validation.seconds(timeout_s, timeout_ms)
         self._clock = clock
         self._suggestions = Suggestions()
         # The broker's epoch in which a queue was read up to an offset: sent with the next pull from there.

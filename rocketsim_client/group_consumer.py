@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 import grpc
 
 from rocketsim_client import forks, validation
+from rocketsim_client.addresses import Brokers
 from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Where
 from rocketsim_client.errors import (
     BrokerRefused,
     CallTimeout,
@@ -41,7 +43,6 @@ from rocketsim_client.model import CommitStatus, worst
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
-from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.tls import File
 from rocketsim_client.transport.grpc_consumption import (
     MAX_HANDLES,
@@ -114,9 +115,10 @@ class Consumer:
             for message in consumer:
                 consumer.ack(message)
 
-    `name_server`: `host:port;host:port`; empty with `brokers` (broker name -> broker id -> `host:port`).  `topics`: a
-    topic, several, or topic -> filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate
-    (their `enablePropertyFilter`).  Durations are in seconds:
+    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    called; empty with `brokers` (broker name -> broker id -> `host:port`).  `topics`: a topic, several, or topic ->
+    filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their `enablePropertyFilter`).
+    Durations are in seconds:
 
     `invisible_s` (60): how long a message is this consumer's; after half of it the consumer asks for more, for
     `renew_for_s` (three hours; 0: never) from its receipt on
@@ -135,7 +137,7 @@ class Consumer:
 
     def __init__(
         self,
-        name_server: str | Sequence[str],
+        name_server: Where,
         group: str,
         topics: str | Iterable[str] | Mapping[str, str | SqlExpression | None],
         *,

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import pyarrow as pa
 
 from rocketsim_client import forks, validation
+from rocketsim_client.addresses import Brokers
 from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Where
 from rocketsim_client.errors import (
     CallTimeout,
     ClientClosed,
@@ -40,7 +42,6 @@ from rocketsim_client.model import (
     SendStatus,
     SpoolStatus,
 )
-from rocketsim_client.routing.static_route import Brokers
 from rocketsim_client.sending import batch as batches
 from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Accumulator, Kind
@@ -69,8 +70,10 @@ MAX_FRAME_BYTES = 4 << 20  # unless a batch is larger: a broker takes four times
 class Producer:
     """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
 
-    `name_server`: `host:port;host:port`.  Without a name server, `brokers` says where the brokers are: broker name ->
-    broker id -> `host:port`.  Durations are in seconds:
+    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
+
+    Durations are in seconds:
 
     `timeout_s` (3): from the send, or from when an asynchronous message's batch leaves, over all attempts
     `attempt_timeout_s`: of one attempt; none by default
@@ -101,7 +104,7 @@ class Producer:
 
     def __init__(
         self,
-        name_server: str | Sequence[str] = "",
+        name_server: Where = "",
         group: str = "DEFAULT_PRODUCER",
         *,
         timeout_s: float | None = None,

@@ -36,16 +36,17 @@ class Tls:
             raise InvalidParameter("tls_cert and tls_key: a client's certificate needs both")
         return cls(*(paths.get(name, "") for name in given)) if tls else None
 
-    @property
-    def files(self) -> PemFiles:
-        return PemFiles(*(Path(path) if path else None for path in (self.cert, self.key, self.ca)))
 
-    def read(self, address: str) -> tuple[Stamps, Pem]:
-        """For a connection to that address.  Raises TlsFailed with the option and the file."""
-        try:
-            return self.files.read(server=False)
-        except PemError as error:
-            raise TlsFailed(str(error), address=address) from error
+def files_of(tls: Tls) -> PemFiles:
+    return PemFiles(*(Path(path) if path else None for path in (tls.cert, tls.key, tls.ca)))
+
+
+def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
+    """The files, for a connection to that address.  Raises TlsFailed with the option and the file."""
+    try:
+        return files_of(tls).read(server=False)
+    except PemError as error:
+        raise TlsFailed(str(error), address=address) from error
 
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from rocketsim_client.connection import Connection
 from rocketsim_client.model import (
     MASTER_ID,
     CommitResult,
@@ -19,7 +20,6 @@ from rocketsim_client.model import (
     QueueBounds,
     by_broker,
 )
-from rocketsim_source.connection import Connection
 
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
@@ -111,7 +111,9 @@ class ClientCluster:
 
     @classmethod
     def open(cls, connection: Connection) -> "ClientCluster":
-        return cls(connection.open())
+        from rocketsim_client.cluster import Cluster
+
+        return cls(Cluster(connection))
 
     def topics(self) -> list[str]:
         return self.client.topics()

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from rocketsim_client import Admin
 
 
-def cluster_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
+def cluster_list(
+    context: typer.Context, name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False
+) -> None:
     """All live brokers, slaves included, with role, rates and use of the disk."""
     from rocketsim_client.errors import RocketSimError
 
     rows = []
     refused = 0
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         for member in admin.cluster_list(cluster):
             try:
                 status = admin.broker_status(broker_addr=member.address)[member.address]
@@ -48,13 +50,14 @@ def _first_number(text: str | None) -> float | None:
 
 
 def ha_status(
+    context: typer.Context,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
     """Replication: each master's slaves, their offsets, and whether they are in sync."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
         for one in found:
@@ -74,30 +77,33 @@ def ha_status(
 
 
 def broker_status(
+    context: typer.Context,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
     """All values that a broker reports, sorted by name."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.broker_status(broker_addr=broker_addr, cluster_name=cluster)
     _show_by_address(found, as_json, separator=": ")
 
 
 def get_broker_config(
+    context: typer.Context,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
     """A broker's settings as they are now."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.get_broker_config(broker_addr=broker_addr, cluster_name=cluster)
     _show_by_address(found, as_json, separator=" = ")
 
 
 def update_broker_config(
+    context: typer.Context,
     key: Annotated[str, typer.Option("-k", "--key", help="A key that can be changed at run time.")],
     value: Annotated[str, typer.Option("-v", "--value", help="Its new value.")],
     name_server: OptionalNameServer = None,
@@ -106,7 +112,7 @@ def update_broker_config(
     as_json: AsJson = False,
 ) -> None:
     """Change one setting of a running broker, until it restarts.  What a promotion set stays changed."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.update_broker_config({key: value}, broker_addr=broker_addr, cluster_name=cluster)
     rows = [{"brokerAddr": address, "key": key, "value": values.get(key)} for address, values in found.items()]
     show_rows(("brokerAddr", "key", "value"), rows, as_json=as_json)
@@ -124,6 +130,7 @@ def _show_by_address(found: dict[str, dict[str, str]], as_json: bool, separator:
 
 
 def promote_slave(
+    context: typer.Context,
     broker_addr: Annotated[str, typer.Option("-b", "--broker-addr", help="The slave, host:port.")],
     name_server: NameServer,
     sync: Annotated[
@@ -145,7 +152,7 @@ def promote_slave(
     as_json: AsJson = False,
 ) -> None:
     """Make a slave the master of its name, for good.  The old one is fenced when it comes back."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         promotion = admin.promote_slave(
             broker_addr,
             expected_epoch=expected_epoch,
@@ -168,6 +175,7 @@ def promote_slave(
 
 
 def remove_slave(
+    context: typer.Context,
     broker_addr: Annotated[
         str,
         typer.Option(
@@ -178,21 +186,25 @@ def remove_slave(
     as_json: AsJson = False,
 ) -> None:
     """Forget a slave that is gone for good: no start waits for it any more, and no promotion asks for it."""
-    with open_admin(None, broker_addr) as admin:
+    with open_admin(context, None, broker_addr) as admin:
         left = admin.remove_slave(broker_addr, broker_id)
     rows = [{"brokerId": known, "address": address} for known, address in sorted(left.items())]
     show_rows(("brokerId", "address"), rows, as_json=as_json)
 
 
-def wipe_write_perm(broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False) -> None:
+def wipe_write_perm(
+    context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
+) -> None:
     """Take a broker's topics out of the producers' routes, at every name server."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.wipe_write_perm(broker_name), as_json)
 
 
-def add_write_perm(broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False) -> None:
+def add_write_perm(
+    context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
+) -> None:
     """Give the write permission back."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.add_write_perm(broker_name), as_json)
 
 

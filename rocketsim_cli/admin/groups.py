@@ -31,6 +31,7 @@ KEPT = "RocketMQ's setting; stored with the group and not used."
 
 
 def update_sub_group(
+    context: typer.Context,
     group: Group,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -94,7 +95,7 @@ def update_sub_group(
         config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
         return admin.update_sub_group(config, broker_addr=address)
 
-    rows = change_at_masters(name_server, broker_addr, cluster, change)
+    rows = change_at_masters(context, name_server, broker_addr, cluster, change)
     columns = (
         *("brokerAddr", "groupName", "consumeEnable", "brokerId", "whichBrokerWhenConsumeSlowly", "retryMaxTimes"),
         "consumeMessageOrderly",
@@ -104,6 +105,7 @@ def update_sub_group(
 
 
 def get_consumer_config(
+    context: typer.Context,
     group: Group,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -111,7 +113,7 @@ def get_consumer_config(
     as_json: AsJson = False,
 ) -> None:
     """A group's settings at each master that has it."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = {
             address: config
             for address in admin.masters(broker_addr, cluster)
@@ -132,6 +134,7 @@ def _present(admin: "Admin", address: str, group: str) -> "SubscriptionGroupConf
 
 
 def delete_sub_group(
+    context: typer.Context,
     group: Group,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -145,7 +148,7 @@ def delete_sub_group(
     as_json: AsJson = False,
 ) -> None:
     """Delete a group's settings, and with -r true all that it has read."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_sub_group(
             group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster
         )
@@ -153,10 +156,14 @@ def delete_sub_group(
 
 
 def consumer_progress(
-    name_server: NameServer, group: OptionalGroup = None, topic: OptionalTopic = None, as_json: AsJson = False
+    context: typer.Context,
+    name_server: NameServer,
+    group: OptionalGroup = None,
+    topic: OptionalTopic = None,
+    as_json: AsJson = False,
 ) -> None:
     """Offsets and lag: of each queue of a group with -g, of all groups without."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         progress = admin.consumer_progress(group, topic)
     if group is None:
         totals: dict[str, dict[str, int]] = defaultdict(lambda: {"queues": 0, "diff": 0})
@@ -182,6 +189,7 @@ def consumer_progress(
 
 
 def reset_offset_by_time(
+    context: typer.Context,
     group: Group,
     topic: Topic,
     name_server: NameServer,
@@ -195,7 +203,7 @@ def reset_offset_by_time(
 ) -> None:
     """Move a group to the first message stored at or after a time.  Takes effect at once."""
     at = parse_timestamp(timestamp)
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         resets = admin.reset_offset_by_time(group, topic, at, force=bool(force))
     rows = [{**facts(one), "status": one.status.name} for one in resets]
     show_rows(("brokerName", "queueId", "previous", "offset", "status"), rows, as_json=as_json)

@@ -17,17 +17,19 @@ if TYPE_CHECKING:
 
 
 def query_msg_by_id(
+    context: typer.Context,
     topic: Topic,
     msg_id: Annotated[str, typer.Option("-i", "--msg-id", help="The producer's id, or the offset message id.")],
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
     """One message by its id."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         _show([admin.query_msg_by_id(topic, msg_id)], as_json)
 
 
 def query_msg_by_key(
+    context: typer.Context,
     topic: Topic,
     key: Annotated[str, typer.Option("-k", "--msg-key", help="One of the words of RocketMQ's KEYS.")],
     name_server: NameServer,
@@ -39,7 +41,7 @@ def query_msg_by_key(
     as_json: AsJson = False,
 ) -> None:
     """The newest messages with a key."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         found = admin.query_msg_by_key(topic, key, max_num=max_num, begin_timestamp=begin, end_timestamp=end)
         if not found and not found.more:
             raise Trouble(f"topic {topic} has no message with key {key!r}")
@@ -50,6 +52,7 @@ def query_msg_by_key(
 
 
 def query_msg_by_offset(
+    context: typer.Context,
     topic: Topic,
     broker_name: Annotated[str, typer.Option("-b", "--broker-name", help="The broker's name.")],
     queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0, help="The queue.")],
@@ -60,7 +63,7 @@ def query_msg_by_offset(
     """The message at one offset of a queue."""
     from rocketsim_client import MessageQueue
 
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         admin.topic_route(topic)
         _show([admin.query_msg_by_offset(MessageQueue(topic, broker_name, queue_id), offset)], as_json)
 

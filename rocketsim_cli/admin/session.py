@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING
 
-from rocketsim_cli.credentials import credentials
+import typer
+
+from rocketsim_cli.connection import connection_to
 from rocketsim_cli.tables import show_rows
-from rocketsim_cli.tls import tls_files
 from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
+def open_admin(context: typer.Context, name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
     """Commands with `-b` talk to that broker alone and need no name server."""
     from rocketsim_client import Admin
 
@@ -23,11 +24,12 @@ def open_admin(name_server: str | None, broker_addr: str | None = None) -> "Iter
         raise WrongCommandLine(
             "no name server given: -n host:port, or NAMESRV_ADDR in the environment; or one broker with -b"
         )
-    with Admin(name_server or broker_addr or "", **credentials(), **tls_files()) as admin:
+    with Admin(connection_to(name_server or broker_addr or "", context)) as admin:
         yield admin
 
 
 def change_at_masters(
+    context: typer.Context,
     name_server: str | None,
     broker_addr: str | None,
     cluster: str | None,
@@ -37,7 +39,7 @@ def change_at_masters(
     with who has the change then."""
     from rocketsim_client.admin import at_each
 
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         done = at_each(admin.masters(broker_addr, cluster), lambda address: change(admin, address))
     return [
         {"brokerAddr": at, **facts(value), "status": value.commit_status.name}

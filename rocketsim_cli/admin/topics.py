@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from rocketsim_client import Admin, TopicConfig
 
 
-def topic_list(name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False) -> None:
+def topic_list(
+    context: typer.Context, name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False
+) -> None:
     """The names of all topics, of one cluster with -c."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         names = sorted(admin.topic_list())
         if cluster is not None:
             members = {member.broker_name for member in admin.cluster_list(cluster)}
@@ -25,6 +27,7 @@ def topic_list(name_server: NameServer, cluster: ClusterName = None, as_json: As
 
 
 def update_topic(
+    context: typer.Context,
     topic: Topic,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -65,7 +68,7 @@ def update_topic(
             broker_addr=address,
         )
 
-    rows = change_at_masters(name_server, broker_addr, cluster, change)
+    rows = change_at_masters(context, name_server, broker_addr, cluster, change)
     columns = ("brokerAddr", "topicName", "readQueueNums", "writeQueueNums", "perm", "order", "attributes", "status")
     show_rows(columns, rows, as_json=as_json)
 
@@ -89,6 +92,7 @@ def _present(admin: "Admin", address: str, topic: str) -> "TopicConfig":
 
 
 def delete_topic(
+    context: typer.Context,
     topic: Topic,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -96,14 +100,14 @@ def delete_topic(
     as_json: AsJson = False,
 ) -> None:
     """Delete a topic with its queues.  If it is created again, its queue offsets continue."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_topic(topic, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"topic": topic}, deleted, as_json=as_json)
 
 
-def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
+def topic_route(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
     """Which brokers have the topic, at what addresses; as JSON in RocketMQ's shape."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         route = admin.topic_route(topic)
     if as_json:
         queues = [
@@ -141,9 +145,9 @@ def topic_route(topic: Topic, name_server: NameServer, as_json: AsJson = False) 
     show_rows(columns, rows, as_json=False, heading="cluster")
 
 
-def topic_status(topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
+def topic_status(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
     """Smallest offset and end of every queue, and the time of its last message."""
-    with open_admin(name_server) as admin:
+    with open_admin(context, name_server) as admin:
         rows = [facts(status) for status in admin.topic_status(topic)]
     columns = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")
     show_rows(columns, rows, as_json=as_json, formats={"lastUpdateTimestamp": when})

@@ -33,6 +33,7 @@ Decision = Annotated[str, typer.Option("-d", "--decision", help="Allow or Deny."
 
 
 def create_user(
+    context: typer.Context,
     username: Username,
     password: Annotated[
         str, typer.Option("-p", "--password", help="The secret key of clients; - reads it from standard input.")
@@ -44,7 +45,7 @@ def create_user(
     as_json: AsJson = False,
 ) -> None:
     """Make a user at the masters."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_user(
             username, password_of(password), user_type=user_type, broker_addr=broker_addr, cluster_name=cluster
         )
@@ -52,6 +53,7 @@ def create_user(
 
 
 def update_user(
+    context: typer.Context,
     username: Username,
     password: Annotated[
         str | None, typer.Option("-p", "--password", help="Its new secret key; - reads it from standard input.")
@@ -64,7 +66,7 @@ def update_user(
     as_json: AsJson = False,
 ) -> None:
     """Change a user; what is not given stays as it is."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         changed = admin.update_user(
             username,
             password=None if password is None else password_of(password),
@@ -77,6 +79,7 @@ def update_user(
 
 
 def delete_user(
+    context: typer.Context,
     username: Username,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -84,12 +87,13 @@ def delete_user(
     as_json: AsJson = False,
 ) -> None:
     """Delete a user with its policies."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_user(username, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"username": username}, deleted, as_json=as_json)
 
 
 def get_user(
+    context: typer.Context,
     username: Username,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -97,23 +101,29 @@ def get_user(
     as_json: AsJson = False,
 ) -> None:
     """One user, without its password."""
-    _show_users(username, name_server, broker_addr, cluster, as_json)
+    _show_users(context, username, name_server, broker_addr, cluster, as_json)
 
 
 def list_user(
+    context: typer.Context,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
     """All users, without their passwords."""
-    _show_users("", name_server, broker_addr, cluster, as_json)
+    _show_users(context, "", name_server, broker_addr, cluster, as_json)
 
 
 def _show_users(
-    username: str, name_server: str | None, broker_addr: str | None, cluster: str | None, as_json: bool
+    context: typer.Context,
+    username: str,
+    name_server: str | None,
+    broker_addr: str | None,
+    cluster: str | None,
+    as_json: bool,
 ) -> None:
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.users(username, broker_addr=broker_addr, cluster_name=cluster)
     rows = [{"brokerAddr": address, **facts(user)} for address, users in found.items() for user in users]
     show_rows(USER_COLUMNS, rows, as_json=as_json)
@@ -127,6 +137,7 @@ def _show_changed(changed: "Mapping[str, UserInfo]", as_json: bool) -> None:
 
 
 def create_acl(
+    context: typer.Context,
     subject: Subject,
     resources: Resources,
     actions: Actions,
@@ -139,12 +150,13 @@ def create_acl(
 ) -> None:
     """Allow or deny a user actions on resources; what it has for other resources stays."""
     policies = policies_of(resources, actions, source_ips, decision)
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
     _show_policies({address: [acl] for address, acl in made.items()}, as_json, changed=True)
 
 
 def update_acl(
+    context: typer.Context,
     subject: Subject,
     resources: Resources,
     actions: Actions,
@@ -157,7 +169,7 @@ def update_acl(
 ) -> None:
     """As createAcl, for a user that has policies."""
     policies = policies_of(resources, actions, source_ips, decision)
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         made = admin.update_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
     _show_policies({address: [acl] for address, acl in made.items()}, as_json, changed=True)
 
@@ -171,6 +183,7 @@ def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) 
 
 
 def delete_acl(
+    context: typer.Context,
     subject: Subject,
     resource: Annotated[
         str, typer.Option("-r", "--resource", help="As it was given; none: all of the user's.", callback=_not_empty)
@@ -181,12 +194,13 @@ def delete_acl(
     as_json: AsJson = False,
 ) -> None:
     """Delete a user's policies, or the one for a resource."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_acl(subject, resource, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"subject": subject, "resource": resource or None}, deleted, as_json=as_json)
 
 
 def get_acl(
+    context: typer.Context,
     subject: Subject,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -194,11 +208,12 @@ def get_acl(
     as_json: AsJson = False,
 ) -> None:
     """A user's policies."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         _show_policies(admin.acls(subject, broker_addr=broker_addr, cluster_name=cluster), as_json)
 
 
 def list_acl(
+    context: typer.Context,
     subject: OptionalSubject = None,
     resource: Annotated[str | None, typer.Option("-r", "--resource", help="As it was given; none: all.")] = None,
     name_server: OptionalNameServer = None,
@@ -207,7 +222,7 @@ def list_acl(
     as_json: AsJson = False,
 ) -> None:
     """The policies of all users."""
-    with open_admin(name_server, broker_addr) as admin:
+    with open_admin(context, name_server, broker_addr) as admin:
         found = admin.acls(subject or "", resource or "", broker_addr=broker_addr, cluster_name=cluster)
     _show_policies(found, as_json)
 

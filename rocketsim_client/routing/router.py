@@ -6,19 +6,17 @@ proves wrong.
 """
 
 import logging
-import re
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
-
-from rocketsim_proto.signature import Credentials
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from rocketsim_client import forks
+from rocketsim_client.addresses import Brokers
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import (
     BrokerNotExist,
     CallTimeout,
-    InvalidParameter,
     MasterNotExist,
     NameServerUnavailable,
     NoRoute,
@@ -30,9 +28,7 @@ from rocketsim_client.retry import Another, another_may_do_better, cure_of, tell
 from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.routing.members import Member, candidates
 from rocketsim_client.routing.route_cache import RouteCache
-from rocketsim_client.routing.static_route import Brokers, StaticRoute
-from rocketsim_client.tls import File, Tls
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.opening import LazyTransport
 from rocketsim_client.transport.transport import Transport
 from rocketsim_client.transport.unreachable import UnreachableAddresses
 
@@ -41,43 +37,6 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 LIST_FOR_S = 1.0  # how long a list of all brokers serves
-_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
-
-
-def parse_name_servers(text: str | Sequence[str]) -> list[str]:
-    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
-    addresses = [part.strip() for part in parts if part.strip()]
-    if not addresses:
-        raise InvalidParameter("no name server given: host:port, several joined by ';'")
-    for address in addresses:
-        if not _is_address(address):
-            raise InvalidParameter(f"name server {address!r}: host:port expected, several joined by ';'")
-    return addresses
-
-
-def _checked(broker_name: str, members: Mapping[int, str]) -> Mapping[int, str]:
-    for address in members.values():
-        if not _is_address(address):
-            raise InvalidParameter(f"broker {broker_name!r} at {address!r}: host:port expected")
-    if not members:
-        raise InvalidParameter(f"broker {broker_name!r} has no address: broker id -> host:port")
-    return members
-
-
-def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
-    """None if neither is given."""
-    if not access_key and not secret_key:
-        return None
-    if not access_key or not secret_key:
-        raise InvalidParameter(f"{'secret_key' if access_key else 'access_key'} is missing: give both or neither")
-    for name, text in (("access_key", access_key), ("secret_key", secret_key)):
-        if not re.fullmatch("[!-~]+", text, re.ASCII) or (name == "access_key" and re.search("[,=/]", text)):
-            raise InvalidParameter(f"{name}: printable ASCII characters without blanks are expected")
-    return Credentials(access_key, secret_key)
-
-
-def _is_address(text: str) -> bool:
-    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
 
 
 def no_answer(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
@@ -93,53 +52,17 @@ def no_answer(topic: str, broker_name: str, only_id: int | None, failure: Rocket
 
 
 class Router:
-    """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker name ->
-    broker id -> `host:port`; 0 is the master.
-
-    `timeout_s` bounds each call to one server; falling back takes a further call.  A route is asked for again after
-    `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel arguments.
-    `range_streams`: ranges are pulled and messages sent over plain sockets where brokers offer it, otherwise over gRPC.
-    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
-
-    `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs that their certificates are checked with, the public ones
-    without it.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for one.
-    """
-
     def __init__(
         self,
-        name_server: str | Sequence[str],
-        *,
-        brokers: Brokers | None = None,
-        timeout_s: float = 3.0,
-        poll_interval_s: float = 30.0,
-        channel_options: Mapping[str, int | str] | None = None,
-        range_streams: bool = True,
-        access_key: str = "",
-        secret_key: str = "",
-        tls: bool = False,
-        tls_ca: File = None,
-        tls_cert: File = None,
-        tls_key: File = None,
+        connection: Connection,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name_servers = [] if brokers else parse_name_servers(name_server)
-        if brokers and name_server:
-            raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
-        self.timeout_s = timeout_s
-        self.brokers = {name: _checked(name, members) for name, members in (brokers or {}).items()}
-        common: dict[str, Any] = {
-            "range_streams": range_streams,
-            "credentials": credentials_of(access_key, secret_key),
-            "tls": Tls.of(tls, tls_ca, tls_cert, tls_key),
-        }
-        self.transport: Transport = transport or (
-            StaticRoute(self.brokers, channel_options, **common)
-            if self.brokers
-            else GrpcTransport(self.name_servers, channel_options, **common)
-        )
+        self.connection = connection
+        self.timeout_s = connection.timeout_s  # of each call to one server
+        self._transport = LazyTransport(connection, transport)
         self._clock = clock
-        self._routes = RouteCache(poll_interval_s)
+        self._routes = RouteCache(connection.poll_interval_s)
         self._unreachable = UnreachableAddresses()
         self._list: Mapping[str, Mapping[int, str]] | None = None
         self._listed_at = 0.0
@@ -148,9 +71,23 @@ class Router:
         forks.watch(self)
 
     @property
+    def transport(self) -> Transport:
+        """The calls to the servers.  The first use makes it; it opens a channel at the first call."""
+        return self._transport.get()
+
+    @property
+    def name_servers(self) -> list[str]:
+        return list(self.connection.name_servers)
+
+    @property
+    def brokers(self) -> Brokers:
+        """The addresses that were given instead of name servers."""
+        return self.connection.members
+
+    @property
     def first_address(self) -> str:
         """A server that this client talks to."""
-        return self.name_servers[0] if self.name_servers else next(iter(next(iter(self.brokers.values())).values()))
+        return self.connection.first_address
 
     def forget_parent(self) -> None:
         self._asking, self._unreachable = threading.Lock(), UnreachableAddresses()
@@ -158,7 +95,7 @@ class Router:
 
     def close(self) -> None:
         """Ends all calls that are under way."""
-        self.transport.close()
+        self._transport.close()
         for thread in list(self._asked_aside.values()):
             thread.join()
 

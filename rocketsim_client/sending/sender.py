@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from rocketsim_proto.records.columnar import UniqIds
 
+from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, RocketSimError, RowIllegal, SendFailed
 from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResult, SendResults
 from rocketsim_client.sending import selection
@@ -22,7 +23,6 @@ from rocketsim_client.sending.batch import OutgoingBatch, of_messages
 from rocketsim_client.sending.columns import cut_by_group
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.transport.channels import local_ipv4
 
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
 NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it

@@ -5,10 +5,9 @@ After a fork the child therefore starts with none.
 """
 
 import re
-import socket
 import threading
 from collections.abc import Generator, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import grpc
@@ -18,6 +17,7 @@ from rocketsim_proto.pem import Pem, Stamps
 from rocketsim_proto.signature import Credentials, SigningChannel
 
 from rocketsim_client import forks
+from rocketsim_client import tls as tls_files
 from rocketsim_client.errors import (
     AccessDenied,
     BrokerRefused,
@@ -50,7 +50,6 @@ OPTIONS = (
 _CLOSED_AT_ONCE = re.compile(
     "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe|Cannot check peer)", re.I | re.S
 )
-LOOPBACK = b"\x7f\x00\x00\x01"
 
 # Destroying a channel inherited from the parent could wait for the parent's threads, so the child keeps them, unused.
 _inherited: list[Any] = []
@@ -164,7 +163,7 @@ class Channels:
         """By whom the lock is held."""
         if self._tls is None:
             return grpc.insecure_channel(address, options=self._options)
-        _, pem = self._pems[address] = self._tls.read(address)
+        _, pem = self._pems[address] = tls_files.read(self._tls, address)
         credentials = grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
         return grpc.secure_channel(address, credentials, options=self._options)
 
@@ -173,7 +172,7 @@ class Channels:
         why = why_not(address, self._tls, pem)
         if not why:
             return None
-        if self._tls is not None and stamps != self._tls.files.stamps():
+        if self._tls is not None and stamps != tls_files.files_of(self._tls).stamps():
             self._drop(address, stamps)
             return BrokerUnavailable(f"{method} at {address}: {why}; the files have changed meanwhile", address=address)
         return TlsFailed(f"{method} at {address}: {why}", address=address)
@@ -251,16 +250,3 @@ def _rocketmq_code(error: grpc.RpcError) -> int | None:
         if name == CODE_METADATA and str(value).lstrip("-").isdigit():
             return int(value)
     return None
-
-
-@cache
-def local_ipv4(peer: str) -> bytes:
-    """This machine's address as the peer `host:port` sees it (RocketMQ keeps it with a message); loopback where
-    it cannot be told.  Sends nothing."""
-    host, _, port = peer.rpartition(":")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, int(port)))
-            return socket.inet_aton(probe.getsockname()[0])
-    except (OSError, ValueError):
-        return LOOPBACK

@@ -11,10 +11,11 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
+from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages, MessageView
 from rocketsim_client.model import CommitStatus
-from rocketsim_client.transport.channels import Channels, local_ipv4
+from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status
 from rocketsim_client.transport.transport import Acknowledged, Encode, Outgoing
 

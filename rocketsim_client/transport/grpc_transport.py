@@ -14,10 +14,11 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.signature import Credentials
 
+from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
 from rocketsim_client.tls import Tls
-from rocketsim_client.transport.channels import Channels, local_ipv4
+from rocketsim_client.transport.channels import Channels
 from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
 from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
 from rocketsim_client.transport.range_streams import RangeStreams

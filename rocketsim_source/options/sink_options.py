@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_source.connection import Connection
+from rocketsim_client.connection import Connection
 from rocketsim_source.options.option_values import (
     OptionError,
     addresses,
@@ -27,7 +27,7 @@ from rocketsim_source.options.option_values import (
 )
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
-ROUTE_MS = 1000
+ROUTE_S = 1.0
 ID_VERSION = 1  # the newest scheme of `row_ids.py`
 # Spark passes a stream's own options on to its sink.
 FROM_SPARK_STREAMS = (
@@ -82,13 +82,17 @@ class SinkOptions:
     def connection(self) -> Connection:
         return Connection.of(
             self.name_server,
-            self.brokers,
-            self.send_timeout_ms,
-            ROUTE_MS,
-            self.channel,
+            brokers=self.brokers,
+            timeout_s=self.send_timeout_ms / 1000,
+            poll_interval_s=ROUTE_S,
+            channel_options=self.channel,
             range_streams=self.send_transport == "auto",
-            credentials=credentials(self.access_key, self.secret_key),
-            tls=(self.tls_ca, self.tls_cert, self.tls_key) if self.tls else None,
+            access_key=self.access_key or "",
+            secret_key=self.secret_key or "",
+            tls=self.tls,
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
         )
 
     def __post_init__(self) -> None:

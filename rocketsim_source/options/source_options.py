@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import ExpressionInvalid
 from rocketsim_client.expression import ALL, Expression, SqlExpression, TagExpression
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.range_pull import FRAME_BYTES
-from rocketsim_source.connection import Connection
 from rocketsim_source.options.data_loss import DataLossPolicy, data_loss_action
 from rocketsim_source.options.option_values import (
     OptionError,
@@ -230,13 +230,17 @@ class SourceOptions:
     def connection(self) -> Connection:
         return Connection.of(
             self.name_server,
-            self.brokers,
-            self.pull_timeout_ms,
-            self.metadata_refresh_ms,
-            self.channel,
-            self.pull_transport == "auto",
-            credentials(self.access_key, self.secret_key),
-            tls=(self.tls_ca, self.tls_cert, self.tls_key) if self.tls else None,
+            brokers=self.brokers,
+            timeout_s=self.pull_timeout_ms / 1000,
+            poll_interval_s=self.metadata_refresh_ms / 1000,
+            channel_options=self.channel,
+            range_streams=self.pull_transport == "auto",
+            access_key=self.access_key or "",
+            secret_key=self.secret_key or "",
+            tls=self.tls,
+            tls_ca=self.tls_ca,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
         )
 
     @property

@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
 from rocketsim_proto.records.record import RecordError
 
+from rocketsim_client.connection import Connection
 from rocketsim_client.model import MessageQueue
-from rocketsim_source.connection import Connection
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition
 from rocketsim_source.python_worker import freeze_loaded_modules

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import TaskContext
 
+from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import MessageIllegal, RocketSimError, RowIllegal
 from rocketsim_client.model import BatchPart
 from rocketsim_client.producer import Producer
@@ -72,7 +73,7 @@ def worker_producer(options: SinkOptions) -> Producer:
     if key not in _producers:
         _producers[key] = Producer(
             group=options.group,
-            cluster=options.connection.open(),
+            cluster=Cluster(options.connection),
             send_msg_timeout_ms=options.send_timeout_ms,
             retry_times_when_send_failed=options.retries,
             retry_times_when_send_async_failed=options.retries,

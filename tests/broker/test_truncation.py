@@ -19,6 +19,7 @@ from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
 from broker_service.node import BrokerNode
 from broker_service.store.message_store import MessageStore
+from rocketsim_client.cluster import Cluster
 from rocketsim_client.model import LogEpoch as ClientEpoch
 from rocketsim_client.model import MessageQueue, OffsetRange
 from rocketsim_source.options.data_loss import DataLossError
@@ -128,7 +129,7 @@ async def test_a_batch_planned_before_a_promotion_gives_no_row_that_came_after_i
         def fetched(**given: str) -> list[int]:
             brokers = f"broker-a=0@{master.address}"
             options = source_options({"subscribe": "t", "brokers": brokers, **given}, streaming=True)
-            with options.connection.open() as cluster:
+            with Cluster(options.connection) as cluster:
                 fetch = RangeFetch(ClientCluster(cluster), [queue_range], {}, options, read_in=read_in)
                 return [int(offset) for frame in fetch.frames() for offset in frame.records.queue_offset]
 

@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.signature import Credentials
 
 from broker_service.model import BrokerRole
 from rocketsim_cli import consume
 from rocketsim_cli.main import main
 from rocketsim_client import Consumer, InvalidReceiptHandle, Message, Producer, PullConsumer
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import BrokerUnavailable, MessageIllegal
 from rocketsim_client.message_view import MessageView
+from rocketsim_client.tls import Tls
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PATIENCE_S
 from tests.support.tls import CA
@@ -182,19 +185,18 @@ def test_a_member_has_the_keys_and_certificates_of_the_command_and_asks_for_no_m
 ) -> None:
     asked: dict[str, Any] = {}
 
-    def consumer(*_: Any, **options: Any) -> Consumer:
-        asked.update(options)
+    def consumer(connection: Connection, *_: Any, **options: Any) -> Consumer:
+        asked.update(options, connection=connection)
         raise BrokerUnavailable("no connection")
 
     monkeypatch.setattr("rocketsim_client.Consumer", consumer)
-    monkeypatch.setattr("rocketsim_cli.tls._given", {})
     monkeypatch.setenv("ROCKETSIM_ACCESS_KEY", "user")
     monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "password")
     command = ("consume", "-n", "127.0.0.1:1", "-t", "T", "-g", "g", "--pop", "--max-messages", "7")
     with pytest.raises(SystemExit):
         main(("--tls", "--tls-ca", str(CA), *command))
-    assert (asked["access_key"], asked["secret_key"], asked["max_in_flight"]) == ("user", "password", 7)
-    assert (asked["tls"], asked["tls_ca"]) == (True, CA)
+    assert (asked["connection"].credentials, asked["max_in_flight"]) == (Credentials("user", "password"), 7)
+    assert asked["connection"].tls == Tls(ca=str(CA))
 
 
 def fail_once(consumer: Consumer, name: str, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:

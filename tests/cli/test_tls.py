@@ -1,21 +1,12 @@
 """The command line over TLS."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from rocketsim_cli import tls
 from tests.cli.test_commands import rocketsim
 from tests.support.broker_thread import broker_thread
 from tests.support.tls import CA, DATA, OTHER_CA, keys_of
-
-
-@pytest.fixture(autouse=True)
-def plaintext_afterwards() -> Iterator[None]:
-    """The options are those of a process, which these tests share with others."""
-    yield
-    tls.use(tls=False, ca=None, cert=None, key=None)
 
 
 def test_options_before_the_command_and_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

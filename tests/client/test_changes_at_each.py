@@ -2,6 +2,8 @@
 Changes of users and policies: tests/access."""
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from tests.support.broker_thread import BrokerThread, broker_thread
 
 AWAY = "127.0.0.1:1"
+PLAINTEXT: Any = SimpleNamespace(find_object=lambda _: None)  # the context of a command without TLS options
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +57,11 @@ CHANGES: dict[str, tuple[Callable[[Admin], object], Callable[[BrokerThread], boo
         lambda broker: broker.do(lambda: broker.node.broker.config.slave_read_enable),
     ),
     "rocketsim admin updateTopic": (
-        lambda admin: update_topic("Typed", name_server="name-server:1"),
+        lambda admin: update_topic(PLAINTEXT, "Typed", name_server="name-server:1"),
         lambda broker: "Typed" in topics(broker),
     ),
     "rocketsim admin updateSubGroup": (
-        lambda admin: update_sub_group("typed", name_server="name-server:1"),
+        lambda admin: update_sub_group(PLAINTEXT, "typed", name_server="name-server:1"),
         lambda broker: "typed" in groups(broker),
     ),
 }

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
+from rocketsim_client.addresses import LOOPBACK, local_ipv4
 from rocketsim_client.sending import record_frame
-from rocketsim_client.transport.channels import LOOPBACK, local_ipv4
 from rocketsim_client.transport.transport import Outgoing
 
 rows = st.lists(

@@ -29,7 +29,7 @@ from rocketsim_client import (
     Unreachable,
 )
 from rocketsim_client.group_consumer import Consumer
-from rocketsim_client.tls import Tls, why_not
+from rocketsim_client.tls import Tls, read, why_not
 from rocketsim_client.transport.grpc_transport import GrpcTransport
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
@@ -240,7 +240,7 @@ def test_a_server_that_is_not_there_is_no_matter_of_tls() -> None:
         nobody.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         tls = Tls(str(CA))
-        assert why_not(address, tls, tls.read(address)[1]) == why_not(address, None, None) == ""
+        assert why_not(address, tls, read(tls, address)[1]) == why_not(address, None, None) == ""
         with Cluster("", brokers={"broker-a": {0: address}}, **TRUSTED) as cluster, pytest.raises(Unreachable):
             cluster.bounds("T")
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketsim_client.addresses import parse_name_servers
 from rocketsim_client.admin_model import Promotion
 from rocketsim_client.errors import (
     BadAnswer,
@@ -32,7 +33,6 @@ from rocketsim_client.range_pull import RangeProgress
 from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from rocketsim_client.routing.route_cache import RouteCache
-from rocketsim_client.routing.router import parse_name_servers
 from rocketsim_client.routing.suggestion import LONGEST_PAUSE_S, Suggestions
 from rocketsim_client.validation import check, check_topic_for_sending
 

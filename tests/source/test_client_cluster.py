@@ -10,7 +10,6 @@ import pytest
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, SendFailed
 from rocketsim_client.model import OffsetRange
 from rocketsim_source.batch_reader import ranges
-from rocketsim_source.connection import Connection
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
@@ -64,7 +63,7 @@ def test_a_queue_beyond_the_read_queues_is_gone_too(fake: FakeCluster) -> None:
 def static(fake: FakeCluster) -> Cluster:
     """With option `brokers`, without a name server."""
     brokers = {name: dict(members) for name, members in fake.addresses().items()}
-    return Connection.of((), brokers, 1000, 1000, {}).open()
+    return Cluster("", brokers=brokers, timeout_s=1.0, poll_interval_s=1.0)
 
 
 def test_without_a_name_server_a_lowered_number_of_write_queues_is_heard_of(fake: FakeCluster) -> None:

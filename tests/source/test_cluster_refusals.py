@@ -16,9 +16,9 @@ from broker_service.broker.reads.commits import CommitEntry
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter
 from broker_service.node import BrokerNode
+from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.model import MessageQueue, OffsetRange
-from rocketsim_source.connection import Connection
 from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 from tests.source.memory_cluster import MemoryCluster
 from tests.support.brokers import message, put, running, stub_of
@@ -136,7 +136,7 @@ def memory_cluster() -> MemoryCluster:
 
 
 def ask_of(node: BrokerNode, look: Any) -> Any:
-    with Connection.of((), {"broker-a": {0: node.address}}, 60_000, 60_000, {}).open() as cluster:
+    with Cluster("", brokers={"broker-a": {0: node.address}}, timeout_s=60.0, poll_interval_s=60.0) as cluster:
         return look(ClientCluster(cluster))
 
 

@@ -10,6 +10,7 @@ import pytest
 from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client.arrow import OfQueue
+from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import CommitFailed
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame
 from rocketsim_source import stream_query
@@ -174,7 +175,7 @@ def test_prefetch_pulls(ahead: int, taken: int) -> None:
 def test_pull_transport() -> None:
     """What the client is told; whether it then keeps to it, its own tests show."""
     for given, expected in (({}, True), ({"pullTransport": "auto"}, True), ({"pullTransport": "grpc"}, False)):
-        with options(**given).connection.open() as cluster:
+        with Cluster(options(**given).connection) as cluster:
             assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
 
 
@@ -182,7 +183,7 @@ def test_send_transport() -> None:
     """As for `pullTransport`, which says nothing of what is sent."""
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "pullTransport": "grpc"}
     for more, expected in (({}, True), ({"sendTransport": "auto"}, True), ({"sendTransport": "grpc"}, False)):
-        with sink_options(given | more).connection.open() as cluster:
+        with Cluster(sink_options(given | more).connection) as cluster:
             assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
 
 

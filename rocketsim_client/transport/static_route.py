@@ -4,13 +4,12 @@ from collections.abc import Mapping
 
 from rocketsim_proto.signature import Credentials
 
+from rocketsim_client.addresses import Brokers
 from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.grpc_transport import GrpcTransport
-
-Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:port
 
 
 class StaticRoute(GrpcTransport):

@@ -1,0 +1,51 @@
+"""Addresses of servers: `host:port`, how users write several, and the address that this machine has towards one."""
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from rocketsim_client.errors import InvalidParameter
+
+Brokers = Mapping[str, Mapping[int, str]]  # broker name -> broker id -> host:port
+
+LOOPBACK = b"\x7f\x00\x00\x01"
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]+\]|[^\s:;,/\[\]]+):[0-9]{1,5}")
+
+
+def parse_name_servers(text: str | Sequence[str]) -> list[str]:
+    parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
+    addresses = [part.strip() for part in parts if part.strip()]
+    if not addresses:
+        raise InvalidParameter("no name server given: host:port, several joined by ';'")
+    for address in addresses:
+        if not is_address(address):
+            raise InvalidParameter(f"name server {address!r}: host:port expected, several joined by ';'")
+    return addresses
+
+
+def check_brokers(brokers: Brokers) -> None:
+    """Raises InvalidParameter unless every broker name has an address, and each is `host:port`."""
+    for broker_name, members in brokers.items():
+        for address in members.values():
+            if not is_address(address):
+                raise InvalidParameter(f"broker {broker_name!r} at {address!r}: host:port expected")
+        if not members:
+            raise InvalidParameter(f"broker {broker_name!r} has no address: broker id -> host:port")
+
+
+def is_address(text: str) -> bool:
+    return _ADDRESS.fullmatch(text) is not None and 0 < int(text.rpartition(":")[2]) < 65536
+
+
+@cache
+def local_ipv4(peer: str) -> bytes:
+    """This machine's address as the peer `host:port` sees it (RocketMQ keeps it with a message); loopback where it
+    cannot be told.  Sends nothing."""
+    host, _, port = peer.rpartition(":")
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))
+            return socket.inet_aton(probe.getsockname()[0])
+    except (OSError, ValueError):
+        return LOOPBACK
