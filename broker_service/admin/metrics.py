@@ -3,14 +3,13 @@
 prometheus_client is imported by who needs it: a broker without metricsPort does not.
 """
 
-import logging
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_service.access.refusals import Refusals
+from broker_service.admin.http_connections import HttpConnections
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.range_streams import RangeStreams
@@ -19,8 +18,6 @@ from broker_service.consumption.consumption import Consumption
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
-
-logger = logging.getLogger(__name__)
 
 Sample = tuple[tuple[str, ...], float]
 
@@ -88,7 +85,7 @@ class Metrics:
             )
             listening = self._server.socket
             self._server.get_request = lambda: _accepted(listening, certificates.newest().context, client_auth)
-            self._server.handle_error = _connection_failed
+        HttpConnections("metricsPort").guard(self._server)
         return int(self._server.server_port)
 
     def close(self) -> None:
@@ -175,10 +172,6 @@ def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bo
     connection, address = socket.socket.accept(listening)
     context.verify_mode = ssl.CERT_REQUIRED if client_auth else ssl.CERT_NONE
     return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
-
-
-def _connection_failed(connection: Any, address: Any) -> None:
-    logger.warning("a connection of %s to metricsPort failed: %s", address[0], sys.exception())
 
 
 def _counter(name: str, text: str, value: float) -> "Metric":
