@@ -21,8 +21,8 @@ from benchmarks.driver_loop import serve
 from benchmarks.figures import percentile
 from rocketsim_client import Cluster, Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
 from rocketsim_client.model import MASTER_ID
-from rocketsim_client.transport.grpc_consumption import GrpcConsumption, PopAnswer, PopCall
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.consumption import GrpcConsumption, PopAnswer, PopCall
+from rocketsim_client.transport.own.transport import GrpcTransport
 
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20

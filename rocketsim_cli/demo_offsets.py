@@ -13,8 +13,8 @@ class DemoOffsets:
     """Keeps the newest answers; a broker that is down has none.  A context: opens gRPC channels."""
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
-        from rocketsim_client.transport.channels import Channels
-        from rocketsim_client.transport.grpc_admin import GrpcAdmin
+        from rocketsim_client.transport.own.admin import GrpcAdmin
+        from rocketsim_client.transport.own.channels import Channels
 
         self._channels = Channels()
         self._admin = GrpcAdmin(self._channels)

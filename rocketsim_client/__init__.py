@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from rocketsim_client.cluster import (
         Cluster as Cluster,
     )
-    from rocketsim_client.consumer import (
-        PullConsumer as PullConsumer,
-        PullResult as PullResult,
-    )
+    from rocketsim_client.pull_consumer import PullConsumer as PullConsumer, PullResult as PullResult
     from rocketsim_client.connection import (
         Connection as Connection,
     )
@@ -170,9 +167,9 @@ _MODULES = {  # where each name is
     "Producer": "producer",
     "ProducerStats": "model",
     "Promotion": "admin_model",
-    "PullConsumer": "consumer",
+    "PullConsumer": "pull_consumer",
     "PullFrame": "model",
-    "PullResult": "consumer",
+    "PullResult": "pull_consumer",
     "PullStatus": "model",
     "QueueBounds": "model",
     "QueueData": "route",

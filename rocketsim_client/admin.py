@@ -39,9 +39,9 @@ from rocketsim_client.message_view import FoundMessages, Messages, MessageView
 from rocketsim_client.model import MASTER_ID, MessageQueue
 from rocketsim_client.route import TopicRoute
 from rocketsim_client.tls import File
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_admin import GrpcAdmin
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.admin import GrpcAdmin
+from rocketsim_client.transport.own.channels import Channels
+from rocketsim_client.transport.own.transport import GrpcTransport
 from rocketsim_client.validation import seconds
 
 T = TypeVar("T")

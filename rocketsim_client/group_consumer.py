@@ -44,15 +44,8 @@ from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.tls import File
-from rocketsim_client.transport.grpc_consumption import (
-    MAX_HANDLES,
-    Change,
-    GrpcConsumption,
-    PopAnswer,
-    PopCall,
-    Settled,
-)
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.consumption import MAX_HANDLES, Change, GrpcConsumption, PopAnswer, PopCall, Settled
+from rocketsim_client.transport.own.transport import GrpcTransport
 
 T = TypeVar("T")
 

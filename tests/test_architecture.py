@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 SENDING = "rocketsim_client.sending"
-CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "consumer", "group_consumer", "admin")}
+CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "pull_consumer", "group_consumer", "admin")}
 ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_client.transport"}
 
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}

@@ -25,9 +25,9 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.retry import Budget, backoff_s, is_worth_sending_again
-from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.transport import record_frame
 from rocketsim_client.transport.transport import Acknowledged
 
 logger = logging.getLogger(__name__)

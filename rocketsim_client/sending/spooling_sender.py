@@ -9,7 +9,6 @@ from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import ClientClosed, QueueNotExist, RocketSimError, SendFailed, SpoolFailed
 from rocketsim_client.model import BatchPart, MessageQueue, SendStatus
 from rocketsim_client.retry import is_worth_sending_again
-from rocketsim_client.sending import record_frame
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch
@@ -18,6 +17,7 @@ from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions, fail, results
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
+from rocketsim_client.transport import record_frame
 
 NO_BROKER = ""  # of a message whose queue is chosen when it is sent
 

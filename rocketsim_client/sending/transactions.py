@@ -35,8 +35,8 @@ from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
-from rocketsim_client.transport.grpc_transactions import EndAnswer, GrpcTransactions, OpenTransaction
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transactions import EndAnswer, GrpcTransactions, OpenTransaction
+from rocketsim_client.transport.own.transport import GrpcTransport
 
 logger = logging.getLogger(__name__)
 

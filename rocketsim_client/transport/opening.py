@@ -11,7 +11,7 @@ from rocketsim_client.transport.transport import Transport
 
 def open_transport(connection: Connection) -> Transport:
     """Decides by the connection alone, so that every process that has an equal one decides alike."""
-    from rocketsim_client.transport.grpc_transport import GrpcTransport
+    from rocketsim_client.transport.own.transport import GrpcTransport
     from rocketsim_client.transport.static_route import StaticRoute
 
     options = dict(connection.channel_options)

@@ -9,7 +9,7 @@ from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
 from rocketsim_client.tls import Tls
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 
 
 class StaticRoute(GrpcTransport):

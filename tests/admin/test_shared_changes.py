@@ -20,7 +20,7 @@ from broker_service.node import BrokerNode
 from broker_service.replication.flusher import Flusher
 from rocketsim_client.admin_model import ChangedAt, SlavesLeft
 from rocketsim_client.model import CommitStatus as Status
-from rocketsim_client.transport.grpc_admin import GrpcAdmin
+from rocketsim_client.transport.own.admin import GrpcAdmin
 from tests.broker.test_committed_offsets import acks_name_no_changes, pair_without_ticks
 from tests.support.brokers import put, running, stub_of
 

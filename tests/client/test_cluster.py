@@ -22,7 +22,7 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.model import GetMessageStatus
-from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.transport import OffsetsAnswer
 from tests.support.fake_broker import Answer, Hang, Refuse
 from tests.support.polling import wait_until

@@ -35,7 +35,7 @@ from rocketsim_client import (
 )
 from rocketsim_client import errors as client_errors
 from rocketsim_client.errors import CallTimeout
-from rocketsim_client.transport.grpc_consumption import PopAnswer, PopCall, Settled
+from rocketsim_client.transport.own.consumption import PopAnswer, PopCall, Settled
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import goes_by

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rocketsim_proto import broker_pb2 as pb
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.transport.grpc_answers import acknowledged
+from rocketsim_client.transport.own.answers import acknowledged
 
 COUNTS = st.integers(1, 20) | st.integers(60, 70)  # some are counted one by one, more are taken as columns
 

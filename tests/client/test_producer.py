@@ -25,7 +25,7 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_client.sending import attempts, sender
-from rocketsim_client.transport.channels import Channels
+from rocketsim_client.transport.own.channels import Channels
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
 from tests.support.polling import wait_until
 

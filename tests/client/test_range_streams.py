@@ -25,9 +25,9 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
-from rocketsim_client.transport import range_streams
-from rocketsim_client.transport.grpc_transport import GrpcTransport
-from rocketsim_client.transport.range_streams import RangeStreams
+from rocketsim_client.transport.own import range_streams
+from rocketsim_client.transport.own.range_streams import RangeStreams
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.client.test_fork import in_child
 from tests.support.brokers import message
 from tests.support.polling import wait_until
@@ -98,7 +98,7 @@ def count(frames: Any) -> int:
 @pytest.mark.cluster
 def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, caplog):
     name_server, broker = start(processes)
-    caplog.set_level("INFO", "rocketsim_client.transport.grpc_transport")
+    caplog.set_level("INFO", "rocketsim_client.transport.own.transport")
     with Cluster(name_server.address) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         assert count(cluster.pull_range("broker-a", RANGES, max_frame_bytes=50_000)) == COUNT
@@ -124,7 +124,7 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, c
 @pytest.mark.cluster
 def test_grpc_is_used_where_the_client_or_the_broker_wants_it(processes, taken, caplog):
     name_server, broker = start(processes)
-    caplog.set_level("INFO", "rocketsim_client.transport.grpc_transport")
+    caplog.set_level("INFO", "rocketsim_client.transport.own.transport")
     with Cluster(name_server.address, range_streams=False) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES, group="g")) == COUNT
         told = cluster.broker_bounds("T", "broker-a", group="g")[0]

@@ -7,7 +7,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
 from rocketsim_client.addresses import LOOPBACK, local_ipv4
-from rocketsim_client.sending import record_frame
+from rocketsim_client.transport import record_frame
 from rocketsim_client.transport.transport import Outgoing
 
 rows = st.lists(

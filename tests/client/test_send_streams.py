@@ -18,8 +18,8 @@ from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
-from rocketsim_client.transport import range_streams
-from rocketsim_client.transport.range_streams import RangeStreams
+from rocketsim_client.transport.own import range_streams
+from rocketsim_client.transport.own.range_streams import RangeStreams
 from tests.client.test_fork import in_child
 from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, ended_by_closing, streams_of
 from tests.support.polling import wait_until

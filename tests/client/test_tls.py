@@ -30,7 +30,7 @@ from rocketsim_client import (
 )
 from rocketsim_client.group_consumer import Consumer
 from rocketsim_client.tls import Tls, read, why_not
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import wait_until
@@ -121,7 +121,7 @@ def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
         assert isinstance(cluster.transport, GrpcTransport)
         streams = cluster.transport.range_streams
         streams.offered("127.0.0.1:1", pb.StreamOffer(instance=b"i", port=1))
-        monkeypatch.setattr("rocketsim_client.transport.range_streams._Stream._connect_tcp", None)
+        monkeypatch.setattr("rocketsim_client.transport.own.range_streams._Stream._connect_tcp", None)
         assert streams.frames("127.0.0.1:1", pb.PullRangeRequest(), time.monotonic() + 60, 60.0) is None
 
 

@@ -33,7 +33,7 @@ from rocketsim_client.range_pull import RangeProgress
 from rocketsim_client.retry import Budget, is_worth_sending_again
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from rocketsim_client.routing.route_cache import RouteCache
-from rocketsim_client.routing.suggestion import LONGEST_PAUSE_S, Suggestions
+from rocketsim_client.routing.suggestions import LONGEST_PAUSE_S, Suggestions
 from rocketsim_client.validation import check, check_topic_for_sending
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from rocketsim_client import Cluster, PullConsumer, RocketSimError
 from rocketsim_client.errors import BrokerRefused, NameServerUnavailable, TlsFailed
-from rocketsim_client.transport.who_is_there import speaks_remoting
+from rocketsim_client.transport.own.who_is_there import speaks_remoting
 from tests.support.fake_broker import FakeCluster
 from tests.support.tls import CA, DATA
 
@@ -61,7 +61,7 @@ class RocketMQ:
 
 @pytest.fixture
 def rocketmq(monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketMQ]:
-    monkeypatch.setattr("rocketsim_client.transport.who_is_there.LOOK_S", 60.0)
+    monkeypatch.setattr("rocketsim_client.transport.own.who_is_there.LOOK_S", 60.0)
     server = RocketMQ()
     yield server
     server.close()

@@ -9,8 +9,8 @@ from rocketsim_proto import admin_pb2, broker_pb2
 from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer, TopicConfig
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import MessageQueue
-from rocketsim_client.transport.grpc_admin import GrpcAdmin
-from rocketsim_client.transport.grpc_answers import queue_bounds
+from rocketsim_client.transport.own.admin import GrpcAdmin
+from rocketsim_client.transport.own.answers import queue_bounds
 from tests.support.broker_thread import BrokerThread, broker_thread
 
 Q = MessageQueue("Drain", "broker-a", 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.cluster.one_broker import OneBroker
 from tests.support.processes import Processes, ServerProcess
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from rocketsim_client import Admin
 from rocketsim_client.errors import InvalidParameter
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.cluster.one_broker import OneBroker
 from tests.support.archives import unpack
 from tests.support.polling import wait_until

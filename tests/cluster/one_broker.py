@@ -10,8 +10,8 @@ from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client.errors import BrokerUnavailable, ServiceNotAvailable, TopicNotExist
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
-from rocketsim_client.sending import record_frame
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport import record_frame
+from rocketsim_client.transport.own.transport import GrpcTransport
 from rocketsim_client.transport.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 from tests.support.polling import wait_until
 from tests.support.processes import ServerProcess

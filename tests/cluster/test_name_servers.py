@@ -5,7 +5,7 @@ import pytest
 from rocketsim_client import Message, Producer, PullConsumer
 from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_client.model import SendStatus
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster

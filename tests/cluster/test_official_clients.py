@@ -27,7 +27,7 @@ from rocketsim_client import Admin, SubscriptionGroupConfig
 from rocketsim_client.admin_model import AclPolicy
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.tls import Tls
-from rocketsim_client.transport.grpc_transport import GrpcTransport
+from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.cluster.one_broker import OneBroker
 from tests.cluster.test_promotion import promote_after_the_masters_death
 from tests.support.access import ADMIN, KEYS

@@ -28,7 +28,7 @@ def test_the_lookup_does_not_need_what_only_reading_needs() -> None:
 
 
 def test_the_start_of_a_query_imports_only_what_asks_brokers() -> None:
-    unneeded = ["admin", "consumer", "message_view", "producer", "sending"]
+    unneeded = ["admin", "pull_consumer", "message_view", "producer", "sending"]
     code = "import sys, rocketsim_source.stream_reader, rocketsim_client.cluster\n"
     found = run(f"{code}print([m for m in {unneeded} if 'rocketsim_client.' + m in sys.modules])")
     assert found == "[]"

@@ -28,8 +28,8 @@ from rocketsim_client.admin_model import (
 from rocketsim_client.errors import BadAnswer, InvalidParameter
 from rocketsim_client.message_view import Messages
 from rocketsim_client.model import CommitStatus, MessageQueue
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_answers import commit_status
+from rocketsim_client.transport.own.answers import commit_status
+from rocketsim_client.transport.own.channels import Channels
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages, MessageView
 from rocketsim_client.model import CommitStatus
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_answers import acknowledged, commit_status
+from rocketsim_client.transport.own.answers import acknowledged, commit_status
+from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.transport import Acknowledged, Encode, Outgoing
 
 

@@ -18,10 +18,10 @@ from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
 from rocketsim_client.tls import Tls
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_answers import acknowledged, commit_status, pull_frame, queue_bounds
-from rocketsim_client.transport.grpc_name_servers import GrpcNameServers
-from rocketsim_client.transport.range_streams import RangeStreams
+from rocketsim_client.transport.own.answers import acknowledged, commit_status, pull_frame, queue_bounds
+from rocketsim_client.transport.own.channels import Channels
+from rocketsim_client.transport.own.name_servers import GrpcNameServers
+from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
 
 logger = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_answers import broker_data
+from rocketsim_client.transport.own.answers import broker_data
+from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.unreachable import UnreachableAddresses
 
 T = TypeVar("T")

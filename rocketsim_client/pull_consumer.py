@@ -30,7 +30,7 @@ from rocketsim_client.model import (
 )
 from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.routing.members import Member
-from rocketsim_client.routing.suggestion import Suggestions
+from rocketsim_client.routing.suggestions import Suggestions
 from rocketsim_client.tls import File
 from rocketsim_client.transport.transport import PullAnswer, PullCall
 

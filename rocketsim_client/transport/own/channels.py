@@ -32,7 +32,7 @@ from rocketsim_client.errors import (
     refusal,
 )
 from rocketsim_client.tls import Tls, why_not
-from rocketsim_client.transport.who_is_there import NOBODYS, ROCKETMQ, speaks_remoting, who_has_no_such_call
+from rocketsim_client.transport.own.who_is_there import NOBODYS, ROCKETMQ, speaks_remoting, who_has_no_such_call
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (

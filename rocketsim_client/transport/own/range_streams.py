@@ -24,7 +24,7 @@ from rocketsim_proto.range_stream import Kind
 
 from rocketsim_client import forks
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, RocketSimError
-from rocketsim_client.transport.channels import refused
+from rocketsim_client.transport.own.channels import refused
 
 NOT_AGAIN_FOR_S = 30.0  # after a stream could not be had, or broke off
 CONNECT_S = 1.0  # a port that a firewall hides

@@ -13,8 +13,8 @@ from rocketsim_proto.records.record import RecordError
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
-from rocketsim_client.transport.channels import Channels
-from rocketsim_client.transport.grpc_answers import commit_status
+from rocketsim_client.transport.own.answers import commit_status
+from rocketsim_client.transport.own.channels import Channels
 
 MAX_HANDLES = 1024  # of one call, as brokers have it
 
