@@ -14,6 +14,14 @@ from broker_service.errors import RocketSimError
 
 T = TypeVar("T")
 
+# Of every channel to a peer that is tried again until it is back.  Where packets are lost, TCP sends the first one of a
+# connection again after 1, 3, 7 and 15 s, and gRPC waits 20 s for it: a peer that can be reached again would wait for
+# the rest of that.
+TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name the time for one try to connect
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel keeps the pause of others to this address
+)
+
 
 class PeerLost(RocketSimError):
     """The other side refused the call, ended it, is not there, or sent what is no such message."""

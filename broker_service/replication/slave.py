@@ -14,7 +14,7 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
-from broker_service.peer_call import PeerLost, ask, read_stream, write_stream
+from broker_service.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
 from broker_service.replication import master_frame
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
@@ -36,7 +36,11 @@ class SlaveSettings:
     metadata_timeout_s: float = 5.0
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
-    retry_last_s: float = 5.0
+    retry_last_s: float = 2.0
+    # A connection on which nothing comes any more is given up after both: what TCP sends again by itself comes ever
+    # more rarely, and the other side may have given up before.
+    keepalive_s: float = 6.0
+    keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
 
 
@@ -78,6 +82,7 @@ class ReplicationSlave:
         retry_s = self._settings.retry_first_s
         trouble = ""
         while True:
+            self._notified.clear()
             try:
                 await self._follow_once(master_address)
             except (RocketSimError, OSError) as error:  # OSError: of this broker's own disk
@@ -93,11 +98,10 @@ class ReplicationSlave:
             retry_s = min(retry_s * 2, self._settings.retry_last_s)
 
     def notify(self) -> None:
-        """The master is back: connect now."""
+        """The master is back: connect now, or again at once if the try that is under way fails."""
         self._notified.set()
 
     async def _pause(self, pause_s: float) -> None:
-        self._notified.clear()
         try:
             async with asyncio.timeout(pause_s):
                 await self._notified.wait()
@@ -120,7 +124,12 @@ class ReplicationSlave:
         return self._stream is not None and self._stream.is_welcome
 
     async def _follow_once(self, master_address: str) -> NoReturn:
-        options = [("grpc.max_receive_message_length", self._settings.message_max_bytes)]
+        options = [
+            *TRIED_AGAIN,
+            ("grpc.max_receive_message_length", self._settings.message_max_bytes),
+            ("grpc.keepalive_time_ms", round(self._settings.keepalive_s * 1000)),
+            ("grpc.keepalive_timeout_ms", round(self._settings.keepalive_timeout_s * 1000)),
+        ]
         async with self._open_channel(master_address, options) as channel:
             follower = Follower(
                 *(self._log, self._epochs, self._identity, self._diverged),

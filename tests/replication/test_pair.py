@@ -14,10 +14,11 @@ from rocketsim_proto.metadata_pb2 import ConsumerOffset, DataVersion, Metadata, 
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.model import PutStatus
+from broker_service.peer_call import PeerLost
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
-from broker_service.replication.slave import SlaveSettings
+from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.transfer import TransferSettings
 from tests.support.memory_log import MemoryLog, record
 from tests.support.pair import Node, until
@@ -59,6 +60,45 @@ async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_ma
             await until(lambda: "trying again" in caplog.text)
             slave.slave.notify()
             await until(slave.slave.is_following)
+
+
+async def test_a_slave_that_hears_during_a_try_that_the_master_is_back_tries_again_at_once(tmp_path, monkeypatch):
+    """The try may have begun before, and wait for packets that were lost."""
+    tries = []
+
+    async def fails(slave, address):
+        tries.append(address)
+        if len(tries) == 1:
+            slave.notify()
+        raise PeerLost("no answer")
+
+    monkeypatch.setattr(ReplicationSlave, "_follow_once", fails)
+    slow = SlaveSettings(retry_first_s=3600.0, retry_last_s=3600.0)
+    slave = Node(MemoryLog(), tmp_path, 1, slave=slow).slave
+    following = asyncio.create_task(slave.follow("master:1"))
+    await until(lambda: len(tries) == 2)
+    assert tries == ["master:1"] * 2 and not following.done()
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_slave_gives_up_a_try_and_a_connection_on_which_nothing_comes(tmp_path):
+    """Instead of after the 20 s and the hours of gRPC and TCP."""
+    opened = []
+
+    def open_channel(address, options):
+        opened.append(dict(options))
+        raise OSError("no network")
+
+    slave = Node(MemoryLog(), tmp_path, 1).slave
+    slave._open_channel = open_channel
+    following = asyncio.create_task(slave.follow("master:1"))
+    await until(lambda: opened)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert opened[0]["grpc.min_reconnect_backoff_ms"] == 2000
+    assert opened[0]["grpc.use_local_subchannel_pool"] == 1
+    assert opened[0]["grpc.keepalive_time_ms"] + opened[0]["grpc.keepalive_timeout_ms"] <= 10_000
 
 
 async def test_a_slave_that_was_stopped_follows_nobody(tmp_path):

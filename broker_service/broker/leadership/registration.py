@@ -12,13 +12,13 @@ import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.versions import WIRE, too_new
 
-from broker_service.peer_call import PeerLost, read_stream, write_stream
+from broker_service.peer_call import TRIED_AGAIN, PeerLost, read_stream, write_stream
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 6.0  # RocketMQ's timeout of a registration
-RETRY_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+RETRY_S = (0.2, 0.5, 1.0, 2.0)
 REFUSED_RETRY_S = 1.0
 UNREGISTER_WITHIN_S = 1.0
 
@@ -156,7 +156,7 @@ class _Link:
 
     async def _talk(self) -> None:
         """One connection, until it breaks: reading goes on beside writing, so that a break is noticed at once."""
-        options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
+        options = [*TRIED_AGAIN, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
         async with self._open_channel(self.address, options) as channel:
             stream = namesrv_pb2_grpc.NameServerStub(channel).RegisterBroker()
             reading = asyncio.create_task(self._read(stream))

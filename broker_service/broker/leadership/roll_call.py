@@ -17,7 +17,7 @@ from rocketsim_proto.replication_pb2 import (
 )
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
-from broker_service.peer_call import PeerLost, ask
+from broker_service.peer_call import TRIED_AGAIN, PeerLost, ask
 from broker_service.server import OpenChannel
 
 logger = logging.getLogger(__name__)
@@ -113,4 +113,4 @@ class RollCall:
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         """One of its own for every question: one that is kept tries again ever more rarely."""
-        return self._open_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        return self._open_channel(address, TRIED_AGAIN)
