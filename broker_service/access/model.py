@@ -18,6 +18,9 @@ _Word = TypeVar("_Word", bound=StrEnum)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
+_THIS_NETWORK, _BROADCAST = ipaddress.IPv4Network("0.0.0.0/8"), ipaddress.IPv4Network("255.255.255.255")
+_MAPPED_BITS = 96  # of an IPv6 address that has one of IPv4 in it, before that
+
 _USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
 _RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]+", re.ASCII)
 _PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # what a header and a command line can carry
@@ -211,11 +214,25 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
     return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
+def is_of_nobody(network: Network) -> bool:
+    """Whether no caller can have such an address: 0.0.0.0 and ::, which mean "any" only to who listens, all of
+    0.0.0.0/8, multicast and broadcast."""
+    if isinstance(network, ipaddress.IPv6Network):
+        return network.is_unspecified or network.is_multicast
+    return network.subnet_of(_THIS_NETWORK) or network.is_multicast or network == _BROADCAST
+
+
 def _network(text: str) -> Network:
+    """As callers' addresses are: one of IPv4 that is written as one of IPv6 is of IPv4, and without a zone (%eth0)."""
+    address, slash, bits = text.strip().partition("/")
     try:
-        return ipaddress.ip_network(text.strip(), strict=False)
+        found = ipaddress.ip_network(f"{address.partition('%')[0]}{slash}{bits}", strict=False)
     except ValueError as error:
         raise ValueError(f"source address {text!r}: an IP address, or a network as in 10.0.0.0/8") from error
+    if isinstance(found, ipaddress.IPv6Network) and found.prefixlen >= _MAPPED_BITS:
+        if (mapped := found.network_address.ipv4_mapped) is not None:
+            return ipaddress.IPv4Network((mapped, found.prefixlen - _MAPPED_BITS))
+    return found
 
 
 def _text(network: Network) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from broker_service.access.model import Acl, Policy, Resource, ResourceType, User, user_of
+from broker_service.access.model import Acl, Policy, Resource, ResourceType, User, is_of_nobody, user_of
 from broker_service.access.rights import of_topic
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.leadership.leadership import Leadership
@@ -153,6 +153,12 @@ def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
         if resource.type is ResourceType.TOPIC and (need := of_topic(resource.name)).kind is ResourceType.GROUP:
             group = replace(resource, type=need.kind, name=need.name)
             raise ValueError(f"resource {resource}: a retry or dead letter topic belongs to its group; name {group}")
+    for network in (network for policy in policies for network in policy.source_ips):
+        if is_of_nobody(network):
+            raise ValueError(
+                f"source address {network}: no caller has such an address; 0.0.0.0/0 is every IPv4 address, ::/0 every "
+                "IPv6 address, and a policy without source addresses is for both"
+            )
     return policies
 
 

@@ -50,7 +50,7 @@ def update_sub_group(
     retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
     retry_max_times: Annotated[
         int | None,
-        typer.Option("-r", "--retry-max-times", min=-1, help="Deliveries after the first one, before a dead letter."),
+        typer.Option("-r", "--retry-max-times", min=0, help="Deliveries after the first one, before a dead letter."),
     ] = None,
     group_retry_policy: Annotated[
         str | None,

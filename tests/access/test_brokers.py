@@ -40,7 +40,7 @@ from broker_service.admin.users import UserOperations
 from broker_service.app import run_broker
 from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config import NamesrvConfig
-from broker_service.errors import NotFound, StoreCorrupt
+from broker_service.errors import InvalidParameter, NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.namesrv.server import run_namesrv
 from broker_service.node import BrokerNode
@@ -164,6 +164,22 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
         assert node.access.users.existing("n").password == NORMAL.secret_key
         async with signed(node, ADMIN) as admin:
             assert len((await admin.ListUsers(admin_pb2.ListUsersRequest())).users) == 2
+
+
+@pytest.mark.parametrize(
+    "source", ["0.0.0.0", "::", "0.1.2.3", "224.0.0.1", "ff02::1", "255.255.255.255", "::ffff:0.0.0.0"]
+)
+async def test_a_policy_for_an_address_that_nobody_has_is_refused(tmp_path: Path, source: str) -> None:
+    """Whoever allows 0.0.0.0 means everybody; what was stored before stays, and is for nobody."""
+    async with running(tmp_path, **KEYS) as node:
+        await first_user(node)
+        await allow(node, NORMAL, "Topic:t Sub")
+        users = UserOperations(node.broker, node.leadership)
+        policies = (Policy.parse("Topic:u", ["Pub"], [source]),)
+        for change in (users.create_acl, users.update_acl):
+            with pytest.raises(InvalidParameter, match=r"no caller has such an address; 0[.]0[.]0[.]0/0 is"):
+                await change("User:n", policies)
+        assert node.access is not None and list(node.access.acls.existing("User:n").policies) == ["Topic:t"]
 
 
 async def test_policies_that_are_made_while_their_user_is_deleted_go_with_it(tmp_path: Path) -> None:

@@ -141,3 +141,21 @@ def test_a_user_has_its_password_in_no_representation() -> None:
             User(*fields)
         assert "p q" not in str(said.value)
     assert word_of(Action, "pub") is Action.PUB
+
+
+@pytest.mark.parametrize(
+    ("source_ip", "caller", "is_for"),
+    [
+        ("::ffff:127.0.0.1", "127.0.0.1", True),
+        ("::ffff:10.0.0.0/104", "10.1.2.3", True),
+        ("::ffff:10.0.0.0/104", "11.1.2.3", False),
+        ("127.0.0.1", "::ffff:127.0.0.1", True),
+        ("0.0.0.0/0", "10.1.2.3", True),
+        ("0.0.0.0", "10.1.2.3", False),
+        ("fe80::1%eth0", "fe80::1", True),
+    ],
+)
+def test_source_addresses_are_compared_as_callers_have_them(source_ip: str, caller: str, is_for: bool) -> None:
+    """An IPv4 caller of a server that listens on both kinds has an IPv4 address."""
+    policies = Policies([policy("Topic:x", "Pub", ALLOW, source_ip)])
+    assert (policies.decide(TOPIC, "x", Action.PUB, address_of(caller)) is ALLOW) is is_for

@@ -445,5 +445,7 @@ def test_a_group_that_may_not_consume_is_told_so(tmp_path: Path) -> None:
 def test_impossible_groups_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="brokerId"):
         groups_in(tmp_path).update(SubscriptionGroup("g", broker_id=-1), now_ms=1)
+    with pytest.raises(InvalidParameter, match="retryMaxTimes=-1 is negative; 0 is the least"):
+        groups_in(tmp_path).update(SubscriptionGroup("g", retry_max_times=-1), now_ms=1)
     with pytest.raises(InvalidParameter):
         groups_in(tmp_path).update(SubscriptionGroup(""), now_ms=1)

@@ -119,9 +119,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
             ("brokerId", group.broker_id),
             ("whichBrokerWhenConsumeSlowly", group.which_broker_when_consume_slowly),
             ("retryQueueNums", group.retry_queue_nums),
+            ("retryMaxTimes", group.retry_max_times),
         ):
             if number < 0:
-                raise InvalidParameter(f"consumer group {group.name}: {what}={number} is negative")
+                raise InvalidParameter(f"consumer group {group.name}: {what}={number} is negative; 0 is the least")
         return self.putting(group, now_ms)
 
     def removing(self, name: str, now_ms: int) -> Planned[SubscriptionGroup]:
