@@ -160,7 +160,7 @@ class PutPath:
                 f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
             )
         broker.check_writable(send.epoch)
-        if reason := broker.store.why_no_sends():
+        if reason := broker.store.why_no_sends(len(send.records)):
             raise DiskFull(reason)
         topic = broker.topics.writable(send.topic, broker.config.broker_permission)
         limits = FrameLimits(

@@ -38,12 +38,12 @@ from sys import intern
 from typing import NamedTuple
 
 import numpy as np
+from rocketsim_proto.reserved import STATE_TOPIC as STATE_TOPIC
 
 from broker_service.consumption import transaction_changes
 from broker_service.consumption.transaction_changes import Checked, Ended, Prepared, Resolved
 from broker_service.errors import StoreTooNew
 
-STATE_TOPIC = "rmq_sys_rocketsim_state"
 VERSION = 1
 
 POP, SETTLE, DEADLINE, RESET, DROP, REMEMBER = range(1, 7)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker_service.store.commit_log import file_name
+from broker_service.store.disk import Attempt
 from broker_service.store.files import Files, used_size
 from broker_service.store.open_files import OpenFiles
 
@@ -35,7 +36,16 @@ class QueueEnd(NamedTuple):
 class ConsumeQueue:
     """Invariants: min_offset <= max_offset; `log_end` is where the last entry's record ends (0 without entries)."""
 
-    def __init__(self, files: Files, open_files: OpenFiles, directory: Path, file_size: int, start_at: int = 0) -> None:
+    def __init__(
+        self,
+        files: Files,
+        open_files: OpenFiles,
+        directory: Path,
+        file_size: int,
+        start_at: int = 0,
+        *,
+        allocates: bool = False,
+    ) -> None:
         self.directory = directory
         self.topic = directory.parent.name
         self.queue_id = int(directory.name)
@@ -47,6 +57,7 @@ class ConsumeQueue:
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
+        self._allocates = allocates  # its files have their blocks from the beginning, if the disk has room for them
         self._starts: list[int] = []  # byte positions of the files
         self._path_start, self._last_path = -1, directory
 
@@ -176,13 +187,24 @@ class ConsumeQueue:
         path = self._path(start)
         handle = self._files.open(path, create=True)
         try:
-            self._files.resize(handle, self.file_size)
+            if not (self._allocates and self._allocate(handle)):
+                self._files.resize(handle, self.file_size)
         except OSError:
             self._files.remove(path)
             raise
         finally:
             self._files.close(handle)
         self._starts.append(start)
+
+    def _allocate(self, handle: int) -> bool:
+        with Attempt() as allocating:
+            self._files.preallocate(handle, self.file_size)
+        return allocating.refused is None
+
+    def allocate(self) -> None:
+        """Gives the newest file its blocks, as far as the disk has room for them: an earlier version made it."""
+        if self._allocates and self._starts:
+            self._allocate(self._open.handle(self._path(self._starts[-1])))
 
     def take_back(self, max_offset: int, log_end: int) -> None:
         """Undoes the puts of a failed append: zeroes what they wrote, as far as the disk allows."""

@@ -57,6 +57,8 @@ _AGE_INTERVAL_MS = 5000
 _NOTE_INTERVAL_MS = 1000
 _WARM_AROUND = 64 << 10  # a disk takes no longer for it than for a page
 _MAX_HANDLES = 4096
+_RESERVE = 16 << 20  # bytes at the end of the last log file: some hundred thousand acknowledgements
+_RESERVED_PART = 4  # at most a sixteenth of it
 
 
 class MessageStore:
@@ -85,6 +87,7 @@ class MessageStore:
         self._next_note_ms = 0
         self._ticked_ms = 0
         self._trimmed_to = 0  # queues and index have nothing of records before it
+        self._is_reserved = False  # what is left of the last log file, for what the broker appends itself
         self.disk_too_full: str | None = None  # above the warning level; said to clients, so without a path
 
     def reconfigure(self, config: StoreConfig) -> None:
@@ -232,10 +235,26 @@ class MessageStore:
         """Why nothing is appended now, whoever asks; None: it is."""
         return self.disk.fatal or self._writer.trouble
 
-    def why_no_sends(self) -> str | None:
-        """Why clients may send nothing now.  What the broker appends itself, such as acknowledgements, retries and due
-        messages, goes on above the disk's warning level."""
-        return self.why_not_writable() or self.disk_too_full
+    def why_no_sends(self, size: int = 0) -> str | None:
+        """Why clients may not send that many bytes now.  What the broker appends itself, such as acknowledgements,
+        retries and due messages, goes on above the disk's warning level, and to the end of the last log file.
+        """
+        return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
+
+    def _why_reserved(self, size: int) -> str | None:
+        """Clients do not use the last part of a log file before the disk has room for the next one.  Once one is
+        refused for that, all are, until it has."""
+        log = self._log
+        left = log.file_end - log.end_offset - size
+        if left >= min(_RESERVE, log.file_size >> _RESERVED_PART) and not self._is_reserved:
+            return None
+        self._is_reserved = self.disk.disk_usage(self.config.root).free < log.file_size
+        if not self._is_reserved:
+            return None
+        return (
+            "the broker's disk has no room for another log file, and the rest of the last one is kept for "
+            "acknowledgements: make room on it"
+        )
 
     def __str__(self) -> str:
         state = self.why_no_sends() or "writable"
@@ -426,7 +445,7 @@ class MessageStore:
         if now_ms >= self._next_age_ms:
             self._next_age_ms = now_ms + _AGE_INTERVAL_MS
             self._log.age()
-        if self._writer.trouble is not None and now_ms >= self._next_probe_ms:
+        if (self._writer.trouble or self._writer.no_room) and now_ms >= self._next_probe_ms:
             self._next_probe_ms = now_ms + _PROBE_INTERVAL_MS
             self._writer.probe()
         if now_ms >= self._next_note_ms:

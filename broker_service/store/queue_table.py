@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rocketsim_proto.reserved import STATE_TOPIC
+
 from broker_service.errors import StoreCorrupt
 from broker_service.store.consume_queue import ConsumeQueue, QueueEnd
 from broker_service.store.disk import Attempt
@@ -78,7 +80,11 @@ class QueueTable:
     def _queue(self, key: QueueKey) -> ConsumeQueue:
         directory = self.directory / key[0] / str(key[1])
         assert directory.parent.parent == self.directory and key[1] >= 0, f"{key} is no queue"
-        return ConsumeQueue(self._files, self._open, directory, self.file_size, self._floors.get(key, 0))
+        floor, allocates = (
+            self._floors.get(key, 0),
+            key[0] == STATE_TOPIC,
+        )  # acknowledgements go on, on a full disk, too
+        return ConsumeQueue(self._files, self._open, directory, self.file_size, floor, allocates=allocates)
 
     # --- from the log ---------------------------------------------------------------------------------------------
 
@@ -287,6 +293,9 @@ class QueueTable:
                 self.drop(key)
                 self.get_or_create(*key).begin_at(offset)
         self._remembered.clear()
+        for (topic, _), queue in self._queues.items():
+            if topic == STATE_TOPIC:
+                queue.allocate()
 
     def drop(self, key: QueueKey) -> None:
         """Deletes a queue's files, to be made again from the log."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
-from broker_service.errors import StoreCorrupt
+from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.model import Appended, QueueAppend
 from broker_service.store.append_plan import plan_append
 from broker_service.store.batch import Batch
@@ -46,6 +46,7 @@ class Writer:
         on_appended: OnAppended,
     ) -> None:
         self.trouble: str | None = None  # why writes fail now; may pass
+        self.no_room: str | None = None  # the same, until the disk has room; small records may still find some
         self.partial = bytearray()  # the beginning of a replicated record that is not complete
         self._disk = disk
         self._config = config
@@ -160,6 +161,8 @@ class Writer:
             if self.trouble is None:
                 logger.error("%s: %s", self._config.root, refused)
             self.trouble = str(refused)
+            if isinstance(refused, DiskFull):
+                self.no_room = self.trouble
             self._log.failed_until(end)
             with Attempt():  # The next write, or `probe`, tries again first.
                 self.clean()
@@ -185,6 +188,6 @@ class Writer:
             self.clean()
             self._log.touch()
             if self._disk.disk_usage(self._config.root).free >= self._room_needed:
-                self.trouble = None
+                self.trouble = self.no_room = None
         except OSError:
             return  # Not yet.

@@ -5,8 +5,10 @@ import errno
 import random
 
 import pytest
+from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.errors import DiskFull
+from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import PAGE, MemoryFiles, MemoryPath, PowerCut
 from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
@@ -56,6 +58,49 @@ def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
     store.close()
     store = open_store(ROOT, disk)
     assert store.recovery.clean and store.recovery.scanned_from is None
+    check_sound(store)
+
+
+def test_the_rest_of_the_last_log_file_is_kept_where_the_disk_has_no_room_for_another_one() -> None:
+    disk = MemoryFiles()
+    store = open_store(ROOT, disk, mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=20 * 1000)
+    put(store, STATE_TOPIC, 0, [b"a"])
+    disk.make_room(8 * PAGE)
+    taken = 0
+    while store.why_no_sends(400) is None:
+        put(store, "topic", 0, [b"x" * 300])
+        taken += 1
+    assert taken > 100 and "kept for acknowledgements" in store.why_no_sends(400)
+    assert store.why_no_sends(64 << 10) is not None and store.writable
+    disk.fill()
+    kept = 0
+    with pytest.raises(DiskFull):
+        while True:
+            put(store, STATE_TOPIC, 0, [b"a"])
+            kept += 1
+    assert kept > 25
+    check_sound(store)
+    disk.make_room()
+    store.tick(NOW + 10_000)
+    assert store.why_no_sends(400) is None
+    put(store, "topic", 0, [b"x"])
+
+
+@pytest.mark.parametrize("made_by", ["this version", "an earlier one"])
+def test_the_entries_of_acknowledgements_have_their_blocks_before_the_disk_is_full(
+    made_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = MemoryFiles()
+    keys = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20 * 1000}
+    with monkeypatch.context() as patch:
+        if made_by == "an earlier one":
+            patch.setattr(ConsumeQueue, "_allocate", lambda *_: False)
+        store = open_store(ROOT, disk, **keys)
+        put(store, STATE_TOPIC, 0, [b"a"])
+    store = open_store(ROOT, disk := disk.kill(), **keys)
+    disk.fill()
+    for _ in range(900):
+        put(store, STATE_TOPIC, 0, [b"a"])
     check_sound(store)
 
 
