@@ -11,12 +11,6 @@ from rocketsim_proto import consumption_pb2_grpc
 from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import (
-    check_group_name,
-    check_topic_name,
-    is_internal_group,
-    is_internal_topic,
-)
 from broker_service.consumption.calls import ConsumptionCalls
 from broker_service.consumption.model import (
     FINAL,
@@ -31,6 +25,12 @@ from broker_service.consumption.model import (
 from broker_service.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.errors import InvalidParameter, NoPermission
 from broker_service.model import commit_status
+from broker_service.names import (
+    check_group_name,
+    check_topic_name,
+    is_internal_group,
+    is_internal_topic,
+)
 from broker_service.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext

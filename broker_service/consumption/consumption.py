@@ -20,7 +20,6 @@ from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import MAX_RETRY_TOPIC_LENGTH, is_internal_group
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
 from broker_service.consumption import order_info, receipt_handle, retries, take_over, transitions
@@ -69,6 +68,7 @@ from broker_service.errors import (
     SystemBusy,
 )
 from broker_service.model import PutStatus
+from broker_service.names import MAX_RETRY_TOPIC_LENGTH, is_internal_group
 from broker_service.quiet_turns import QuietTurns
 
 logger = logging.getLogger(__name__)

@@ -7,13 +7,13 @@ from functools import lru_cache
 
 from rocketmq_v2 import definition_pb2 as pb
 
-from broker_service.broker.metadata.names import (
+from broker_service.errors import RocketSimError
+from broker_service.names import (
     check_group_name,
     check_topic_name,
     is_internal_group,
     is_internal_topic,
 )
-from broker_service.errors import RocketSimError
 from broker_service.v2.status import Refused
 
 MAX_NAMESPACE = 255

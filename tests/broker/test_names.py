@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from broker_service.broker.metadata.names import (
+from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission
+from broker_service.names import (
     check_group_name,
     check_topic_name,
     is_system_topic,
     refuse_system_topic,
 )
-from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission
 
 
 @pytest.mark.parametrize("name", ["t", "Topic-1_x", "%RETRY%g", "%RETRY%g+t", "a|b", "x" * 127])

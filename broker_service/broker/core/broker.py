@@ -19,12 +19,12 @@ from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
-from broker_service.broker.metadata.names import is_internal_topic
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.broker_time import BrokerTime
 from broker_service.config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
 from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
+from broker_service.names import is_internal_topic
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.slave_streams import SlaveStreams

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
-from broker_service.broker.metadata.names import check_group_name
 from broker_service.broker.metadata.retry_policy import retry_times_ms
 from broker_service.errors import (
     InvalidParameter,
@@ -16,6 +15,7 @@ from broker_service.errors import (
     SubscriptionGroupNotExist,
     SystemBusy,
 )
+from broker_service.names import check_group_name
 
 MOST_MADE = 50_000  # groups, beyond which consumers make none: each new one costs more, the more there are
 

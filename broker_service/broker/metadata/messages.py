@@ -11,9 +11,9 @@ from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.config_table import DataVersion, Tombstone
 from broker_service.broker.metadata.consumer_offsets import Change
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.metadata.names import check_group_name, check_topic_name
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import RocketSimError
+from broker_service.names import check_group_name, check_topic_name
 from broker_service.store.offset_journal import NO_OFFSET, LogPoint, OffsetEntry
 
 

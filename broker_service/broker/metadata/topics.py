@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
-from broker_service.broker.metadata.names import (
+from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
+from broker_service.names import (
     check_topic_name,
     is_internal_topic,
     is_system_topic,
     refuse_system_topic,
 )
-from broker_service.errors import InvalidParameter, NoPermission, TopicNotExist
 
 PERM_INHERIT = 1
 PERM_WRITE = 2
