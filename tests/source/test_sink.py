@@ -91,8 +91,9 @@ def test_rows_of_one_key_go_to_one_queue_in_order_with_partitioner_key(pair: Ben
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
-        ("id AS text", {}, "means nothing to the sink"),
-        ("CAST(NULL AS string) AS body", {}, "rows have no body"),
+        ("id AS text", {}, "the sink needs a column body"),
+        ("'x' AS body, id AS number", {}, "column number means nothing to the sink"),
+        ("CAST(NULL AS string) AS body", {}, "the body is null"),
         ("'' AS body", {}, "is empty"),
         ("'x' AS body, 99 AS queueId", {}, "has no writable queue 99"),
         ("'x' AS body", {"sinkMode": "transactional"}, "not supported yet"),
@@ -103,7 +104,7 @@ def test_rows_of_one_key_go_to_one_queue_in_order_with_partitioner_key(pair: Ben
             "1 rows have null in every",
         ),
         ("'x' AS body", {"topic": "bad topic"}, "only letters, digits"),
-        ("repeat('x', 5000000) AS body", {}, "at most"),
+        ("repeat('x', 5000000) AS body", {}, "limit, maxMessageSize, is 4194304"),
     ],
 )
 def test_a_row_that_cannot_be_sent_fails_the_query_with_the_reason(
