@@ -25,7 +25,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
 @pytest.fixture
 def admin(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
     monkeypatch.setattr(Admin, "masters", lambda *_: [broker.node.address])
-    with Admin(broker.node.address) as made, Cluster("", brokers=broker.brokers) as cluster:
+    with Admin(broker.node.address, timeout_s=60) as made, Cluster("", brokers=broker.brokers) as cluster:
         monkeypatch.setattr(made, "_cluster", cluster)  # a route without a name server
         yield made
         monkeypatch.undo()

@@ -122,6 +122,11 @@ class TopicTable(ConfigTable[TopicConfig]):
         for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 <= nums <= MAX_QUEUE_NUMS:
                 raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 0 to {MAX_QUEUE_NUMS}")
+        if topic.write_queue_nums and not topic.read_queue_nums:
+            raise InvalidParameter(
+                f"topic {topic.name}: readQueueNums=0 and writeQueueNums={topic.write_queue_nums}: nobody could read "
+                "what is sent; lower writeQueueNums first"
+            )
         if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
         if signed := next((name for name in topic.attributes if name.startswith(("+", "-"))), None):
