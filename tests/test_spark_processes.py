@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PROCESS_PATIENCE_S
 from tests.support.spark_processes import python_path
 
 SECRET = b"secret"
@@ -18,7 +18,7 @@ def test_a_process_of_a_stream_connects_before_it_imports_spark(tmp_path):
     """py4j, which Spark imports, waits here until the JVM's side of the connection is done."""
     (tmp_path / "py4j.py").write_text("import sys\nsys.exit(sys.stdin.read())\n")
     with socket.create_server(("127.0.0.1", 0)) as jvm:
-        jvm.settimeout(PATIENCE_S)
+        jvm.settimeout(PROCESS_PATIENCE_S)
         environment = os.environ | {
             "PYTHONPATH": python_path(tmp_path),
             "PYTHON_WORKER_FACTORY_PORT": str(jvm.getsockname()[1]),
@@ -32,7 +32,7 @@ def test_a_process_of_a_stream_connects_before_it_imports_spark(tmp_path):
                 size = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
                 assert connection.recv(size, socket.MSG_WAITALL) == SECRET
                 connection.sendall((2).to_bytes(4, "big") + b"ok")
-                assert "now it imports" in process.communicate("now it imports", PATIENCE_S)[1]
+                assert "now it imports" in process.communicate("now it imports", PROCESS_PATIENCE_S)[1]
         finally:
             process.kill()
             process.communicate()

@@ -18,9 +18,7 @@ from broker_service.broker import range_streams
 from broker_service.errors import ReadFailed
 from broker_service.node import BrokerNode
 from tests.support.brokers import bodies_in, put, running, stub_of
-from tests.support.polling import until
-
-HANG_S = 600.0
+from tests.support.polling import PATIENCE_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +42,7 @@ async def read(connection: socket.socket, size: int) -> bytes:
 
 
 async def next_answer(connection: socket.socket) -> Answer:
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(PATIENCE_S):
         answer = range_stream.answer_of(await read(connection, range_stream.ANSWER_HEAD.size))
         message = await read(connection, answer.message_bytes)
         records = await read(connection, answer.records_bytes)
@@ -185,7 +183,7 @@ async def test_who_asks_for_something_else_is_sent_to_grpc(tmp_path: Path, field
 async def test_what_is_no_request_or_too_long_is_not_waited_for(tmp_path: Path, said: bytes) -> None:
     async with running(tmp_path) as node, connected(node) as connection:
         await asyncio.get_running_loop().sock_sendall(connection, said)
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises((EOFError, ConnectionResetError)):
                 await read(connection, 1)
         assert node.range_streams.serving == 0
@@ -194,7 +192,7 @@ async def test_what_is_no_request_or_too_long_is_not_waited_for(tmp_path: Path, 
 async def test_a_request_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_streams, "REQUEST_S", 0.05)
     async with running(tmp_path) as node, connected(node) as connection:
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises(EOFError):
                 await read(connection, 1)
 
@@ -297,8 +295,8 @@ async def test_a_client_that_stops_reading_does_not_keep_a_broker_from_stopping(
         async with connected(node) as connection:
             await fill(node)
             await stalled(node, connection)
-            async with asyncio.timeout(HANG_S):
-                await node.range_streams.stop(HANG_S)
+            async with asyncio.timeout(PATIENCE_S):
+                await node.range_streams.stop(PATIENCE_S)
             assert (node.range_streams.serving, waiting_bytes(node)) == (0, 0)
             assert node.range_streams.offer() is None
 

@@ -18,9 +18,9 @@ from rocketsim_proto.range_stream import Kind
 from broker_service.broker import range_streams
 from broker_service.broker.put import PutPath, Send
 from broker_service.node import BrokerNode
-from tests.broker.test_range_streams import HANG_S, connected, next_answer, patient, read
+from tests.broker.test_range_streams import connected, next_answer, patient, read
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
-from tests.support.polling import until
+from tests.support.polling import PATIENCE_S, until
 
 __all__ = ["patient"]  # every test's
 
@@ -57,7 +57,7 @@ async def say(connection: socket.socket, data: bytes) -> None:
 
 
 async def is_over(connection: socket.socket) -> None:
-    async with asyncio.timeout(HANG_S):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises((EOFError, ConnectionResetError)):
             await read(connection, 1)
 
@@ -202,7 +202,7 @@ async def test_a_frame_that_comes_too_slowly_is_not_waited_for(tmp_path: Path, m
                 await say(connection, bytes([byte]))
                 await asyncio.sleep(range_streams.SILENCE_S / 50)
 
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(PATIENCE_S):
             with pytest.raises((BrokenPipeError, ConnectionResetError)):
                 await drip()
         assert (node.range_streams.sends, node.range_streams.taken_bytes) == (0, 0)
@@ -260,7 +260,7 @@ async def test_half_a_frame_delays_no_other_put_no_cut_and_no_stop(
         async with half_sent(node) as (connection, _):
             await put(node, "t", b"x")
             node.store.truncate(0, None)
-            async with asyncio.timeout(HANG_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await node.range_streams.stop(1000.0)
             await is_over(connection)
             assert (node.range_streams.sends, node.range_streams.taken_bytes) == (0, 0)
@@ -334,7 +334,7 @@ async def test_a_put_that_waits_when_the_broker_stops_is_answered(
         assert not stopping.done()
         is_safe.set()
         assert (await next_answer(connection))[0] is Kind.SENT
-        async with asyncio.timeout(HANG_S):
+        async with asyncio.timeout(PATIENCE_S):
             await stopping
         assert (node.range_streams.sends, node.range_streams.taken_bytes) == (0, 0)
 

@@ -22,7 +22,7 @@ from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 
 from rocketsim_cli.main import app, main
 from tests.support.golden import unpack_golden
-from tests.support.polling import wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.processes import Processes, pids_by_argument
 
 pytestmark = pytest.mark.cluster
@@ -174,7 +174,7 @@ def test_follow_shows_what_arrives_and_commits_at_ctrl_c(pair, topic, how):
         assert following.stdout is not None
         assert json.loads(following.stdout.readline())["body"] == "late"
         following.send_signal(signal.SIGINT)
-        _, errors = following.communicate(timeout=600)
+        _, errors = following.communicate(timeout=PROCESS_PATIENCE_S)
         assert following.returncode == 0, errors
     (progress,) = pair.admin("consumerProgress", "-g", f"{topic}ers")
     assert (progress["brokerOffset"], progress["consumerOffset"], progress["diff"]) == (1, 1, 0)
@@ -519,7 +519,7 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
             assert line, said
             said += line
         up.send_signal(signal.SIGINT)
-        up.communicate(timeout=600)
+        up.communicate(timeout=PROCESS_PATIENCE_S)
         assert up.returncode == 0
     for name in ("namesrv", "broker-a"):
         with pytest.raises(ProcessLookupError):
@@ -546,7 +546,7 @@ def types_of_topics(endpoints: str, *topics: str) -> list[list[int]]:
                 service_pb2.QueryRouteRequest(topic=definition_pb2.Resource(name=topic)),
                 metadata=headers,
                 wait_for_ready=True,
-                timeout=600,
+                timeout=PROCESS_PATIENCE_S,
             )
             for topic in topics
         ]

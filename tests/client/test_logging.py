@@ -9,6 +9,7 @@ import pytest
 
 from rocketsim_client import Message, Producer, PullConsumer
 from tests.support.fake_broker import Break, FakeCluster
+from tests.support.polling import PROCESS_PATIENCE_S
 from tests.support.processes import ROOT
 
 
@@ -69,5 +70,7 @@ with PullConsumer("127.0.0.1:1", "g") as consumer:
         print("not reachable")
 """
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=PROCESS_PATIENCE_S
+    )
     assert (done.stdout, done.stderr) == ("not reachable\n", "")

@@ -23,7 +23,7 @@ from rocketsim_client import (
 )
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, TopicNotExist
 from tests.client.conftest import start_real_pair
-from tests.support.polling import wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.processes import ROOT, Processes
 
 pytestmark = pytest.mark.cluster
@@ -225,7 +225,9 @@ for number in range(1000):
 del producer
 """
     path = f"{ROOT}{os.pathsep}{Path(ROOT) / 'proto'}"
-    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=600)
+    subprocess.run(
+        [sys.executable, "-c", script], check=True, env=os.environ | {"PYTHONPATH": path}, timeout=PROCESS_PATIENCE_S
+    )
     assert len(everything(consumer, topic)) == 1000
 
 

@@ -33,7 +33,7 @@ from rocketsim_client.tls import Tls, read, why_not
 from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.processes import ROOT, Processes
 from tests.support.tls import CA, DATA, OTHER_CA, keys_of, replace
 
@@ -260,7 +260,9 @@ for ca in {str(CA)!r}, {str(OTHER_CA)!r}:
             print(error)
 """
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}", "GRPC_VERBOSITY": "INFO"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=PROCESS_PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     assert "SEND_OK" in done.stdout and "not valid for 127.0.0.1" in done.stdout
     secret = (DATA / "client.key").read_text().splitlines()[1][:20]

@@ -16,7 +16,7 @@ from rocketsim_client.errors import RocketSimError, ServiceNotAvailable
 from rocketsim_client.model import SendStatus
 from tests.cluster.one_broker import OneBroker
 from tests.support.disk_faults import FaultyDisk
-from tests.support.polling import PATIENCE_S, wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -64,7 +64,7 @@ class Popping(OneBroker):
             self.put("Filling", *[b"x" * 60_000] * 16)
 
     def _call(self, stub, method, request):  # type: ignore[no-untyped-def]
-        return self._transport.channels.call(self.address, stub, method, request, PATIENCE_S)
+        return self._transport.channels.call(self.address, stub, method, request, PROCESS_PATIENCE_S)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import pytest
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, PullConsumer
 from rocketsim_client.errors import CallTimeout, RocketSimError
 from rocketsim_client.transport.own.channels import Channels
-from tests.support.polling import PATIENCE_S, wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
@@ -93,7 +93,7 @@ class Caller:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(PROCESS_PATIENCE_S)
         assert not self._thread.is_alive(), f"{self.name} hangs (seed {SEED})"
 
 
@@ -145,7 +145,9 @@ def test_every_call_of_a_client_ends_whatever_dies_freezes_or_is_cut(processes, 
                 time.sleep(chance.random() * 8)  # what the calls meet, not what they wait for
                 {"kill": victim.start, "freeze": victim.thaw, "cut": wire.heal}[act]()
                 for caller in callers:
-                    assert caller.hangs_for_s() < PATIENCE_S, f"{caller.name} hangs after {events[-3:]} (seed {SEED})"
+                    assert caller.hangs_for_s() < PROCESS_PATIENCE_S, (
+                        f"{caller.name} hangs after {events[-3:]} (seed {SEED})"
+                    )
                 time.sleep(chance.random() * 2)
             before = {caller: caller.outcomes["ok"] for caller in callers}
             wait_until(

@@ -32,7 +32,7 @@ from tests.cluster.one_broker import OneBroker
 from tests.cluster.test_promotion import promote_after_the_masters_death
 from tests.support.access import ADMIN, KEYS
 from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
-from tests.support.polling import until, wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, until, wait_until
 from tests.support.programs import Program, free_ports
 from tests.support.quick_starts import QUICK_STARTS
 from tests.support.tcp_proxy import TcpProxy
@@ -43,7 +43,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.long, pytest.mark.cluster]
 
 TYPES = {"N": "NORMAL", "F": "FIFO", "D": "DELAY", "X": "TRANSACTION"}
 MESSAGES = 20  # of each topic, at the first master and at the promoted slave
-PATIENCE_S = 180.0  # Java's client finds the promoted slave within half a minute
 CHECKS = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionCheckMax": 1000}
 INNER = "innerClientAuthenticationCredentials"
 SIGNED = {"authenticationEnabled": "true", INNER: KEYS["inner_client_authentication_credentials"]}
@@ -148,7 +147,7 @@ def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path
             except RocketSimError:
                 return False
 
-        wait_until(knows_its_first_user, "the first user", PATIENCE_S)
+        wait_until(knows_its_first_user, "the first user")
         for topic, message_type in TYPES.items():
             admin.update_topic(topic, attributes={"message.type": message_type}, broker_addr=master.address)
         ordered = SubscriptionGroupConfig(group_name="ordered", consume_message_orderly=True)
@@ -167,18 +166,18 @@ def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path
         with TcpProxy(lambda: of_the_master) as relay:
             endpoints = relay.address if client.one_address else ";".join(addresses)
             with Program(tmp_path, [*command, endpoints, "app", "wrong", "tls"], "refused") as program:
-                wait_until(lambda: "check signature failed" in program.errors(), "the refusal", PATIENCE_S)
+                wait_until(lambda: "check signature failed" in program.errors(), "the refusal")
                 assert program.lines == []
             with Program(tmp_path, [*command, endpoints, "app", "s3cr3t", "tls"]) as program:
                 conversation = Conversation(program)
-                wait_until(conversation.has_sent(MESSAGES), "the first messages", PATIENCE_S)
+                wait_until(conversation.has_sent(MESSAGES), "the first messages")
                 master.kill()
                 promote_after_the_masters_death(alone, slave)
                 of_the_master = addresses[1]
-                wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave", PATIENCE_S)
+                wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave")
                 program.say("")
-                wait_until(conversation.has_sent_its_last, "the last", PATIENCE_S)
-                wait_until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
+                wait_until(conversation.has_sent_its_last, "the last")
+                wait_until(conversation.has_got_all, "all that was sent is received")
                 said = Said(program.end())
     every_promise_is_kept(said, client)
 
@@ -209,8 +208,8 @@ async def test_it_sends_and_consumes_in_plaintext_without_keys(client, tmp_path)
         node.groups.update(SubscriptionGroup("ordered", consume_message_orderly=True), 0)
         with Program(tmp_path, [*command, node.v2_port.address, "", "", "plaintext"]) as program:
             conversation = Conversation(program)
-            await until(conversation.has_sent(MESSAGES), "the messages", PATIENCE_S)
+            await until(conversation.has_sent(MESSAGES), "the messages", PROCESS_PATIENCE_S)
             program.say("")
-            await until(conversation.has_sent_its_last, "the last", PATIENCE_S)
-            await until(conversation.has_got_all, "all that was sent is received", PATIENCE_S)
+            await until(conversation.has_sent_its_last, "the last", PROCESS_PATIENCE_S)
+            await until(conversation.has_got_all, "all that was sent is received", PROCESS_PATIENCE_S)
             every_promise_is_kept(Said(await asyncio.to_thread(program.end)), client)

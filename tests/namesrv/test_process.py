@@ -9,7 +9,7 @@ import pytest
 from rocketsim_proto import namesrv_pb2 as pb
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from tests.support.polling import wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.processes import ROOT, Processes
 
 
@@ -101,7 +101,7 @@ def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     run = subprocess.run(
-        [sys.executable, "-c", program, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", program, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=PROCESS_PATIENCE_S
     )
     host, _, port = run.stdout.strip().rpartition(":")
     assert host == "127.0.0.1", run.stderr

@@ -13,10 +13,10 @@ from typing import Any
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
 from rocketsim_client.errors import TopicNotExist
 from rocketsim_client.route import DEFAULT_TOPIC
-from tests.support.polling import PATIENCE_S, wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.processes import Processes, ServerProcess
 
-TIMEOUT_S = PATIENCE_S
+TIMEOUT_S = PROCESS_PATIENCE_S
 
 
 def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -25,7 +25,7 @@ def run_program(source: str, *arguments: str, cwd: Path) -> subprocess.Completed
         [sys.executable, "-c", textwrap.dedent(source), *arguments],
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE_S,
+        timeout=2 * PROCESS_PATIENCE_S,
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=cwd,
     )

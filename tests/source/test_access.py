@@ -14,10 +14,10 @@ from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import READER_GROUP, source_options
 from tests.support.access import ADMIN, KEYS
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PATIENCE_S, wait_until
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 
 SECRET = "sp4rk-s3cr3t"
-TIMEOUT_S = PATIENCE_S
+TIMEOUT_S = PROCESS_PATIENCE_S
 
 
 @pytest.fixture

@@ -1,6 +1,10 @@
 """Waits for something that another process or thread does.  The only place in the tests that sleeps: between two polls.
 
 A test is as quick as what it waits for, and its result does not depend on the sleep.
+
+The rule of a bound, of these waits and of the calls that tests make: it is at least ten times what the wait takes on
+two cores that have nothing else to do, and one of the two below, or a multiple of one.  So a machine that is ten times
+slower passes, and what never comes costs a minute or three, not more.
 """
 
 import asyncio
@@ -9,10 +13,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 600.0  # ends a wait for what does not come, and nothing else: a busy machine may be as slow as it likes
+PATIENCE_S = 60.0  # of what this process does, also when it waits out a back-off of some seconds
+PROCESS_PATIENCE_S = 180.0  # of other processes, which start, find each other again or run Spark
 
 
-def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
+def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PROCESS_PATIENCE_S) -> T:
     """The first true result of `condition`; an AssertionError that names `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
@@ -22,7 +27,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PATIENC
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """`wait_until` on an event loop."""
+    """`wait_until` on an event loop, of what happens on it."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"

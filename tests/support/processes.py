@@ -23,7 +23,7 @@ import psutil
 
 from rocketsim_cli import local_cluster
 from rocketsim_cli.trouble import Trouble
-from tests.support.polling import PATIENCE_S
+from tests.support.polling import PROCESS_PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ SMALL_BROKER = {
 class ServerProcess(local_cluster.ServerProcess):
     """A server process that can run other code in another environment; its errors show its log."""
 
-    start_timeout_s = stop_timeout_s = PATIENCE_S
+    start_timeout_s = stop_timeout_s = PROCESS_PATIENCE_S
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         super().__init__(name, kind, keys, folder)
@@ -61,7 +61,7 @@ class ServerProcess(local_cluster.ServerProcess):
 
     def wait_until_ready(self) -> Self:
         """A connection of another process may have its port for a while, when it is started again."""
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + PROCESS_PATIENCE_S
         while True:
             try:
                 return super().wait_until_ready()
