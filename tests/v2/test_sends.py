@@ -94,11 +94,11 @@ async def test_our_own_client_reads_it_by_tag(tmp_path: Path) -> None:
 
 async def test_what_is_left_out_is_the_callers_address_and_the_time_of_now(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
-        before = node.machine.now_ms()
+        before = node.broker.now_ms()
         await client.send(message(born_timestamp=Timestamp(seconds=-5), born_host=" "))
         (found,) = await stored(node, "T")
         assert found.properties["__BORNHOST"] == "127.0.0.1"
-        assert before <= found.born_timestamp <= node.machine.now_ms()
+        assert before <= found.born_timestamp <= node.broker.now_ms()
 
 
 async def test_messages_sent_together_get_an_entry_each_and_consecutive_offsets(tmp_path: Path) -> None:
