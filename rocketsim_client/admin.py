@@ -25,6 +25,7 @@ from rocketsim_client.admin_model import (
     TopicStatus,
     UserInfo,
 )
+from rocketsim_client.at_once import at_once
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection, Where
 from rocketsim_client.errors import (
@@ -54,18 +55,12 @@ def at_each(
     places: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
 ) -> dict[str, T]:
     """What each of these says, by place (an address, or the name of a broker that has none), but those that have found
-    that there is nothing (`absent`).  All are asked, whatever one says: a user that was disabled is disabled wherever
-    it can be.  Then raises what the first one that refused has said, with its place, the other refusals, and the places
-    where it is done."""
-    done: dict[str, T] = {}
-    failures: list[tuple[str, RocketSimError]] = []
+    that there is nothing (`absent`).  All are asked, at once, whatever one says: a user that was disabled is disabled
+    wherever it can be, and now.  Then raises what the first one that refused has said, with its place, the other
+    refusals, and the places where it is done."""
     asked = list(places)
-    for place in asked:
-        try:
-            done[place] = call(place)
-        except RocketSimError as error:
-            if absent is None or not isinstance(error, absent):
-                failures.append((place, error))
+    done, refusals = at_once(asked, call)
+    failures = [(at, error) for at, error in refusals.items() if absent is None or not isinstance(error, absent)]
     if not failures:
         return done
     where, first = failures[0]

@@ -1,6 +1,7 @@
 """A change that goes to several brokers reaches each that takes it, whatever another one says; the error names them.
 Changes of users and policies: tests/access."""
 
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from rocketsim_client.admin import at_each
 from rocketsim_client.errors import BrokerNotExist, GroupNotExist, InvalidParameter, NotFound, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from tests.support.broker_thread import BrokerThread, broker_thread
+from tests.support.polling import PATIENCE_S
 
 AWAY = "127.0.0.1:1"
 PLAINTEXT: Any = SimpleNamespace(find_object=lambda _: None)  # the context of a command without TLS options
@@ -117,3 +119,18 @@ def test_one_that_is_asked_alone_is_not_named_a_second_time_and_absence_is_no_fa
     with pytest.raises(InvalidParameter, match=r"^wrong! \(at wrong\)$"):
         at_each(["absent", "wrong"], call, NotFound)
     assert at_each(["absent"], call, NotFound) == {}
+
+
+def test_a_broker_that_does_not_answer_costs_the_others_no_time():
+    """It answers only once the other one has."""
+    other_has_answered = threading.Event()
+
+    def call(place: str) -> str:
+        if place == "silent":
+            assert other_has_answered.wait(PATIENCE_S), "they are asked one after the other"
+            raise Unreachable("no answer")
+        other_has_answered.set()
+        return "done"
+
+    with pytest.raises(Unreachable, match="at silent; done at good"):
+        at_each(["silent", "good"], call)

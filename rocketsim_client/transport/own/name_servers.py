@@ -9,11 +9,11 @@ from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.versions import WIRE, too_new
 
+from rocketsim_client.at_once import at_once
 from rocketsim_client.errors import (
     CallTimeout,
     NameServerUnavailable,
     NoRoute,
-    RocketSimError,
     TooNew,
     TopicNotExist,
     Unreachable,
@@ -88,18 +88,17 @@ class GrpcNameServers:
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
         method = "AddWritePerm" if writable else "WipeWritePerm"
         request = ns.WritePermRequest(broker_name=broker_name)
-        changed: dict[str, int] = {}
-        failures: list[RocketSimError] = []
-        for address in self._name_servers:
-            try:
-                changed[address] = self.channels.call(address, NameServerStub, method, request, timeout_s).topic_count
-            except RocketSimError as error:
-                failures.append(error)
-        if failures:
-            if not changed and not isinstance(failures[0], Unreachable):
-                raise failures[0]
+
+        def change(address: str) -> int:
+            return int(self.channels.call(address, NameServerStub, method, request, timeout_s).topic_count)
+
+        changed, refusals = at_once(self._name_servers, change)
+        if refusals:
+            first = next(iter(refusals.values()))
+            if not changed and not isinstance(first, Unreachable):
+                raise first
             done = f"; done at {', '.join(changed)}" if changed else ""
-            raise NameServerUnavailable(f"{method} of {broker_name}: {failures[0]}{done}") from failures[0]
+            raise NameServerUnavailable(f"{method} of {broker_name}: {first}{done}") from first
         return changed
 
     def _ask_name_servers(self, ask: Callable[[str], T]) -> T:
