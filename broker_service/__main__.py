@@ -13,9 +13,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rocketsim_proto.allocation import FreedMemory, keep_freed_memory
+from rocketsim_proto.printable import printable
 
 from broker_service.config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
@@ -36,9 +37,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("-c", "--config", required=True, type=Path, help="a .properties file in RocketMQ's keys")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="override a key of the file")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", stream=sys.stderr
-    )
+    log_to_standard_error()
     logging.captureWarnings(True)
     allow_many_files()
     keep_freed_memory()
@@ -58,10 +57,31 @@ def main(argv: list[str] | None = None) -> int:
             collect_what_follows()
             asyncio.run(until_signal(load_namesrv_config(arguments.config, overrides), run_namesrv))
     except RocketSimError as error:
-        # An operator is to read one line, not a traceback.
-        logger.critical("%s", error)
+        # An operator is to read what is wrong, a line for each error, and not a traceback.
+        for line in str(error).split("\n"):
+            logger.critical("%s", line)
         return 1
     return 0
+
+
+class LineFormatter(logging.Formatter):
+    """A record is one line, whatever is in it: names and addresses of others forge no lines, and tell a terminal
+    nothing.  The lines of a traceback follow, indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
+
+    def formatException(self, error: Any) -> str:
+        return "\n".join(f"  {printable(line)}" for line in super().formatException(error).split("\n"))
+
+    def formatStack(self, stack: str) -> str:
+        return "\n".join(f"  {printable(line)}" for line in stack.split("\n"))
+
+
+def log_to_standard_error() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def allow_many_files() -> None:

@@ -22,6 +22,7 @@ from broker_service import rocketmq_keys
 from broker_service.access.model import User, UserType
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType, TlsMode
+from broker_service.names import SERVER_NAME, is_address, is_server_name
 from broker_service.properties import (
     REQUIRED,
     Setting,
@@ -320,8 +321,8 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         for name, value in (("brokerName", self.broker_name), ("brokerClusterName", self.broker_cluster_name)):
-            if not re.fullmatch(r"[%|a-zA-Z0-9_.-]{1,127}", value, re.ASCII):
-                raise ConfigError(f"{name}={value}: expected 1 to 127 letters, digits and %|_.- ")
+            if not is_server_name(value):
+                raise ConfigError(f"{name}={value}: expected {SERVER_NAME}")
         if (self.broker_role is BrokerRole.SLAVE) != (self.broker_id > 0):
             raise ConfigError(
                 f"brokerRole={self.broker_role.name} with brokerId={self.broker_id}: "
@@ -591,13 +592,7 @@ def _addresses(text: str) -> tuple[str, ...]:
 
 def _check_addresses(name: str, text: str) -> None:
     for address in _addresses(text):
-        host, _, port = address.rpartition(":")
-        if (
-            not host
-            or re.search(r"[\s/,]", address)
-            or not re.fullmatch(r"[0-9]{1,5}", port, re.ASCII)
-            or not 0 < int(port) < 65536
-        ):
+        if not is_address(address):
             raise ConfigError(f"{name}={text}: {address} is not host:port (several are separated by ;)")
 
 

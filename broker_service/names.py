@@ -1,4 +1,4 @@
-"""Checks names of topics and consumer groups by RocketMQ's rules.  Pure."""
+"""Checks names of topics, consumer groups, brokers and clusters by RocketMQ's rules, and addresses.  Pure."""
 
 import re
 
@@ -10,6 +10,11 @@ MAX_TOPIC_LENGTH = 127
 MAX_RETRY_TOPIC_LENGTH = 255  # a group's name and a topic's are in it
 MAX_GROUP_LENGTH = 120
 
+SERVER_NAME = "1 to 127 letters, digits and %|_.-"  # of a broker or a cluster
+_SERVER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}", re.ASCII)
+_HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # what is printed, but for "," "/" and ";"
+_PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
 
@@ -17,6 +22,17 @@ _RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's
 def is_system_topic(topic: str) -> bool:
     """One that the broker itself writes to; clients may read it but not write or change it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
+def is_server_name(name: str) -> bool:
+    """Whether a broker or a cluster may be called so: SERVER_NAME."""
+    return _SERVER_NAME.fullmatch(name) is not None
+
+
+def is_address(text: str) -> bool:
+    """Whether it is host:port."""
+    host, _, port = text.rpartition(":")
+    return bool(_HOST.fullmatch(host) and _PORT.fullmatch(port) and 0 < int(port) < 65_536)
 
 
 def is_internal_topic(topic: str) -> bool:

@@ -10,11 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
+from rocketsim_proto.printable import printable
 
 from rocketsim_cli.connection import connection_to
 from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
-from rocketsim_cli.tables import note, show_json
+from rocketsim_cli.tables import cell, note, show_json
 from rocketsim_cli.trouble import WrongCommandLine
 
 if TYPE_CHECKING:
@@ -283,4 +284,5 @@ def _show_json(message: "MessageView") -> None:
 
 def _show_text(message: "MessageView") -> None:
     where = f"{message.broker_name} queue {message.queue_id} offset {message.queue_offset}"
-    print(f"{where}\t{message.tags or '-'}\t{message_text(message)}", flush=True)
+    text = printable(message_text(message), keep="\n\t")
+    print(f"{where}\t{cell(message.tags or None)}\t{text}", flush=True)

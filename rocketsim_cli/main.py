@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
+from rocketsim_proto.printable import printable
 
 from rocketsim_cli import consume, demo, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if as_json:
             show_json({"kind": "error", "error": type(error).__name__, "message": line}, stderr=True)
         else:
-            print(f"rocketsim: {line}", file=sys.stderr)
+            print(f"rocketsim: {printable(line, keep=chr(10))}", file=sys.stderr)
     sys.exit(status)
 
 

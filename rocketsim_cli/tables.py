@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from rocketsim_proto.printable import printable, printable_json
+
 if TYPE_CHECKING:  # a fifth of a command's start: most commands print no table
     from rich.console import Console
     from rich.table import Table
@@ -26,7 +28,7 @@ def console(*, stderr: bool = False) -> "Console":
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, highlight=False)
+    return Console(stderr=stderr, width=None if stream.isatty() else PIPED_WIDTH, highlight=False, markup=False)
 
 
 def table(
@@ -51,12 +53,12 @@ def table(
         heading = _HUMP.sub("\n", column) if narrow else column
         made.add_column(heading, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        made.add_row(*((formats or {}).get(column, cell)(_stacked(row.get(column), narrow)) for column in columns))
+        made.add_row(*(_shown(row.get(column), (formats or {}).get(column, cell), narrow) for column in columns))
     return made
 
 
-def _stacked(value: object, narrow: bool) -> object:
-    return "\n".join(map(cell, value)) if narrow and isinstance(value, list | tuple) and value else value
+def _shown(value: object, form: Callable[[object], str], narrow: bool) -> str:
+    return "\n".join(map(cell, value)) if narrow and isinstance(value, list | tuple) and value else form(value)
 
 
 def when(ms: object) -> str:
@@ -76,8 +78,8 @@ def cell(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value)) or "-"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={cell(part)}" for key, part in value.items()) or "-"
-    return str(value)
+        return ", ".join(f"{cell(key)}={cell(part)}" for key, part in value.items()) or "-"
+    return printable(str(value))
 
 
 def show_rows(
@@ -143,12 +145,12 @@ def show_values(values: Mapping[str, object], *, as_json: bool, separator: str =
         show_json(dict(values))
         return
     for key in sorted(values):
-        print(f"{key}{separator}{cell(values[key])}")
+        print(f"{cell(key)}{separator}{cell(values[key])}")
 
 
 def show_json(value: Row, *, stderr: bool = False) -> None:
     """One object in one line."""
-    line = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    line = printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
@@ -157,4 +159,4 @@ def note(text: str, *, as_json: bool = False) -> None:
     if as_json:
         show_json({"kind": "note", "message": text}, stderr=True)
     else:
-        print(f"rocketsim: {text}", file=sys.stderr, flush=True)
+        print(f"rocketsim: {printable(text)}", file=sys.stderr, flush=True)

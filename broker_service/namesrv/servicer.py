@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
-from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto import metadata_pb2, namesrv_pb2, namesrv_pb2_grpc
+from rocketsim_proto.limits import MAX_QUEUE_NUMS
 from rocketsim_proto.reserved import MESSAGE_TYPE
 from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service import rpc_errors
-from broker_service.errors import InvalidParameter, TopicNotExist
+from broker_service.errors import InvalidParameter, RocketSimError, TopicNotExist
+from broker_service.model import BrokerRole
+from broker_service.names import SERVER_NAME, check_topic_name, is_address, is_server_name
 from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
 
 logger = logging.getLogger(__name__)
@@ -173,13 +176,22 @@ class RegistrationStream:
         version = request.topics_version
         topics_version = (version.timestamp, version.counter, version.state_version)
         if topics_version != self._topics_version:  # else the topics are those of the last message
-            self._topics = {
-                topic.topic_name: TopicQueues(
+            self._topics, wrong = {}, []
+            for topic in request.topics:
+                if problem := what_is_wrong_with(topic):
+                    wrong.append(problem)
+                    continue
+                self._topics[topic.topic_name] = TopicQueues(
                     topic.read_queue_nums, topic.write_queue_nums, topic.perm, topic.attributes.get(MESSAGE_TYPE, "")
                 )
-                for topic in request.topics
-            }
             self._topics_version = topics_version
+            if wrong:
+                logger.warning(
+                    "%s has %d topics that no client can use, and that get no route: %s",
+                    request.broker_name,
+                    len(wrong),
+                    wrong[0],
+                )
         return Registration(
             cluster_name=request.cluster_name,
             broker_name=request.broker_name,
@@ -221,15 +233,34 @@ def log_registration(new: Registration, refused: str) -> None:
 
 
 def what_is_wrong(request: namesrv_pb2.BrokerRegistration) -> str:
+    """Names and addresses go into the log and into the answers of everybody who asks: only what a broker's own
+    configuration may have is taken."""
     if not request.broker_name:
         return "a registration without broker_name"
+    if not is_server_name(request.broker_name):
+        return f"a registration with broker_name {request.broker_name[:200]!a}: {SERVER_NAME} are allowed"
     if request.unregister:
         return ""
-    host, _, port = request.address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit():
-        return f"{request.broker_name} registers with address {request.address!r}, which is not host:port"
+    if request.cluster_name and not is_server_name(request.cluster_name):
+        return f"{request.broker_name} registers with cluster {request.cluster_name[:200]!a}: {SERVER_NAME} are allowed"
+    for address in (request.address, *([request.v2_address] if request.v2_address else [])):
+        if not is_address(address):
+            return f"{request.broker_name} registers with address {address[:300]!a}, which is not host:port"
+    if request.broker_role and request.broker_role not in BrokerRole.__members__:
+        return f"{request.broker_name} registers with broker_role {request.broker_role[:200]!a}"
     if request.broker_id < 0 or request.epoch < 0:
         return f"{request.broker_name} registers with broker id {request.broker_id} and epoch {request.epoch}"
+    return ""
+
+
+def what_is_wrong_with(topic: metadata_pb2.TopicConfig) -> str:
+    try:
+        check_topic_name(topic.topic_name)
+    except RocketSimError as error:
+        return str(error)
+    for queue_nums in (topic.read_queue_nums, topic.write_queue_nums):
+        if not 0 <= queue_nums <= MAX_QUEUE_NUMS:
+            return f"topic {topic.topic_name} has {queue_nums} queues; 0 to {MAX_QUEUE_NUMS}"
     return ""
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.versions import REPLICATION, too_new
 
+from broker_service.names import is_address
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.refusals import Mismatch, ProtocolViolation
@@ -30,6 +31,8 @@ class Identity:
             raise Mismatch(problem)
         if slave.broker_id == self.broker_id or slave.broker_id < 0:
             raise Mismatch(f"brokerId {slave.broker_id} cannot be a slave of brokerId {self.broker_id}")
+        if slave.address and not is_address(slave.address):
+            raise Mismatch(f"slave-{slave.broker_id} has the address {slave.address!r}, which is not host:port")
         for key, ours, theirs in (
             ("brokerClusterName", self.cluster_name, slave.cluster_name),
             ("brokerName", self.broker_name, slave.broker_name),

@@ -22,6 +22,7 @@ from broker_service.server import check_protobuf
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until
+from tests.support.processes import ROOT
 
 
 def config_file(folder: Path, **keys: object) -> Path:
@@ -199,3 +200,27 @@ def test_a_server_process_works_with_arrow_and_does_not_import_pandas() -> None:
     )
     assert importlib.util.find_spec("pandas") is not None, "nothing is shown where it is not installed"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_log_record_is_a_line_whatever_is_in_it():
+    formatter = process.LineFormatter("%(levelname)s %(message)s")
+    record = logging.LogRecord("x", logging.INFO, "", 0, "of %s", ("a\nERROR forged\x1b[2J",), None)
+    assert formatter.format(record) == r"INFO of a\nERROR forged\x1b[2J"
+    try:
+        raise ValueError("b\nERROR forged\x1b[2J")
+    except ValueError:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), sys.exc_info())
+    first, *others = formatter.format(record).split("\n")
+    assert first == "ERROR failed" and "  Traceback (most recent call last):" in others
+    assert all(line.startswith("  ") for line in others) and others[-1] == r"  ERROR forged\x1b[2J"
+
+
+def test_each_error_of_a_configuration_is_a_line_of_the_log(tmp_path):
+    file = tmp_path / "broker.properties"
+    file.write_text("listenPort=many\nbrokerId=x\nbrokerName=a\x1bb\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "broker_service", "broker", "-c", str(file)], capture_output=True, text=True, cwd=ROOT
+    )
+    lines = [line for line in run.stderr.splitlines() if "CRITICAL" in line]
+    assert run.returncode == 1 and len(lines) >= 2, run.stderr
+    assert "listenPort=many" in lines[0] and "brokerId=x" in lines[1]

@@ -17,6 +17,8 @@ from broker_service.errors import ConfigError
 from broker_service.namesrv.server import run_namesrv
 from tests.support.polling import until
 
+EVIL = "x\n2026-01-01 00:00:00 ERROR forged line\x1b[2J\x1b]0;title\x07"
+
 
 @contextlib.asynccontextmanager
 async def name_server(tmp_path, **config) -> AsyncIterator[grpc.aio.Channel]:
@@ -36,9 +38,9 @@ async def name_server(tmp_path, **config) -> AsyncIterator[grpc.aio.Channel]:
 
 def registration(broker_id=0, address="127.0.0.1:1", epoch=1, topics=("orders",), **more):
     more.setdefault("broker_name", "broker-a")
+    more.setdefault("cluster_name", "c")
     more.setdefault("topics_version", DataVersion(timestamp=1, counter=len(topics)))
     return pb.BrokerRegistration(
-        cluster_name="c",
         broker_id=broker_id,
         address=address,
         epoch=epoch,
@@ -188,6 +190,15 @@ async def test_write_permission_is_wiped_and_added_and_the_topics_counted(tmp_pa
         ({"address": "host:٣"}, "not host:port"),
         ({"broker_id": -1}, "broker id -1"),
         ({"epoch": -1}, "epoch -1"),
+        ({"broker_name": EVIL}, r"broker_name 'x\\n2026.*are allowed"),
+        ({"broker_name": EVIL, "unregister": True}, "broker_name"),
+        ({"broker_name": EVIL, "wire_version": 99}, "letters, digits"),
+        ({"broker_name": "b" * 128}, "1 to 127 letters"),
+        ({"cluster_name": EVIL}, "registers with cluster 'x"),
+        ({"address": f"{EVIL}:12"}, "not host:port"),
+        ({"address": "host:70000"}, "not host:port"),
+        ({"v2_address": f"{EVIL}:12"}, "not host:port"),
+        ({"broker_role": EVIL}, "registers with broker_role 'x"),
     ],
 )
 async def test_a_registration_that_makes_no_sense_is_refused(tmp_path, broken, says):
@@ -197,6 +208,34 @@ async def test_a_registration_that_makes_no_sense_is_refused(tmp_path, broken, s
         with pytest.raises(grpc.aio.AioRpcError, match=says) as refused:
             await stream.read()
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("name", [EVIL, "../../etc", "t" * 128, ""])
+async def test_topics_with_names_that_no_broker_takes_get_no_route(tmp_path, caplog, name):
+    """The broker's others do: RocketMQ's own store may have such a topic."""
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        stream = stub.RegisterBroker()
+        await stream.write(registration(topics=(name, "orders")))
+        assert (await stream.read()).refused == ""
+        assert list((await stub.TopicList(pb.TopicListRequest())).topics) == ["orders"]
+        stream.cancel()
+    assert "broker-a has 1 topics that no client can use" in caplog.text
+
+
+async def test_topics_with_more_queues_than_a_broker_makes_get_no_route(tmp_path, caplog):
+    """A client would make an object of each."""
+    huge = TopicConfig(topic_name="t", read_queue_nums=2**31 - 1, write_queue_nums=2**31 - 1)
+    async with name_server(tmp_path) as channel:
+        stub = NameServerStub(channel)
+        stream = stub.RegisterBroker()
+        message = registration()
+        message.topics.append(huge)
+        await stream.write(message)
+        await stream.read()
+        assert list((await stub.TopicList(pb.TopicListRequest())).topics) == ["orders"]
+        stream.cancel()
+    assert "topic t has 2147483647 queues; 0 to 65536" in caplog.text
 
 
 async def test_reflection_and_health_know_the_service(tmp_path):

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rocketsim_proto.limits import MAX_QUEUE_NUMS
 from rocketsim_proto.reserved import DEFAULT_TOPIC, MESSAGE_TYPE, MESSAGE_TYPES, SCHEDULE_TOPIC
 
 from broker_service.broker.metadata.config_table import ConfigTable, JsonStore, Planned
@@ -17,7 +18,6 @@ from broker_service.names import (
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
-MAX_QUEUE_NUMS = 65_536
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from rocketsim_proto.limits import MAX_QUEUE_NUMS
+
 from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.metadata.topics import MAX_QUEUE_NUMS, TopicConfig
+from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch
 
