@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection
 from broker_service.certificates import Certificates
 from broker_service.config import BrokerConfig, NamesrvConfig
 from broker_service.errors import ConfigError
-from broker_service.store.files import Files
+from broker_service.store.files import Files, open_file_limit
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,8 @@ _BACKLOG = 128
 HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
 # Calls that gRPC has compressed are UNIMPLEMENTED: no client makes any, and 100 KiB may unpack to 100 MiB.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+MAX_CONNECTIONS = 20_000  # to one port
+HANDLES_SHARE = 3 / 8  # of the open files, for the connections to one port; a broker has two, and its store
 UNREAD_BYTES = 65_535  # of a call's request, that a client may send before it is asked for
 # By itself gRPC lets a client send 4 MiB ahead, and up to 64 MiB if it is fast, also of calls that will be refused.
 SENT_AHEAD = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES))
@@ -187,6 +189,11 @@ async def start_server(
     return server, bound_port
 
 
+def most_connections(handles: int) -> int:
+    """To one port, of a process that may have so many files open; below 0: any number."""
+    return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, int(handles * HANDLES_SHARE)))
+
+
 def build_server(
     max_message_bytes: int,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
@@ -215,6 +222,7 @@ def build_server(
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
             # gRPC's own records of each connection, which nobody can ask for here.
             ("grpc.enable_channelz", 0),
+            ("grpc.max_allowed_incoming_connections", most_connections(open_file_limit())),
             UNCOMPRESSED,
             *(SENT_AHEAD if interceptors else ()),
             *options,

@@ -20,7 +20,7 @@ from broker_service.model import TlsMode
 from broker_service.server import MethodTable, Service, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
 from broker_service.v2.clients import Clients
-from broker_service.v2.front import MAX_CONNECTIONS, Front, most_connections
+from broker_service.v2.front import Front, most_connections
 from broker_service.v2.servicer import V2Servicer
 
 logger = logging.getLogger(__name__)
@@ -29,14 +29,8 @@ KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
 IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's proxy closes it; clients connect again
-HANDLES_SHARE = 0.75  # of the open files, for connections without a front; the rest is for the store and other ports
 FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
-
-
-def most_direct_connections(handles: int) -> int:
-    """To a port without a front, of a process that may have so many files open; below 0: any number."""
-    return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, int(handles * HANDLES_SHARE)))
 
 
 class Port:
@@ -158,7 +152,6 @@ class Port:
         config, network = self._broker.config, self._machine.network
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
-            options.append(("grpc.max_allowed_incoming_connections", most_direct_connections(open_file_limit())))
             return (
                 *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors, options),
                 None,
