@@ -128,8 +128,9 @@ class BrokerNode:
         self.topics = TopicTable(
             self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json")
         )
-        # Where a crash came between a topic's tombstone and its queues, the log may have brought them back.
-        delete_queues(store, {name: self.topics.tombstones[name].queue_offsets for name in self.topics.deleted()})
+        # Where a crash came between a topic's tombstone and its queues, these are still there, or the log has brought
+        # them back; a slave may have heard at once that the topic was deleted and made again.
+        delete_queues(store, {name: one.queue_offsets for name, one in self.topics.tombstones.items()})
         self.topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.groups = SubscriptionGroupTable(
             self._json_file("config/subscriptionGroup.json"), self._json_file("rocketsim/deleted_groups.json")

@@ -11,6 +11,7 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
 DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that were given up
 INTERNAL_PREFIX = "rmq_sys_"  # of topics in which a broker keeps its own state
 STATE_TOPIC = "rmq_sys_rocketsim_state"  # what a broker keeps of consumption: pops, acknowledgements, deadlines
+CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, a record behind each change of an operator
 TIMER_TOPIC = "rmq_sys_wheel_timer"  # where messages with a delivery time wait
 # Topics that a broker itself writes to; clients may read them but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(

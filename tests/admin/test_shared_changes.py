@@ -12,9 +12,11 @@ from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.message_pb2 import CommitStatus
 from rocketsim_proto.metadata_pb2 import Acl, SubscriptionGroupConfig, TopicConfig, User
+from rocketsim_proto.reserved import CHANGES_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.consumption.model import Pop
+from broker_service.errors import DiskFull
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.node import BrokerNode
 from broker_service.replication.flusher import Flusher
@@ -121,6 +123,24 @@ async def test_without_a_slave_the_answer_is_that_of_a_commit(tmp_path: Path, ro
             assert (change.method, await answered(node, change)) == (change.method, status)
 
 
+async def test_with_several_slaves_the_log_has_a_record_behind_the_change_or_the_answer_is_no_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
+        assert await answered(master, CHANGES[1]) == "COMMIT_OK"
+        assert master.store.queue_end(CHANGES_TOPIC, 0) == slave.store.queue_end(CHANGES_TOPIC, 0) == 1
+
+        def full(*_: Any) -> None:
+            raise DiskFull("no room")
+
+        monkeypatch.setattr(master.store, "append_one", full)
+        assert await answered(master, CHANGES[3]) == "COMMIT_FLUSH_SLAVE_TIMEOUT"
+        master.known_slaves.remove(7)
+        async with stub_of(master, AdminStub) as admin:
+            answer = await admin.UpdateTopic(CHANGES[1].request, timeout=60)
+        assert CommitStatus.Name(answer.status) == "COMMIT_OK", "of two slaves the other one has no more"
+
+
 async def test_an_asynchronous_master_waits_for_its_slave_with_users_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,7 +231,10 @@ class FakeChannels:
         self._status = status
 
     def call(self, address: str, stub: Any, method: str, request: Any, timeout_s: float) -> Any:
-        return getattr(pb, f"{method}Response")(status=int(self._status))
+        answer = getattr(pb, f"{method}Response")(status=int(self._status))
+        if method == "UpdateTopic":
+            answer.topic.CopyFrom(request.topic)
+        return answer
 
 
 @pytest.mark.parametrize("status", [Status.COMMIT_OK, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_DISK_TIMEOUT])

@@ -140,6 +140,16 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_dis
         disk.make_room()
 
 
+def test_queues_that_a_slave_had_no_time_to_delete_of_a_topic_made_again_go_at_its_start() -> None:
+    """It has died between the tables, in which the topic is a new one, and the queues."""
+    node = with_a_topic(disk := MemoryFiles())
+    topic = node.topics.entries["t"]
+    node.topics.adopt(node.topics.version.next(2), [topic], {"t": {0: 3, 1: 2}}, complete=True)
+    node = opened(disk.kill())
+    assert "t" in node.topics.entries
+    assert (node.store.queue_bounds("t", 0), node.store.queue_bounds("t", 1)) == ((3, 3), (2, 3))
+
+
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
     """The master may have lost its file.  The same for a topic that was deleted and created again before that."""
     node = with_a_topic(disk := MemoryFiles())

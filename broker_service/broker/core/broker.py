@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import CHANGES_TOPIC
 
 from broker_service.broker.core.changes import MetadataChanges
 from broker_service.broker.core.long_polling import LongPolling
@@ -153,10 +154,30 @@ class Broker:
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
+        is_marked = self._mark_change()
         waits = self.acknowledgements.wait_for_change(
             self.changes.publish_soon(), timeout_s, in_any_mode=in_any_mode and bool(self.known_slaves.addresses)
         )
-        return commit_status(await waits)
+        status = commit_status(await waits)
+        return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
+
+    def _mark_change(self) -> bool:
+        """Where a SYNC_MASTER has several slaves, appends a record behind the change that was made just now; False if
+        the log refuses it.
+
+        The slaves get the change before that record.  So the one with the longest log, which alone is promoted without
+        force, has the change, whichever of them has acknowledged it.
+        """
+        if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
+            return True
+        self.changes.publish()
+        try:
+            self.check_writable()
+            self.append_one(Record(CHANGES_TOPIC, b"change"))
+        except ServiceNotAvailable as error:
+            logger.warning("a promotion may lose this change: the log takes no record of it: %s", error)
+            return False
+        return True
 
     def check_writable(self, client_epoch: int = 0) -> None:
         """Raises unless a client may write to the log now."""
