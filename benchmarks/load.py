@@ -21,8 +21,9 @@ from benchmarks.driver_loop import serve
 from benchmarks.figures import percentile
 from rocketsim_client import Cluster, Message, Producer, PullConsumer, PullStatus, QueueRange, SendStatus
 from rocketsim_client.model import MASTER_ID
-from rocketsim_client.transport.own.consumption import GrpcConsumption, PopAnswer, PopCall
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.consumption import ConsumptionCalls, PopAnswer, PopCall
+from rocketsim_client.transport.own.reads import GrpcReads
+from rocketsim_client.transport.under_way import UnderWay
 
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
@@ -239,7 +240,7 @@ class Load:
             poll_s=0.0,
             attempt_id="",
         )
-        return self._consumption.pop(address, call, TIMEOUT_S, set())
+        return self._consumption.pop(address, call, TIMEOUT_S, UnderWay())
 
     def _ack(self, topic: str, group: str, address: str, handles: Sequence[str]) -> None:
         settled = self._consumption.ack(address, group, topic, "broker-a", handles, TIMEOUT_S)
@@ -247,10 +248,8 @@ class Load:
             raise RuntimeError(f"an ack of {len(handles)} messages of {topic} was not taken: {settled}")
 
     @property
-    def _consumption(self) -> GrpcConsumption:
-        transport = self._consumer.cluster.transport
-        assert isinstance(transport, GrpcTransport)
-        return GrpcConsumption(transport.channels)
+    def _consumption(self) -> ConsumptionCalls:
+        return self._consumer.cluster.transport.consumption
 
     # --- pulls ----------------------------------------------------------------------------------------------------
 
@@ -373,9 +372,9 @@ def _threads(
 
 def carrier(client: Cluster, address: str) -> str:
     """What carries ranges from this broker, once it has been asked for some."""
-    transport = client.transport
-    assert isinstance(transport, GrpcTransport)
-    streams = transport.range_streams
+    reads = client.transport.reads
+    assert isinstance(reads, GrpcReads)
+    streams = reads.streams
     has_socket = streams is not None and streams.accepts(address) and not streams.wants_offer(address)
     return "sockets" if has_socket else "gRPC"
 

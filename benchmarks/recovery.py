@@ -85,12 +85,12 @@ def until_it_serves(one: OurCluster, topic: str, count: int) -> float:
     begun = time.perf_counter()
     one.master.launch()
     queues = [MessageQueue(topic, BROKER, number) for number in range(4)]
-    transport = one.admin.cluster.transport
+    reads = one.admin.cluster.transport.reads
     address = f"127.0.0.1:{one.master.keys['listenPort']}"
     while time.perf_counter() < begun + LIMIT_S:
         if one.master.address_path.exists():
             try:
-                bounds = transport.queue_bounds(address, topic, [queue.queue_id for queue in queues], 2.0)
+                bounds = reads.queue_bounds(address, topic, [queue.queue_id for queue in queues], 2.0)
                 seconds = time.perf_counter() - begun
                 must_be("messages after a restart", sum(found.max_offset for found in bounds.values()), count)
                 one.await_writable()

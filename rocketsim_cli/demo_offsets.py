@@ -13,11 +13,9 @@ class DemoOffsets:
     """Keeps the newest answers; a broker that is down has none.  A context: opens gRPC channels."""
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
-        from rocketsim_client.transport.own.admin import GrpcAdmin
-        from rocketsim_client.transport.own.channels import Channels
+        from rocketsim_client import Cluster
 
-        self._channels = Channels()
-        self._admin = GrpcAdmin(self._channels)
+        self._cluster = Cluster([broker.address for broker in brokers])
         self._brokers = brokers
         self._group = group
         self._topic = topic
@@ -30,7 +28,7 @@ class DemoOffsets:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._channels.close()
+        self._cluster.close()
 
     def ask(self) -> None:
         from rocketsim_client.errors import RocketSimError
@@ -41,7 +39,7 @@ class DemoOffsets:
             if not broker.is_running():
                 continue
             try:
-                entries = self._admin.consumer_progress(
+                entries = self._cluster.transport.admin.consumer_progress(
                     broker.address, broker.broker_name, self._group, self._topic, TIMEOUT_S
                 )
             except RocketSimError:

@@ -40,9 +40,7 @@ from rocketsim_client.message_view import FoundMessages, Messages, MessageView
 from rocketsim_client.model import MASTER_ID, MessageQueue
 from rocketsim_client.route import TopicRoute
 from rocketsim_client.tls import File
-from rocketsim_client.transport.own.admin import GrpcAdmin
-from rocketsim_client.transport.own.channels import Channels
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.admin import AdminCalls
 from rocketsim_client.validation import seconds
 
 T = TypeVar("T")
@@ -106,9 +104,6 @@ class Admin:
             tls_key=tls_key,
         )
         self._timeout_s = self._cluster.timeout_s
-        assert isinstance(self._cluster.transport, GrpcTransport)
-        channels: Channels = self._cluster.transport.channels
-        self._brokers = GrpcAdmin(channels)
 
     def __enter__(self) -> "Admin":
         return self
@@ -119,6 +114,10 @@ class Admin:
     def close(self) -> None:
         """Close the connections. Idempotent."""
         self._cluster.close()
+
+    @property
+    def _brokers(self) -> AdminCalls:
+        return self._cluster.transport.admin
 
     @property
     def cluster(self) -> Cluster:
@@ -161,11 +160,11 @@ class Admin:
 
     def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
         """Take the write permission of a broker's topics away at every name server: how many topics, by its address."""
-        return self._cluster.transport.write_perm(broker_name, False, self._timeout_s)
+        return self._cluster.transport.routes.write_perm(broker_name, False, self._timeout_s)
 
     def add_write_perm(self, broker_name: str) -> dict[str, int]:
         """Give the write permission back that `wipe_write_perm` took: how many topics, by name server."""
-        return self._cluster.transport.write_perm(broker_name, True, self._timeout_s)
+        return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
 
     # --- topics ---------------------------------------------------------------------------------------------------
 

@@ -32,7 +32,8 @@ from rocketsim_client.retry import another_may_do_better, tells_more
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.router import Router, no_answer
 from rocketsim_client.tls import File
-from rocketsim_client.transport.transport import OffsetsAnswer, Transport
+from rocketsim_client.transport.reads import OffsetsAnswer
+from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
@@ -146,11 +147,11 @@ class Cluster(Router):
         def call(member: Member) -> dict[int, QueueBounds]:
             at, timeout_s = member.address, self.timeout_s
             try:
-                return self.transport.queue_bounds(at, topic, queue_ids, timeout_s, read_in, group, closed)
+                return self.transport.reads.queue_bounds(at, topic, queue_ids, timeout_s, read_in, group, closed)
             except InvalidParameter:
                 if not queue_ids:
                     raise
-                return self.transport.queue_bounds(at, topic, [], timeout_s, read_in, group)
+                return self.transport.reads.queue_bounds(at, topic, [], timeout_s, read_in, group)
 
         return self.ask(topic, broker_name, call, only_this=master_only)
 
@@ -161,7 +162,7 @@ class Cluster(Router):
             wanted = {queue.queue_id: timestamps[queue] for queue in queues}
 
             def call(member: Member, wanted: dict[int, int] = wanted) -> dict[int, int]:
-                return self.transport.search_offsets(member.address, topic, wanted, self.timeout_s)
+                return self.transport.reads.search_offsets(member.address, topic, wanted, self.timeout_s)
 
             answer = self.ask(topic, broker_name, call)
             found.update({queue: answer[queue.queue_id] for queue in queues})
@@ -186,7 +187,9 @@ class Cluster(Router):
         for broker_name, topic, members in self._by_name(queues):
 
             def call(member: Member, members: list[MessageQueue] = members) -> OffsetsAnswer:
-                return self.transport.query_offsets(member.address, group, members, zero_for_new_group, self.timeout_s)
+                return self.transport.reads.query_offsets(
+                    member.address, group, members, zero_for_new_group, self.timeout_s
+                )
 
             answers = self.ask_until(topic, broker_name, call, lambda answer: answer.broker_id == MASTER_ID)
             for (of_topic, queue_id), offset in newest_offsets(answers).items():
@@ -232,7 +235,7 @@ class Cluster(Router):
         broker_name = next(iter(offsets)).broker_name
 
         def call(member: Member) -> tuple[int, CommitStatus]:
-            answer = self.transport.commit_offsets(member.address, group, offsets, timeout_s or self.timeout_s)
+            answer = self.transport.reads.commit_offsets(member.address, group, offsets, timeout_s or self.timeout_s)
             for of_topic, queue_id, offset in answer.offsets:
                 result.offsets[MessageQueue(of_topic, broker_name, queue_id)] = offset
             return member.broker_id, answer.status
@@ -304,7 +307,7 @@ class Cluster(Router):
                 member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
                 raise no_answer(topic, broker_name, broker_id_hint if only_this else None, failure)
-            frames = self.transport.pull_range(
+            frames = self.transport.reads.pull_range(
                 member.address,
                 open_ranges,
                 group=group,

@@ -81,6 +81,11 @@ class NoPermission(RocketSimError):
     code = 16
 
 
+class NotSupported(NoPermission):
+    """The way in which this client reaches the cluster has no such call: no name server was given, or the protocol does
+    not know it."""
+
+
 class AccessDenied(NoPermission):
     """Access control: a server does not know the user or its secret key, or the user may not do this.  The message says
     user, action and resource."""

@@ -16,9 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import grpc
+from typing import TypeVar
 
 from rocketsim_client import forks, validation
 from rocketsim_client.addresses import Brokers
@@ -44,8 +42,15 @@ from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import backoff_s, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.tls import File
-from rocketsim_client.transport.own.consumption import MAX_HANDLES, Change, GrpcConsumption, PopAnswer, PopCall, Settled
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.consumption import (
+    MAX_HANDLES,
+    Change,
+    ConsumptionCalls,
+    PopAnswer,
+    PopCall,
+    Settled,
+)
+from rocketsim_client.transport.under_way import UnderWay
 
 T = TypeVar("T")
 
@@ -176,8 +181,6 @@ class Consumer:
             tls_cert=tls_cert,
             tls_key=tls_key,
         )
-        assert isinstance(self._cluster.transport, GrpcTransport)
-        self._brokers = GrpcConsumption(self._cluster.transport.channels)
         self._clock = clock
         self._turn = itertools.count()
         self._start()
@@ -194,7 +197,7 @@ class Consumer:
         self._deadlines: dict[str, threading.Lock] = {}
         self._closed = threading.Event()
         self._sooner = threading.Event()  # set for a renewal before the one that is waited for
-        self._under_way: set[grpc.Future[Any]] = set()
+        self._under_way = UnderWay()
         self._sources: dict[tuple[str, str], _Source] = {}
         self._renewing: threading.Thread | None = None
 
@@ -229,6 +232,10 @@ class Consumer:
     def in_flight_bytes(self) -> int:
         """The bytes of their records, as stored."""
         return self._in_flight.size_bytes
+
+    @property
+    def _brokers(self) -> ConsumptionCalls:
+        return self._cluster.transport.consumption
 
     # --- receiving ------------------------------------------------------------------------------------------------
 
@@ -655,8 +662,7 @@ class Consumer:
                 except RocketSimError:
                     cancels_at = self._clock()
             else:
-                for call in list(self._under_way):
-                    call.cancel()
+                self._under_way.cancel()
             if is_this_thread:
                 return
             with self._changed:

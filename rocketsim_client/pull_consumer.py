@@ -32,7 +32,7 @@ from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_client.routing.members import Member
 from rocketsim_client.routing.suggestions import Suggestions
 from rocketsim_client.tls import File
-from rocketsim_client.transport.transport import PullAnswer, PullCall
+from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
 MAX_REMEMBERED = 10_000  # positions whose epoch is kept
@@ -178,7 +178,7 @@ class PullConsumer:
         deadline = self._clock() + timeout
 
         def ask(member: Member) -> PullAnswer:
-            return self._cluster.transport.pull(member.address, call, max(deadline - self._clock(), 0.1))
+            return self._cluster.transport.reads.pull(member.address, call, max(deadline - self._clock(), 0.1))
 
         for last_try in (False, True):
             pause = min(self._suggestions.pause_s(queue), max(deadline - self._clock(), 0))

@@ -23,6 +23,7 @@ from rocketsim_client.errors import (
     NameServerUnavailable,
     NoPermission,
     NoRoute,
+    NotSupported,
     RocketSimError,
     ServiceNotAvailable,
     StoreDamaged,
@@ -63,6 +64,7 @@ CURES: dict[type[RocketSimError], Cure] = {
     InvalidParameter: Cure(Another.OF_A_SLAVE, read=False, send=False),
     GroupNotExist: Cure(Another.OF_A_SLAVE, read=False, send=False),
     AccessDenied: Cure(Another.NO, read=False, send=False),
+    NotSupported: Cure(Another.NO, read=False, send=False),
     NoPermission: Cure(Another.NO, read=False, send=True),
     TlsFailed: Cure(Another.NO, read=False, send=True),
 }

@@ -245,14 +245,14 @@ class ClientCluster:
 
     def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
         from rocketsim_client.errors import RocketSimError
-        from rocketsim_client.transport.transport import PullCall
+        from rocketsim_client.transport.reads import PullCall
 
         call = PullCall(group, queue.topic, queue.queue_id, offset, max_msg_nums=1)
         try:
             answer = self.client.ask(
                 queue.topic,
                 queue.broker_name,
-                lambda member: self.client.transport.pull(member.address, call, self.client.timeout_s),
+                lambda member: self.client.transport.reads.pull(member.address, call, self.client.timeout_s),
             )
         except RocketSimError:
             return MASTER_ID  # a probe is only a hint

@@ -16,6 +16,8 @@ SENDING = "rocketsim_client.sending"
 CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "pull_consumer", "group_consumer", "admin")}
 ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_client.transport"}
 
+OWN_CALLS = "rocketsim_client.transport.own"
+
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
 BROKERS_ROOMS = {f"broker_service.broker.{room}" for room in ("leadership", "delayed", "reads")}
@@ -81,6 +83,9 @@ STAYS_OUT_OF = {
     "rocketsim_client/sending/spool_file.py": {SENDING, "grpc", "time", "threading", "logging", "rocketsim_proto"},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
+    # One file decides over which transport a connection is used; no other one above the seam knows a protocol.
+    "rocketsim_client/transport/own": {"rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"},
+    "rocketsim_client/transport/static_route.py": {"grpc", OWN_CALLS},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},
     "rocketsim_client/errors.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
     "rocketsim_client/model.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
@@ -170,6 +175,14 @@ def test_nobody_imports_what_puts_the_parts_together_but_the_program():
     for path in sources("broker_service"):
         if path.name not in ("__main__.py", "app.py", "node.py"):
             assert not [module for module in imported_modules(path) if is_within(module, roots)], path
+
+
+def test_one_file_of_the_client_decides_over_which_transport_servers_are_called():
+    """Above the seam nobody knows gRPC or our own calls."""
+    below = ROOT / "rocketsim_client/transport/own"
+    others = [path for path in sources("rocketsim_client") if below not in path.parents]
+    knowing = {path for path in others if any(is_within(m, {"grpc", OWN_CALLS}) for m in imported_modules(path))}
+    assert knowing == {ROOT / "rocketsim_client/transport/opening.py"}
 
 
 def test_files_are_mapped_in_one_place():

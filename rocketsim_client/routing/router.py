@@ -102,11 +102,11 @@ class Router:
     # --- routes ---------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        return self.transport.topic_list(self.timeout_s)
+        return self.transport.routes.topic_list(self.timeout_s)
 
     def members(self) -> list[BrokerData]:
         """All brokers the name server knows."""
-        return self.transport.cluster_list(self.timeout_s)
+        return self.transport.routes.cluster_list(self.timeout_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
         """The topic's route; from memory if it is not older than the poll interval and `fresh` is not asked for.  An
@@ -188,7 +188,7 @@ class Router:
 
     def _ask_route(self, topic: str) -> TopicRoute:
         """By whom `_asking` is held."""
-        route = self.transport.topic_route(topic, self.timeout_s)
+        route = self.transport.routes.topic_route(topic, self.timeout_s)
         known = self._routes.get(topic)
         if known is not None and known != route:
             logger.info("the route of topic %r has changed: %s", topic, route)

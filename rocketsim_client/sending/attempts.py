@@ -27,8 +27,7 @@ from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerS
 from rocketsim_client.retry import Budget, backoff_s, is_worth_sending_again
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.transport import record_frame
-from rocketsim_client.transport.transport import Acknowledged
+from rocketsim_client.transport.sends import SendCall, SendCalls
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +35,6 @@ FIRST_PAUSE_S = 0.05  # before the second attempt at the same broker
 # What brokers say of a missing queue that have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
-
-
-Send = Callable[..., Acknowledged]  # as `Transport.send`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +62,7 @@ class SendAttempts:
         self._options = options
         self._clock = clock
         self._chance = chance
-        self._send: Send | None = None
+        self._sends: SendCalls | None = None  # None: the transport's
         self.stats = ProducerStats()
         self.start_anew()
 
@@ -74,10 +70,10 @@ class SendAttempts:
         """Make the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
         self._lock = threading.Lock()
 
-    def by(self, send: Send) -> "SendAttempts":
-        """The same, with the same counters, by another call than the transport's `send`."""
+    def over(self, sends: SendCalls) -> "SendAttempts":
+        """The same, with the same counters, over other calls than the transport's."""
         other = copy(self)
-        other._send = send
+        other._sends = sends
         return other
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
@@ -154,17 +150,15 @@ class SendAttempts:
             raise _NoMaster(
                 f"broker {batch.broker_name!r} has no master in the route of topic {batch.topic!r}", code=14
             )
+        call = SendCall(
+            batch.broker_name,
+            self._options.group,
+            route.epoch(batch.broker_name),
+            self._options.default_topic_queue_nums,
+        )
         try:
-            answer = (self._send or cluster.transport.send)(
-                address,
-                batch.broker_name,
-                batch.outgoing(),
-                record_frame.encode,
-                group=self._options.group,
-                epoch=route.epoch(batch.broker_name),
-                default_topic_queue_nums=self._options.default_topic_queue_nums,
-                timeout_s=timeout_s,
-            )
+            sends = self._sends or cluster.transport.sends
+            answer = sends.send(address, batch.outgoing(), call, timeout_s)
         except Unreachable as error:
             cluster.failed(address, error)
             raise

@@ -17,7 +17,7 @@ from rocketsim_proto.records.arrays import numbers
 from rocketsim_proto.records.columnar import encode_property_columns
 
 from rocketsim_client.model import Message, MessageQueue
-from rocketsim_client.transport.transport import Outgoing
+from rocketsim_client.transport.sends import Outgoing
 
 COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
     "ZLIB": (0x300, lambda body: zlib.compress(body, 5)),  # RocketMQ's default type and level

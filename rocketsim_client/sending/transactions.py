@@ -9,11 +9,8 @@ import uuid
 import weakref
 from collections.abc import Callable
 from contextlib import closing
-from functools import partial
 from types import TracebackType
-from typing import Any, cast
-
-import grpc
+from typing import cast
 
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import (
@@ -35,8 +32,9 @@ from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.sender import Sender, SenderOptions
-from rocketsim_client.transport.own.transactions import EndAnswer, GrpcTransactions, OpenTransaction
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
+from rocketsim_client.transport.transactions import EndAnswer, OpenTransaction
+from rocketsim_client.transport.under_way import UnderWay
 
 logger = logging.getLogger(__name__)
 
@@ -131,6 +129,17 @@ class Transaction:
         return self._status
 
 
+class HalfMessages:
+    """`SendCalls` whose messages are stored as half messages of this client."""
+
+    def __init__(self, cluster: Cluster, client_id: str) -> None:
+        self._cluster = cluster
+        self._client_id = client_id
+
+    def send(self, address: str, outgoing: Outgoing, call: SendCall, timeout_s: float) -> Acknowledged:
+        return self._cluster.transport.transactions.prepare(address, outgoing, call, self._client_id, timeout_s)
+
+
 class Transactions:
     """Thread-safe.  With a checker, a thread for each broker name of a topic answers its questions, from the first
     transaction of the topic on."""
@@ -146,20 +155,18 @@ class Transactions:
         checker: Checker | None,
         clock: Callable[[], float],
     ) -> None:
-        assert isinstance(cluster.transport, GrpcTransport)
         self._cluster = cluster
-        self._calls = GrpcTransactions(cluster.transport.channels)
         self._publish = publish
         self._checker = checker
         self._clock = clock
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
-        self._sender = Sender(attempts.by(partial(self._calls.prepare, self._client_id)), publish, options, peer)
+        self._sender = Sender(attempts.over(HalfMessages(cluster, self._client_id)), publish, options, peer)
         self._lock = threading.Lock()
         # What this process is in the middle of, by id; not what nobody can end any more.
         self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         self._topics: dict[str, None] = {}
         self._threads: dict[str, threading.Thread] = {}  # by broker name
-        self._under_way: set[grpc.Future[Any]] = set()
+        self._under_way = UnderWay()
         self._closed = threading.Event()
 
     def prepare(self, transaction: Transaction, entry: Pending, kind: Kind, timeout_s: float) -> SendResult:
@@ -193,7 +200,7 @@ class Transactions:
 
         def end(member: Member) -> EndAnswer:
             left_s = max(until - self._clock(), 0.1)
-            return self._calls.end(
+            return self._cluster.transport.transactions.end(
                 member.address, queue.topic, queue.broker_name, transaction_id, commit=commit, timeout_s=left_s
             )
 
@@ -273,7 +280,9 @@ class Transactions:
         member = self._cluster.next_member(topics[0], broker_name, MASTER_ID, only_this=True)
         if member is None:
             raise CallTimeout(f"broker {broker_name!r} has no master now")
-        asked = self._calls.check(member.address, self._client_id, broker_name, topics, CHECK_S, self._under_way)
+        asked = self._cluster.transport.transactions.check(
+            member.address, self._client_id, broker_name, topics, CHECK_S, self._under_way
+        )
         with closing(asked):
             for transaction in asked:
                 self._answer_question(broker_name, transaction)
@@ -299,8 +308,7 @@ class Transactions:
             logger.warning("transaction %s is asked for again: %s", asked.transaction_id, error)
 
     def _cancel(self) -> None:
-        for call in list(self._under_way):
-            call.cancel()
+        self._under_way.cancel()
 
     def close(self, timeout_s: float = 5.0) -> None:
         with self._lock:

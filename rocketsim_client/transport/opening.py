@@ -1,7 +1,6 @@
 """Which transport a connection is used over: this is the one place that decides it."""
 
 import threading
-from typing import Any
 
 from rocketsim_client import forks
 from rocketsim_client.connection import Connection
@@ -14,15 +13,8 @@ def open_transport(connection: Connection) -> Transport:
     from rocketsim_client.transport.own.transport import GrpcTransport
     from rocketsim_client.transport.static_route import StaticRoute
 
-    options = dict(connection.channel_options)
-    common: dict[str, Any] = {
-        "range_streams": connection.range_streams,
-        "credentials": connection.credentials,
-        "tls": connection.tls,
-    }
-    if connection.brokers:
-        return StaticRoute(connection.members, options, **common)
-    return GrpcTransport(connection.name_servers, options, **common)
+    transport = GrpcTransport(connection)
+    return StaticRoute(transport, connection.members) if connection.brokers else transport
 
 
 class LazyTransport:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from rocketsim_proto.records import columnar, record
 
-from rocketsim_client.transport.transport import Outgoing
+from rocketsim_client.transport.sends import Outgoing
 
 ONE_BY_ONE = 64
 

@@ -1,31 +1,56 @@
 """A route without name servers: the brokers' addresses are given, their queues and who is master are asked of them."""
 
-from collections.abc import Mapping
-
-from rocketsim_proto.signature import Credentials
+from typing import TYPE_CHECKING
 
 from rocketsim_client.addresses import Brokers
-from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoPermission, NoRoute, RocketSimError, TopicNotExist
+from rocketsim_client.errors import BrokerNotExist, MasterNotExist, NoRoute, NotSupported, RocketSimError, TopicNotExist
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import PERM_READ, PERM_WRITE, BrokerData, QueueData, TopicRoute
-from rocketsim_client.tls import Tls
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.reads import ReadCalls
+from rocketsim_client.transport.transport import Transport
+
+if TYPE_CHECKING:
+    from rocketsim_client.transport.admin import AdminCalls
+    from rocketsim_client.transport.consumption import ConsumptionCalls
+    from rocketsim_client.transport.sends import SendCalls
+    from rocketsim_client.transport.transactions import TransactionCalls
 
 
-class StaticRoute(GrpcTransport):
-    """After a promotion the member that says it is the master takes the place of the one that was given as 0."""
+class StaticRoute:
+    """Any transport, with routes of its own."""
 
-    def __init__(
-        self,
-        brokers: Brokers,
-        channel_options: Mapping[str, int | str] | None = None,
-        *,
-        range_streams: bool = True,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-    ) -> None:
-        super().__init__([], channel_options, range_streams=range_streams, credentials=credentials, tls=tls)
+    def __init__(self, transport: Transport, brokers: Brokers) -> None:
+        self._transport = transport
+        self.reads = transport.reads
+        self.routes = StaticRoutes(brokers, self.reads)
+
+    @property
+    def sends(self) -> "SendCalls":
+        return self._transport.sends
+
+    @property
+    def consumption(self) -> "ConsumptionCalls":
+        return self._transport.consumption
+
+    @property
+    def transactions(self) -> "TransactionCalls":
+        return self._transport.transactions
+
+    @property
+    def admin(self) -> "AdminCalls":
+        return self._transport.admin
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class StaticRoutes:
+    """`RouteCalls` without a name server.  After a promotion the member that says it is the master takes the place of
+    the one that was given as 0."""
+
+    def __init__(self, brokers: Brokers, reads: ReadCalls) -> None:
         self._brokers = {name: dict(members) for name, members in brokers.items()}
+        self._reads = reads
         self._known: dict[tuple[str, str], QueueData] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
@@ -45,13 +70,13 @@ class StaticRoute(GrpcTransport):
         return TopicRoute(topic, queues, {data.broker_name: self._members(data.broker_name) for data in queues})
 
     def topic_list(self, timeout_s: float) -> list[str]:
-        raise NoPermission("without a name server there is no list of topics")
+        raise NotSupported("without a name server there is no list of topics")
 
     def cluster_list(self, timeout_s: float) -> list[BrokerData]:
         return [self._members(name) for name in self._brokers]
 
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
-        raise NoPermission("without a name server there is no permission to write that could be wiped or added")
+        raise NotSupported("without a name server there is no permission to write that could be wiped or added")
 
     def _members(self, name: str) -> BrokerData:
         return BrokerData("", name, dict(self._brokers[name]))
@@ -62,7 +87,7 @@ class StaticRoute(GrpcTransport):
         slaves: QueueData | None = None
         for broker_id, address in sorted(self._brokers[name].items()):
             try:
-                found = self.queue_bounds(address, topic, [], timeout_s).values()
+                found = self._reads.queue_bounds(address, topic, [], timeout_s).values()
             except TopicNotExist as error:
                 if broker_id == MASTER_ID:
                     raise

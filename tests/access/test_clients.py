@@ -129,7 +129,7 @@ def test_the_secret_is_in_no_representation_log_or_error(
         producer.send(Message("T", b"x"))
         for client in (producer, puller, admin):
             cluster = client.cluster if not isinstance(client, Producer) else client._cluster
-            transport: Any = cluster.transport
+            transport: Any = cluster.transport.reads
             seen += [repr(client), repr(cluster), repr(transport.channels), repr(transport.channels._credentials)]
             seen += [repr(vars(transport.channels)), repr(vars(cluster))]
         for call in (lambda: producer.send(Message("U", b"x")), lambda: admin.users(broker_addr=broker.node.address)):

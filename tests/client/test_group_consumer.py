@@ -35,7 +35,7 @@ from rocketsim_client import (
 )
 from rocketsim_client import errors as client_errors
 from rocketsim_client.errors import CallTimeout
-from rocketsim_client.transport.own.consumption import PopAnswer, PopCall, Settled
+from rocketsim_client.transport.consumption import PopAnswer, PopCall, Settled
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import goes_by
@@ -369,7 +369,8 @@ def test_an_older_broker_does_not_say_who_has_an_ack(broker: BrokerThread, monke
         message = consumer.poll(SOON_S)
         assert message is not None
         old = consumption_pb2.SettleResponse(valid=[True])
-        monkeypatch.setattr(consumer._brokers._channels, "call", lambda *_: old)
+        transport: Any = consumer.cluster.transport
+        monkeypatch.setattr(transport.reads.channels, "call", lambda *_: old)
         assert consumer.ack(message) is CommitStatus.UNSAID
 
 

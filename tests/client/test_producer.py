@@ -192,14 +192,14 @@ def held_routes(monkeypatch):
 
     def hold(producer):
         transport, asked = producer.cluster.transport, deque()
-        ask = transport.topic_route
+        ask = transport.routes.topic_route
 
         def held(topic, timeout_s):
             asked.append(topic)
             assert answer.wait(60)
             return ask(topic, timeout_s)
 
-        monkeypatch.setattr(transport, "topic_route", held)
+        monkeypatch.setattr(transport.routes, "topic_route", held)
         monkeypatch.setattr(transport, "close", lambda close=transport.close: (answer.set(), close()))
         return asked
 
@@ -653,7 +653,7 @@ def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_
             broker.old_code = old_code
         lower_queue_count(cluster, 1)
         directory, second_is_there, refusals = producer.cluster, threading.Event(), Counter()
-        ask, send = directory.transport.topic_route, directory.transport.send
+        ask, send = directory.transport.routes.topic_route, directory.transport.sends.send
         refresh, waiting = directory.refresh_within, deque[str]()
 
         def held(topic, timeout_s):
@@ -666,17 +666,17 @@ def test_of_two_batches_by_an_old_route_the_second_waits_for_the_route_that_the_
                 second_is_there.set()
             return refresh(wait_s, topic, **kwargs)
 
-        def watched(address, broker_name, *args, **kwargs):
+        def watched(address, outgoing, call, timeout_s):
             try:
-                return send(address, broker_name, *args, **kwargs)
+                return send(address, outgoing, call, timeout_s)
             except RocketSimError:
-                refusals[broker_name] += 1
-                if refusals[broker_name] == 3:
+                refusals[call.broker_name] += 1
+                if refusals[call.broker_name] == 3:
                     second_is_there.set()
                 raise
 
-        monkeypatch.setattr(directory.transport, "topic_route", held)
-        monkeypatch.setattr(directory.transport, "send", watched)
+        monkeypatch.setattr(directory.transport.routes, "topic_route", held)
+        monkeypatch.setattr(directory.transport.sends, "send", watched)
         monkeypatch.setattr(directory, "refresh_within", watched_refresh)
         keys = pa.array([f"key-{row % 9}" for row in range(90)])
         results = producer.send_columns("T", pa.array([b"%d" % row for row in range(90)]), message_groups=keys)
@@ -735,9 +735,9 @@ def test_an_unexpected_error_reaches_its_caller_and_ends_no_sender(cluster, prod
     def broken(*args, **kwargs):
         raise ZeroDivisionError("a bug")
 
-    transport = producer.cluster.transport
+    sends = producer.cluster.transport.sends
     with monkeypatch.context() as patch:
-        patch.setattr(transport, "send", broken)
+        patch.setattr(sends, "send", broken)
         for number in range(40):
             with pytest.raises(ZeroDivisionError):
                 producer.send_async(Message("T", b"%d" % number)).result(10)

@@ -17,6 +17,7 @@ from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.range_stream import Kind
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerUnavailable,
@@ -27,6 +28,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.transport.own import range_streams
 from rocketsim_client.transport.own.range_streams import RangeStreams
+from rocketsim_client.transport.own.reads import GrpcReads
 from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.client.test_fork import in_child
 from tests.support.brokers import message
@@ -86,9 +88,8 @@ def taken(monkeypatch) -> list[int]:
 
 
 def streams_of(cluster: Cluster) -> RangeStreams:
-    assert isinstance(cluster.transport, GrpcTransport)
-    assert cluster.transport.range_streams is not None
-    return cluster.transport.range_streams
+    assert isinstance(cluster.transport.reads, GrpcReads) and cluster.transport.reads.streams is not None
+    return cluster.transport.reads.streams
 
 
 def count(frames: Any) -> int:
@@ -98,7 +99,7 @@ def count(frames: Any) -> int:
 @pytest.mark.cluster
 def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, caplog):
     name_server, broker = start(processes)
-    caplog.set_level("INFO", "rocketsim_client.transport.own.transport")
+    caplog.set_level("INFO", "rocketsim_client.transport.own.reads")
     with Cluster(name_server.address) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         assert count(cluster.pull_range("broker-a", RANGES, max_frame_bytes=50_000)) == COUNT
@@ -106,7 +107,7 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, c
         assert cluster.broker_bounds("T", "broker-a")[0].ranges_pulled == (2, 0)
         assert caplog.messages == [f"ranges of {broker.address} come over a plain socket"]
         with pytest.raises(TopicNotExist):
-            list(cluster.transport.pull_range(broker.address, [QueueRange("absent", 0, 0, 1)], **CALL))
+            list(cluster.transport.reads.pull_range(broker.address, [QueueRange("absent", 0, 0, 1)], **CALL))
         assert len(taken) == 3
         # Another process has another socket: the next call notices, asks again, and has its stream.
         broker.kill()
@@ -124,7 +125,7 @@ def test_the_first_call_asks_and_all_go_over_the_unix_socket(processes, taken, c
 @pytest.mark.cluster
 def test_grpc_is_used_where_the_client_or_the_broker_wants_it(processes, taken, caplog):
     name_server, broker = start(processes)
-    caplog.set_level("INFO", "rocketsim_client.transport.own.transport")
+    caplog.set_level("INFO", "rocketsim_client.transport.own.reads")
     with Cluster(name_server.address, range_streams=False) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES, group="g")) == COUNT
         told = cluster.broker_bounds("T", "broker-a", group="g")[0]
@@ -283,8 +284,8 @@ def test_a_stream_that_cannot_be_had_is_left_to_grpc(scripted, streams, said):
 
 def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams, monkeypatch):
     """This one is gRPC's, which is not asked for a stream."""
-    transport = GrpcTransport([])
-    transport.range_streams = streams
+    transport = GrpcTransport(Connection.of("127.0.0.1:1"))
+    transport.streams = transport.reads.streams = streams
     over_grpc: list[bool] = []
 
     def stream(address: str, stub: object, call: str, request: pb.PullRangeRequest, timeout_s: float) -> Iterator[Any]:
@@ -294,17 +295,17 @@ def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams
     monkeypatch.setattr(transport.channels, "stream", stream)
     for _ in range(2):
         scripted.said = range_stream.answer(Kind.NO_ROOM)
-        assert list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == ["frame"]
+        assert list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == ["frame"]
     scripted.said = range_stream.answer(Kind.END)
-    assert list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == []
+    assert list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == []
     assert over_grpc == [False, False]
     assert len(scripted.asked) == 3
     transport.close()
 
 
 def test_the_same_offer_is_not_tried_again_for_a_while(scripted, streams, monkeypatch):
-    transport = GrpcTransport([])
-    transport.range_streams = streams
+    transport = GrpcTransport(Connection.of("127.0.0.1:1"))
+    transport.streams = transport.reads.streams = streams
     over_grpc: list[bool] = []
 
     def stream(address: str, stub: object, call: str, request: pb.PullRangeRequest, timeout_s: float) -> Iterator[Any]:
@@ -314,7 +315,7 @@ def test_the_same_offer_is_not_tried_again_for_a_while(scripted, streams, monkey
     monkeypatch.setattr(transport.channels, "stream", stream)
     scripted.said = range_stream.answer(Kind.NOT_HERE)
     for _ in range(2):
-        assert len(list(transport._frames(ADDRESS, pb.PullRangeRequest(), 10.0))) == 1
+        assert len(list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0))) == 1
     assert over_grpc == [True, False, False]
     assert len(scripted.asked) == 1
     assert not streams.accepts(ADDRESS)

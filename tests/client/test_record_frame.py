@@ -8,7 +8,7 @@ from rocketsim_proto.records.record import Record
 
 from rocketsim_client.addresses import LOOPBACK, local_ipv4
 from rocketsim_client.transport import record_frame
-from rocketsim_client.transport.transport import Outgoing
+from rocketsim_client.transport.sends import Outgoing
 
 rows = st.lists(
     st.tuples(

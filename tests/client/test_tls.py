@@ -30,7 +30,7 @@ from rocketsim_client import (
 )
 from rocketsim_client.group_consumer import Consumer
 from rocketsim_client.tls import Tls, read, why_not
-from rocketsim_client.transport.own.transport import GrpcTransport
+from rocketsim_client.transport.own.reads import GrpcReads
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.polling import PROCESS_PATIENCE_S, wait_until
@@ -100,8 +100,8 @@ def test_ranges_come_over_the_unix_socket_or_over_grpc(broker: BrokerThread) -> 
         with Cluster("", brokers=broker.brokers, range_streams=streams, **TRUSTED) as cluster:
             frames = cluster.pull_range("broker-a", [QueueRange("T", 0, 0, 1)], group="g")
             assert sum(segment.count for frame in frames for segment in frame.segments) == 1
-            assert isinstance(cluster.transport, GrpcTransport)
-            used = cluster.transport.range_streams
+            assert isinstance(cluster.transport.reads, GrpcReads)
+            used = cluster.transport.reads.streams
             assert (used is not None and bool(used._offers)) is streams
 
 
@@ -118,8 +118,8 @@ def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThrea
 def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the broker offers: what goes over it could be read on its way."""
     with Cluster("127.0.0.1:1", **TRUSTED) as cluster:
-        assert isinstance(cluster.transport, GrpcTransport)
-        streams = cluster.transport.range_streams
+        assert isinstance(cluster.transport.reads, GrpcReads)
+        streams = cluster.transport.reads.streams
         streams.offered("127.0.0.1:1", pb.StreamOffer(instance=b"i", port=1))
         monkeypatch.setattr("rocketsim_client.transport.own.range_streams._Stream._connect_tcp", None)
         assert streams.frames("127.0.0.1:1", pb.PullRangeRequest(), time.monotonic() + 60, 60.0) is None
@@ -255,7 +255,8 @@ for ca in {str(CA)!r}, {str(OTHER_CA)!r}:
     files = dict(tls=True, tls_ca=ca, tls_cert={str(OWN["tls_cert"])!r}, tls_key={str(OWN["tls_key"])!r})
     with Producer(brokers={broker.brokers!r}, timeout_s=60, **files) as producer:
         try:
-            print(producer.send(Message("T", b"hello")), vars(producer), vars(producer.cluster.transport))
+            reads = producer.cluster.transport.reads
+            print(producer.send(Message("T", b"hello")), vars(producer), vars(reads), vars(reads.channels))
         except TlsFailed as error:
             print(error)
 """

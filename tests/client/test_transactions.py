@@ -3,7 +3,6 @@
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,15 +313,18 @@ def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThrea
 
 def with_lost_answers(producer: Producer, lost: Callable[[str], bool]) -> None:
     """The answers to half messages are lost at these addresses."""
-    transactions = producer._own_transactions()
+    attempts = producer._own_transactions()._sender._attempts
+    real = attempts._sends
+    assert real is not None
 
-    def lossy(client_id: str, address: str, *arguments: Any, **options: Any) -> Any:
-        answer = transactions._calls.prepare(client_id, address, *arguments, **options)
-        if lost(address):
-            raise CallTimeout("the answer was lost")
-        return answer
+    class Lossy:
+        def send(self, address: str, *arguments: Any) -> Any:
+            answer = real.send(address, *arguments)
+            if lost(address):
+                raise CallTimeout("the answer was lost")
+            return answer
 
-    transactions._sender._attempts._send = partial(lossy, transactions._client_id)
+    attempts._sends = Lossy()
 
 
 def test_a_half_message_whose_answer_was_lost_is_answered_for(asking_broker: BrokerThread) -> None:

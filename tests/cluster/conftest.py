@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rocketsim_client.connection import Connection
 from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.cluster.one_broker import OneBroker
 from tests.support.processes import Processes, ServerProcess
@@ -24,7 +25,7 @@ def namesrv(processes: Processes) -> ServerProcess:
 @pytest.fixture
 def alone() -> Iterator[Callable[[ServerProcess], OneBroker]]:
     """`alone(process)`: calls to that broker without fallback."""
-    transport = GrpcTransport(["127.0.0.1:1"])
+    transport = GrpcTransport(Connection.of("127.0.0.1:1"))
     yield lambda process: OneBroker(process, transport)
     transport.close()
 

@@ -129,7 +129,7 @@ class OffsetStorm:
         answer = cluster.ask(
             first.topic,
             first.broker_name,
-            lambda member: cluster.transport.query_offsets(
+            lambda member: cluster.transport.reads.query_offsets(
                 member.address, group, self._queues, False, cluster.timeout_s
             ),
         )

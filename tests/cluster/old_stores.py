@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketsim_client import Admin
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.transport.own.transport import GrpcTransport
 from tests.cluster.one_broker import OneBroker
@@ -163,6 +164,6 @@ def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, Processes(Path(folder)) as started:
-        transport = GrpcTransport(["127.0.0.1:1"])
+        transport = GrpcTransport(Connection.of("127.0.0.1:1"))
         _live(started, lambda process: OneBroker(process, transport), unpack(CODE, Path(folder) / "9157579"))
         transport.close()

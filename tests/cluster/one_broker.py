@@ -10,9 +10,9 @@ from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client.errors import BrokerUnavailable, ServiceNotAvailable, TopicNotExist
 from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
-from rocketsim_client.transport import record_frame
 from rocketsim_client.transport.own.transport import GrpcTransport
-from rocketsim_client.transport.transport import Acknowledged, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall
+from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 from tests.support.polling import wait_until
 from tests.support.processes import ServerProcess
 
@@ -42,21 +42,13 @@ class OneBroker:
             record.encode_properties({**properties, record.PROPERTY_UNIQ_KEY: uuid.uuid4().hex.upper()}) for _ in bodies
         ]
         outgoing = Outgoing(topic, [queue_id] * len(bodies), list(bodies), encoded, born_timestamp=BORN_MS)
-        return self._transport.send(
-            self.address,
-            str(self.process.keys["brokerName"]),
-            outgoing,
-            record_frame.encode,
-            group="tests",
-            epoch=epoch,
-            default_topic_queue_nums=4,
-            timeout_s=timeout_s,
-        )
+        call = SendCall(str(self.process.keys["brokerName"]), "tests", epoch)
+        return self._transport.sends.send(self.address, outgoing, call, timeout_s)
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """Smallest offset and end by queue id; empty for an unknown topic."""
         try:
-            answer = self._transport.queue_bounds(self.address, topic, [], 5.0)
+            answer = self._transport.reads.queue_bounds(self.address, topic, [], 5.0)
         except TopicNotExist:
             return {}
         return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
@@ -68,7 +60,7 @@ class OneBroker:
             at = start
             while at < end:
                 ranges = [QueueRange(topic, queue_id, at, end)]
-                for frame in self._transport.pull_range(
+                for frame in self._transport.reads.pull_range(
                     self.address, ranges, group="tests", expression="*", max_frame_bytes=1 << 20, timeout_s=30.0
                 ):
                     for one in _decode(frame.records, frame.sizes):
@@ -79,7 +71,7 @@ class OneBroker:
 
     def pull(self, topic: str, queue_id: int = 0, offset: int = 0) -> PullAnswer:
         call = PullCall(group="tests", topic=topic, queue_id=queue_id, queue_offset=offset)
-        return self._transport.pull(self.address, call, 10.0)
+        return self._transport.reads.pull(self.address, call, 10.0)
 
     def bodies(self, topic: str) -> list[bytes]:
         return [one.body for _, one in sorted(self.messages(topic).items())]
@@ -88,13 +80,13 @@ class OneBroker:
         name = str(self.process.keys["brokerName"])
         queues = {MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         return self._when_it_answers_for_offsets(
-            lambda: self._transport.commit_offsets(self.address, group, queues, 5.0)
+            lambda: self._transport.reads.commit_offsets(self.address, group, queues, 5.0)
         ).status
 
     def committed(self, group: str, topic: str, queue_id: int = 0) -> int:
         queue = MessageQueue(topic, str(self.process.keys["brokerName"]), queue_id)
         answer = self._when_it_answers_for_offsets(
-            lambda: self._transport.query_offsets(self.address, group, [queue], False, 5.0)
+            lambda: self._transport.reads.query_offsets(self.address, group, [queue], False, 5.0)
         )
         return next(
             (offset for of_topic, of_queue, offset in answer.offsets if (of_topic, of_queue) == (topic, queue_id)), -1

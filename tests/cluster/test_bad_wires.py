@@ -117,7 +117,7 @@ def test_a_broker_whose_name_server_hears_nothing_of_it_or_is_not_heard_stays_wh
 
 def route_of(cluster, brokers: int):
     """The brokers' addresses, once there are so many."""
-    found = [dict(broker.addresses) for broker in cluster.transport.cluster_list(5.0)]
+    found = [dict(broker.addresses) for broker in cluster.transport.routes.cluster_list(5.0)]
     return found if sum(map(len, found)) == brokers else None
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from rocketsim_client import Message, Producer, PullConsumer
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_client.model import SendStatus
 from rocketsim_client.transport.own.transport import GrpcTransport
@@ -12,9 +13,9 @@ pytestmark = pytest.mark.cluster
 
 
 def knows_both(name_server) -> bool:
-    transport = GrpcTransport([name_server.address])
+    transport = GrpcTransport(Connection.of(name_server.address))
     try:
-        return any(len(broker.addresses) == 2 for broker in transport.cluster_list(5.0))
+        return any(len(broker.addresses) == 2 for broker in transport.routes.cluster_list(5.0))
     finally:
         transport.close()
 

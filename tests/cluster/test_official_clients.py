@@ -25,6 +25,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from rocketsim_client import Admin, SubscriptionGroupConfig
 from rocketsim_client.admin_model import AclPolicy
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.own.transport import GrpcTransport
@@ -135,7 +136,7 @@ def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path
         process.launch()
     for process in (master, slave):
         process.wait_until_ready()
-    transport = GrpcTransport(["127.0.0.1:1"], credentials=ADMIN, tls=Tls.of(True, CA, None, None))
+    transport = GrpcTransport(Connection(name_servers=("127.0.0.1:1",), credentials=ADMIN, tls=Tls(ca=str(CA))))
     with closing(transport), Admin(namesrv.address, **AS_ADMIN) as admin:
 
         def alone(process):

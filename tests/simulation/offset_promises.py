@@ -20,7 +20,7 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.replication.epochs import PROMOTION
 from rocketsim_client import cluster
-from rocketsim_client.transport.transport import OffsetsAnswer
+from rocketsim_client.transport.reads import OffsetsAnswer
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker

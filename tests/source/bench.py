@@ -118,7 +118,7 @@ class Bench:
 
         def has_all() -> bool:
             try:
-                found = self.cluster.transport.queue_bounds(self.slave.address, topic, list(want), 3.0)
+                found = self.cluster.transport.reads.queue_bounds(self.slave.address, topic, list(want), 3.0)
             except TopicNotExist:
                 return False
             return all(found[queue_id].max_offset >= offset for queue_id, offset in want.items())

@@ -176,7 +176,7 @@ def test_pull_transport() -> None:
     """What the client is told; whether it then keeps to it, its own tests show."""
     for given, expected in (({}, True), ({"pullTransport": "auto"}, True), ({"pullTransport": "grpc"}, False)):
         with Cluster(options(**given).connection) as cluster:
-            assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
+            assert (cluster.transport.reads.streams is not None) is expected  # type: ignore[attr-defined]
 
 
 def test_send_transport() -> None:
@@ -184,7 +184,7 @@ def test_send_transport() -> None:
     given = {"nameServer": "127.0.0.1:1", "topic": "T", "pullTransport": "grpc"}
     for more, expected in (({}, True), ({"sendTransport": "auto"}, True), ({"sendTransport": "grpc"}, False)):
         with Cluster(sink_options(given | more).connection) as cluster:
-            assert (cluster.transport.range_streams is not None) is expected  # type: ignore[attr-defined]
+            assert (cluster.transport.reads.streams is not None) is expected  # type: ignore[attr-defined]
 
 
 def test_include_properties() -> None:

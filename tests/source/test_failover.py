@@ -30,7 +30,7 @@ def offsets_at(pair: Bench, broker: Any, group: str, topic: str) -> dict[Message
     """The group's offsets at one broker; empty while a returning master has not received its slave's."""
     queues = [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(4)]
     try:
-        answer = pair.cluster.transport.query_offsets(broker.address, group, queues, False, 3.0)
+        answer = pair.cluster.transport.reads.query_offsets(broker.address, group, queues, False, 3.0)
     except ServiceNotAvailable:
         return {}
     return {MessageQueue(of_topic, "broker-a", queue_id): offset for of_topic, queue_id, offset in answer.offsets}

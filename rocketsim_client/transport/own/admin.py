@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class GrpcAdmin:
-    """Every call asks one broker, once.  `broker_name` only labels what it answers."""
+    """`AdminCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels

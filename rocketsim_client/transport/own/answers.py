@@ -21,7 +21,7 @@ from rocketsim_client.model import (
     SendStatus,
 )
 from rocketsim_client.route import BrokerData
-from rocketsim_client.transport.transport import Acknowledged
+from rocketsim_client.transport.sends import Acknowledged
 
 
 def broker_data(data: ns.BrokerData) -> BrokerData:

@@ -33,6 +33,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.tls import Tls, why_not
 from rocketsim_client.transport.own.who_is_there import NOBODYS, ROCKETMQ, speaks_remoting, who_has_no_such_call
+from rocketsim_client.transport.under_way import UnderWay
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (
@@ -94,7 +95,7 @@ class Channels:
         method: str,
         request: Any,
         timeout_s: float,
-        under_way: "set[grpc.Future[Any]]",
+        under_way: UnderWay,
     ) -> Any:
         """As `call`, but while it is in `under_way` another thread may cancel it: ClientClosed then."""
         try:
@@ -117,7 +118,7 @@ class Channels:
         method: str,
         request: Any,
         timeout_s: float,
-        under_way: "set[grpc.Future[Any]] | None" = None,
+        under_way: UnderWay | None = None,
     ) -> Generator[Any, None, None]:
         """A server stream with a deadline for the whole of it.  Closing the generator cancels the call; while it is in
         `under_way` another thread may cancel it."""
@@ -125,7 +126,7 @@ class Channels:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
             raise self._translate(error, address, stub_type, method, timeout_s) from error
-        under_way = set() if under_way is None else under_way
+        under_way = UnderWay() if under_way is None else under_way
         under_way.add(call)
         try:
             yield from call

@@ -1,72 +1,28 @@
 """The Consumption service's calls: generated messages on one side, the client's values on the other, nothing else."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-import grpc
 from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
+from rocketsim_client.transport.consumption import Change, PopAnswer, PopCall, Settled
 from rocketsim_client.transport.own.answers import commit_status
 from rocketsim_client.transport.own.channels import Channels
-
-MAX_HANDLES = 1024  # of one call, as brokers have it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PopCall:
-    group: str
-    topic: str
-    broker_name: str
-    client_id: str
-    max_messages: int
-    invisible_s: float
-    expression: str
-    expression_type: str
-    poll_s: float
-    attempt_id: str
-
-
-@dataclass(slots=True)
-class PopAnswer:
-    """`left_s`: of each message, until its deadline.  `in_order`: the group consumes in order."""
-
-    messages: list[ReceivedMessage] = field(default_factory=list)
-    left_s: list[float] = field(default_factory=list)
-    in_order: bool = False
-
-
-class Change(NamedTuple):
-    """`invisible_s` None: the group's back-off.  `counted`: whether the next delivery counts as another attempt."""
-
-    receipt_handle: str
-    invisible_s: float | None
-    counted: bool = True
-
-
-class Settled(NamedTuple):
-    """`valid` of each handle.  `status`: who has what is valid; UNSAID if nothing is, or by an older broker.
-    `again`: it holds on this broker, but its disk or slave did not take it in time."""
-
-    valid: Sequence[bool]
-    again: bool
-    status: CommitStatus = CommitStatus.UNSAID
+from rocketsim_client.transport.under_way import UnderWay
 
 
 class GrpcConsumption:
-    """Every call asks one broker, once."""
+    """`ConsumptionCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
 
-    def pop(self, address: str, call: PopCall, timeout_s: float, under_way: "set[grpc.Future[Any]]") -> PopAnswer:
-        """A call in `under_way` may be cancelled."""
+    def pop(self, address: str, call: PopCall, timeout_s: float, under_way: UnderWay) -> PopAnswer:
         request = pb.PopRequest(
             consumer_group=call.group,
             topic=call.topic,
@@ -110,8 +66,6 @@ class GrpcConsumption:
         return PopAnswer(messages, [one.left_ms / 1000 for one in answer.deliveries], answer.in_order)
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """A pop like this one that the broker holds is answered now.  One that is cancelled instead loses messages
-        that are on their way."""
         request = pb.PopRequest(
             consumer_group=call.group,
             topic=call.topic,

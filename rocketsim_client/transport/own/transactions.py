@@ -1,10 +1,7 @@
 """The Transactions service's calls: generated messages on one side, the client's values on the other, nothing else."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
 
-import grpc
 from isal import isal_zlib
 from rocketsim_proto import transactions_pb2 as pb
 from rocketsim_proto.records.columnar import Records
@@ -13,59 +10,33 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.message_view import Messages, MessageView
-from rocketsim_client.model import CommitStatus
+from rocketsim_client.message_view import Messages
+from rocketsim_client.transport import record_frame
 from rocketsim_client.transport.own.answers import acknowledged, commit_status
 from rocketsim_client.transport.own.channels import Channels
-from rocketsim_client.transport.transport import Acknowledged, Encode, Outgoing
-
-
-@dataclass(frozen=True, slots=True)
-class OpenTransaction:
-    """A transaction that nobody has ended.  `times`: how often a broker has asked, this time included."""
-
-    topic: str
-    transaction_id: str
-    message: MessageView
-    times: int
-
-
-class EndAnswer(NamedTuple):
-    """`status`: who has the end.  `again`: it holds on this broker, but disk or slave did not take it in time."""
-
-    again: bool
-    status: CommitStatus
+from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
+from rocketsim_client.transport.transactions import EndAnswer, OpenTransaction
+from rocketsim_client.transport.under_way import UnderWay
 
 
 class GrpcTransactions:
-    """Every call asks one broker, once."""
+    """`TransactionCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
 
     def prepare(
-        self,
-        client_id: str,
-        address: str,
-        broker_name: str,
-        outgoing: Outgoing,
-        encode: Encode,
-        *,
-        group: str,
-        epoch: int,
-        default_topic_queue_nums: int,
-        timeout_s: float,
+        self, address: str, outgoing: Outgoing, call: SendCall, client_id: str, timeout_s: float
     ) -> Acknowledged:
-        """As `Transport.send`, for one message, which is stored as a half message."""
-        records, sizes = encode(outgoing, local_ipv4(address))
+        records, sizes = record_frame.encode(outgoing, local_ipv4(address))
         request = pb.PrepareRequest(
             topic=outgoing.topic,
             record=bytes(records),
             crc32=isal_zlib.crc32(records),
-            producer_group=group,
-            epoch=epoch,
-            broker_name=broker_name,
-            default_topic_queue_nums=default_topic_queue_nums,
+            producer_group=call.group,
+            epoch=call.epoch,
+            broker_name=call.broker_name,
+            default_topic_queue_nums=call.default_topic_queue_nums,
             client_id=client_id,
         )
         answer = self._channels.call(address, TransactionsStub, "Prepare", request, timeout_s)
@@ -88,9 +59,8 @@ class GrpcTransactions:
         broker_name: str,
         topics: Sequence[str],
         timeout_s: float,
-        under_way: "set[grpc.Future[Any]]",
+        under_way: UnderWay,
     ) -> Generator[OpenTransaction, None, None]:
-        """The broker's questions.  Ends before `timeout_s`; a call in `under_way` may be cancelled."""
         request = pb.CheckRequest(client_id=client_id, broker_name=broker_name, topics=topics)
         for asked in self._channels.stream(address, TransactionsStub, "Check", request, timeout_s, under_way):
             try:

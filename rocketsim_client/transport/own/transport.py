@@ -1,278 +1,61 @@
-"""The transport over our own gRPC services: generated messages on one side, the client's values on the other, nothing
-else."""
+"""The transport over our own gRPC services, with plain sockets beside them."""
 
-import logging
-import time
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from typing import TYPE_CHECKING
 
-import grpc
-from isal import isal_zlib
-from rocketsim_proto import broker_pb2 as pb
-from rocketsim_proto import bytes_field
-from rocketsim_proto.broker_pb2_grpc import BrokerStub
-from rocketsim_proto.bytes_field import Received
-from rocketsim_proto.signature import Credentials
-
-from rocketsim_client.addresses import local_ipv4
-from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
-from rocketsim_client.tls import Tls
-from rocketsim_client.transport.own.answers import acknowledged, commit_status, pull_frame, queue_bounds
+from rocketsim_client.connection import Connection
 from rocketsim_client.transport.own.channels import Channels
-from rocketsim_client.transport.own.name_servers import GrpcNameServers
 from rocketsim_client.transport.own.range_streams import RangeStreams
-from rocketsim_client.transport.transport import Acknowledged, Encode, OffsetsAnswer, Outgoing, PullAnswer, PullCall
+from rocketsim_client.transport.own.reads import GrpcReads
+from rocketsim_client.transport.own.routes import GrpcRoutes
 
-logger = logging.getLogger(__name__)
-
-
-class SendStub:
-    """BrokerStub's Send, whose requests are bytes already."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.Send: grpc.UnaryUnaryMultiCallable[bytes, pb.SendResponse] = channel.unary_unary(
-            f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/Send",
-            request_serializer=None,
-            response_deserializer=pb.SendResponse.FromString,
-        )
+if TYPE_CHECKING:
+    from rocketsim_client.transport.own.admin import GrpcAdmin
+    from rocketsim_client.transport.own.consumption import GrpcConsumption
+    from rocketsim_client.transport.own.sends import GrpcSends
+    from rocketsim_client.transport.own.transactions import GrpcTransactions
 
 
-class RangeStub:
-    """BrokerStub's PullRange, whose records stay where gRPC left them."""
+class GrpcTransport:
+    """Thread-safe.  All of it has one channel for an address.  What a reader does not need is imported when it is first
+    asked for."""
 
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.PullRange = channel.unary_stream(
-            f"/{pb.DESCRIPTOR.services_by_name['Broker'].full_name}/PullRange",
-            request_serializer=pb.PullRangeRequest.SerializeToString,
-            response_deserializer=bytes_field.deserializer(pb.PullFrame),
-        )
+    def __init__(self, connection: Connection) -> None:
+        """`range_streams`: ranges and sends travel over plain sockets where brokers offer it; with TLS over those alone
+        that do not leave this machine."""
+        options = dict(connection.channel_options)
+        self.channels = Channels(options, connection.credentials, connection.tls)
+        self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None
+        self.routes = GrpcRoutes(self.channels, connection.name_servers)
+        self.reads = GrpcReads(self.channels, self.streams)
+        self._sends: GrpcSends | None = None
 
+    @property
+    def sends(self) -> "GrpcSends":
+        if self._sends is None:
+            from rocketsim_client.transport.own.sends import GrpcSends
 
-class GrpcTransport(GrpcNameServers):
-    """Thread-safe.  Every call tries one address once."""
+            self._sends = GrpcSends(self.channels, self.streams)
+        return self._sends
 
-    def __init__(
-        self,
-        name_servers: Sequence[str],
-        channel_options: Mapping[str, int | str] | None = None,
-        *,
-        range_streams: bool = True,
-        credentials: Credentials | None = None,
-        tls: Tls | None = None,
-    ) -> None:
-        """`range_streams`: ranges and sends travel over plain sockets where brokers offer it; with `tls` over
-        those alone that do not leave this machine."""
-        super().__init__(Channels(channel_options, credentials, tls), name_servers)
-        self.range_streams = RangeStreams(tcp=tls is None) if range_streams else None
-        self._ways: dict[str, str] = {}  # over what ranges of an address came last
+    @property
+    def consumption(self) -> "GrpcConsumption":
+        from rocketsim_client.transport.own.consumption import GrpcConsumption
+
+        return GrpcConsumption(self.channels)
+
+    @property
+    def transactions(self) -> "GrpcTransactions":
+        from rocketsim_client.transport.own.transactions import GrpcTransactions
+
+        return GrpcTransactions(self.channels)
+
+    @property
+    def admin(self) -> "GrpcAdmin":
+        from rocketsim_client.transport.own.admin import GrpcAdmin
+
+        return GrpcAdmin(self.channels)
 
     def close(self) -> None:
         self.channels.close()
-        if self.range_streams is not None:
-            self.range_streams.close()
-
-    def send(
-        self,
-        address: str,
-        broker_name: str,
-        outgoing: Outgoing,
-        encode: Encode,
-        *,
-        group: str,
-        epoch: int,
-        default_topic_queue_nums: int,
-        timeout_s: float,
-    ) -> Acknowledged:
-        records, sizes = encode(outgoing, local_ipv4(address))
-        others = pb.SendRequest(
-            topic=outgoing.topic,
-            count=len(outgoing),
-            crc32=isal_zlib.crc32(records),
-            producer_group=group,
-            epoch=epoch,
-            broker_name=broker_name,
-            default_topic_queue_nums=default_topic_queue_nums,
-        )
-        answer = self._sent(address, others, records, timeout_s)
-        return acknowledged(answer, outgoing.queue_ids, sizes, address)
-
-    def _sent(
-        self, address: str, others: pb.SendRequest, records: bytes | memoryview, timeout_s: float
-    ) -> pb.SendResponse:
-        """Over a plain socket if the broker takes it there, else over gRPC."""
-        streams = self.range_streams
-        if streams is not None:
-            begun = time.monotonic()
-            sent = streams.send(address, others, records, timeout_s)
-            if sent is not None:
-                return sent
-            timeout_s -= time.monotonic() - begun
-            others.accepts_stream = streams.wants_offer(address)
-        request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
-        answer: pb.SendResponse = self.channels.call(address, SendStub, "Send", request, timeout_s)
-        if streams is not None and answer.HasField("stream"):
-            streams.offered(address, answer.stream)
-        return answer
-
-    def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:
-        request = pb.PullRequest(
-            consumer_group=call.group,
-            topic=call.topic,
-            queue_id=call.queue_id,
-            queue_offset=call.queue_offset,
-            max_msg_nums=call.max_msg_nums,
-            max_msg_bytes=call.max_msg_bytes,
-            sub_expression=call.expression,
-            expression_type="TAG",
-            suspend_timeout_ms=call.suspend_timeout_ms,
-            commit_offset=call.commit_offset,
-            read_in=_epoch(call.read_in),
-        )
-        answer = self.channels.call(address, BrokerStub, "Pull", request, timeout_s)
-        return PullAnswer(
-            code=answer.code,
-            status=GetMessageStatus(answer.status),
-            next_begin_offset=answer.next_begin_offset,
-            min_offset=answer.min_offset,
-            max_offset=answer.max_offset,
-            suggest_which_broker_id=answer.suggest_which_broker_id,
-            broker_id=answer.broker_id,
-            count=answer.count,
-            records=answer.records,
-            sizes=answer.sizes,
-            read_in=LogEpoch(answer.read_in.epoch, answer.read_in.epoch_id),
-        )
-
-    def pull_range(
-        self,
-        address: str,
-        ranges: Ranges,
-        *,
-        group: str,
-        expression: str,
-        max_frame_bytes: int,
-        timeout_s: float,
-        read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
-    ) -> Iterator[PullFrame]:
-        request = pb.PullRangeRequest(
-            consumer_group=group,
-            ranges=[
-                pb.PullRangeRequest.Range(
-                    topic=one.topic,
-                    queue_id=one.queue_id,
-                    from_offset=one.from_offset,
-                    until_offset=one.until_offset,
-                    read_in=_epoch((read_in or {}).get((one.topic, one.queue_id), NO_EPOCH)),
-                )
-                for one in ranges
-            ],
-            sub_expression=expression,
-            expression_type="TAG",
-            max_frame_bytes=max_frame_bytes,
-        )
-        with closing(self._frames(address, request, timeout_s)) as frames:
-            for answer in frames:
-                yield pull_frame(answer, len(ranges), address)
-
-    def _frames(
-        self, address: str, request: pb.PullRangeRequest, timeout_s: float
-    ) -> Generator[Received[pb.PullFrame], None, None]:
-        """Over a plain socket if the broker offers one, else over gRPC."""
-        deadline = time.monotonic() + timeout_s
-        streams = self.range_streams
-        if streams is not None:
-            frames = streams.frames(address, request, deadline, timeout_s)
-            if frames is None and streams.wants_offer(address):
-                request.accepts_stream = True
-                with closing(self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)) as asked:
-                    offer = None
-                    for answer in asked:
-                        if answer.message.HasField("stream"):
-                            offer = answer.message.stream
-                            break
-                        self._uses(address, "gRPC")
-                        yield answer
-                    if offer is None:
-                        return
-                streams.offered(address, offer)
-                request.accepts_stream = False
-                frames = streams.frames(address, request, deadline, timeout_s)
-            if frames is not None:
-                self._uses(address, "a plain socket")
-                yield from frames
-                return
-        self._uses(address, "gRPC")
-        left_s = deadline - time.monotonic()
-        with closing(self.channels.stream(address, RangeStub, "PullRange", request, left_s)) as answers:
-            yield from answers
-
-    def _uses(self, address: str, way: str) -> None:
-        """Logs what is used when it changes."""
-        if self._ways.get(address) != way:
-            self._ways[address] = way
-            logger.info("ranges of %s come over %s", address, way)
-
-    def commit_offsets(
-        self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
-    ) -> OffsetsAnswer:
-        request = pb.CommitOffsetsRequest(
-            consumer_group=group,
-            entries=[
-                pb.CommitOffsetsRequest.Entry(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
-                for queue, offset in offsets.items()
-            ],
-        )
-        answer = self.channels.call(address, BrokerStub, "CommitOffsets", request, timeout_s)
-        if len(answer.offsets) != len(offsets):
-            raise BadAnswer(
-                f"{address} answered {len(answer.offsets)} offsets to {len(offsets)} commits", address=address
-            )
-        values = [(queue.topic, queue.queue_id, value) for queue, value in zip(offsets, answer.offsets, strict=True)]
-        return OffsetsAnswer(values, answer.broker_id, commit_status(answer.status))
-
-    def query_offsets(
-        self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float
-    ) -> OffsetsAnswer:
-        request = pb.QueryOffsetsRequest(consumer_group=group, zero_for_new_group=zero_for_new_group)
-        for queue in queues:
-            request.queues.add(topic=queue.topic, queue_id=queue.queue_id)
-        answer = self.channels.call(address, BrokerStub, "QueryOffsets", request, timeout_s)
-        return OffsetsAnswer(
-            [(e.topic, e.queue_id, e.offset) for e in answer.entries],
-            answer.broker_id,
-            generations=[e.generation for e in answer.entries],
-        )
-
-    def queue_bounds(
-        self,
-        address: str,
-        topic: str,
-        queue_ids: Sequence[int],
-        timeout_s: float,
-        read_in: Collection[LogEpoch] = (),
-        group: str = "",
-        closed: bool = False,
-    ) -> dict[int, QueueBounds]:
-        request = pb.QueueBoundsRequest(
-            topic=topic, queue_ids=list(queue_ids), consumer_group=group, closed_queues=closed
-        )
-        for epoch in read_in:
-            request.read_in.add(epoch=epoch.epoch, epoch_id=epoch.epoch_id)
-        answer = self.channels.call(address, BrokerStub, "QueueBounds", request, timeout_s)
-        return queue_bounds(answer, address)
-
-    def search_offsets(
-        self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
-    ) -> dict[int, int]:
-        request = pb.SearchOffsetsRequest(topic=topic)
-        for queue_id, timestamp in timestamps.items():
-            request.entries.add(queue_id=queue_id, timestamp=timestamp)
-        answer = self.channels.call(address, BrokerStub, "SearchOffsets", request, timeout_s)
-        if len(answer.offsets) != len(timestamps):
-            raise BadAnswer(f"{address} answered {len(answer.offsets)} of {len(timestamps)} searches", address=address)
-        return dict(zip(timestamps, answer.offsets, strict=True))
-
-
-def _epoch(epoch: LogEpoch) -> pb.LogEpoch | None:
-    return pb.LogEpoch(epoch=epoch.epoch, epoch_id=epoch.epoch_id) if epoch.epoch else None
+        if self.streams is not None:
+            self.streams.close()

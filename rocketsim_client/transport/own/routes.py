@@ -1,4 +1,4 @@
-"""The name servers' side of the gRPC transport."""
+"""Questions to name servers, over gRPC."""
 
 import logging
 import time
@@ -37,8 +37,8 @@ def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerDa
             raise TooNew(problem, address=name_server)
 
 
-class GrpcNameServers:
-    """Name servers share nothing: the one that answered last is asked first, then the others.  Thread-safe."""
+class GrpcRoutes:
+    """`RouteCalls`.  Name servers share nothing: the one that answered last is asked first, then the others."""
 
     def __init__(self, channels: Channels, name_servers: Sequence[str]) -> None:
         self.channels = channels

@@ -1,0 +1,94 @@
+"""Reads of queues, and offsets: those of queues and those of groups."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rocketsim_client.model import (
+    NO_EPOCH,
+    CommitStatus,
+    GetMessageStatus,
+    LogEpoch,
+    MessageQueue,
+    PullFrame,
+    QueueBounds,
+    Ranges,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PullCall:
+    group: str
+    topic: str
+    queue_id: int
+    queue_offset: int
+    max_msg_nums: int = 32
+    max_msg_bytes: int = 0
+    expression: str = "*"
+    suspend_timeout_ms: int = 0
+    commit_offset: int | None = None
+    read_in: LogEpoch = NO_EPOCH  # that of the answer which `queue_offset` comes from
+
+
+@dataclass(slots=True)
+class PullAnswer:
+    code: int
+    status: GetMessageStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    suggest_which_broker_id: int
+    broker_id: int
+    count: int
+    records: bytes
+    sizes: bytes
+    read_in: LogEpoch = NO_EPOCH  # to be sent with `next_begin_offset`
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsAnswer:
+    """Committed offsets in the order asked for; -1 where there is none."""
+
+    offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
+    broker_id: int = 0
+    status: CommitStatus = CommitStatus.UNSAID  # of a commit
+    generations: list[int] = field(default_factory=list)  # of what was asked for
+
+
+class ReadCalls(Protocol):
+    def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer: ...
+
+    def pull_range(
+        self,
+        address: str,
+        ranges: Ranges,
+        *,
+        group: str,
+        expression: str,
+        max_frame_bytes: int,
+        timeout_s: float,
+        read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
+    ) -> Iterator[PullFrame]: ...
+
+    def commit_offsets(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
+    ) -> OffsetsAnswer: ...
+
+    def query_offsets(
+        self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float
+    ) -> OffsetsAnswer: ...
+
+    def queue_bounds(
+        self,
+        address: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        timeout_s: float,
+        read_in: Collection[LogEpoch] = (),
+        group: str = "",
+        closed: bool = False,
+    ) -> dict[int, QueueBounds]: ...
+
+    def search_offsets(
+        self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
+    ) -> dict[int, int]: ...

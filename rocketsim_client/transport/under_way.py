@@ -1,0 +1,28 @@
+"""Calls that are under way, for a thread that has to end them."""
+
+from typing import Protocol
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> object: ...
+
+
+class UnderWay:
+    """Thread-safe.  A transport adds a call when it begins and discards it when it has ended."""
+
+    def __init__(self) -> None:
+        self._calls: set[Cancellable] = set()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def add(self, call: Cancellable) -> None:
+        self._calls.add(call)
+
+    def discard(self, call: Cancellable) -> None:
+        self._calls.discard(call)
+
+    def cancel(self) -> None:
+        """Ends those that are there now."""
+        for call in list(self._calls):
+            call.cancel()
