@@ -50,7 +50,7 @@ from rocketsim_client.sending.columns import ColumnPlan, plan_columns
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.sending.sender import Sender, SenderOptions
+from rocketsim_client.sending.sender import MessageSender, Sender, SenderOptions
 from rocketsim_client.sending.transactions import Checker, Transaction, Transactions
 from rocketsim_client.tls import File
 from rocketsim_client.validation import seconds
@@ -200,7 +200,7 @@ class Producer:
         self._spool: Spool | None = None
         self._replay: Replay | None = None
         if spool is None:
-            self._sender = Sender(self._attempts, self._publish, options, peer)
+            self._sender: MessageSender = Sender(self._attempts, self._publish, options, peer)
         else:
             self._open_spool(Path(spool).absolute(), spool_bytes, _statuses(spool_until), options, peer)
         linger = seconds(linger_s, linger_ms)
@@ -230,7 +230,8 @@ class Producer:
 
         self._spool = Spool(directory, max_bytes)
         self._choice = AcceptingTable(self._publish, self._spool)
-        self._sender = SpoolingSender(self._attempts, self._publish, options, peer, self._spool)
+        sender = Sender(self._attempts, self._publish, options, peer)
+        self._sender = SpoolingSender(sender, self._attempts, self._publish, peer, self._spool)
         try:
             self._replay = Replay(
                 self._spool,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from rocketsim_client.errors import CallTimeout, ClientClosed, SendFailed
 from rocketsim_client.sending.accumulator import Accumulator, Batch, Kind
 from rocketsim_client.sending.pending import Pending
-from rocketsim_client.sending.sender import Sender
+from rocketsim_client.sending.sender import MessageSender
 
 MAX_SENDERS = 32
 
@@ -23,7 +23,7 @@ class Outbox:
     def __init__(
         self,
         new_accumulator: Callable[[], Accumulator[Pending]],
-        sender: Sender,
+        sender: MessageSender,
         *,
         timeout_s: float,
         room_timeout_s: float | None,

@@ -4,10 +4,10 @@ Blocks its caller; knows nothing of threads.
 
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, repeat
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,11 +20,13 @@ from rocketsim_client.sending import selection
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch, of_messages
-from rocketsim_client.sending.columns import cut_by_group
+from rocketsim_client.sending.columns import Positions, cut_by_group
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
+Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # parts of a batch, with their rows
+
 NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
@@ -35,6 +37,42 @@ class SenderOptions:
     compression: str
     retries: int  # of a caller that waits
     async_retries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lot:
+    """Messages that are sent together."""
+
+    entries: Sequence[Pending]
+    kind: Kind
+    deadline: float
+    routes: int = NEW_ROUTES  # by how many further routes message groups may find their queues
+    msg_ids: Sequence[str] | None = None  # of an earlier attempt
+
+    def part(self, rows: Sequence[int]) -> "Lot":
+        ids = None if self.msg_ids is None else [self.msg_ids[row] for row in rows]
+        return replace(self, entries=[self.entries[row] for row in rows], msg_ids=ids)
+
+    def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
+        """These groups of its entries."""
+        ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
+        return [replace(self, entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
+
+
+class MessageSender(Protocol):
+    """What sends messages and columns and tells who waits for them: `Sender`, or `SpoolingSender`."""
+
+    def new_ids(self, count: int, now_ms: int) -> pa.StringArray: ...
+    def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
+        """Sends what was accepted, and completes it."""
+
+    def send_messages(self, lot: Lot) -> None: ...
+    def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart: ...
+    def send_frames(
+        self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
+    ) -> SendResults:
+        """A caller's own batch, one frame after the other into one queue: the first one finds it for all, unless it may
+        not move."""
 
 
 class Sender:
@@ -62,90 +100,61 @@ class Sender:
             made = self._ids = UniqIds(local_ipv4(self._peer))
         return made
 
-    # --- what was accepted --------------------------------------------------------------------------------------------
-
     def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-        """Whatever goes wrong is told to those who wait for the entries, and ends no sender: what is accepted later
-        would wait for ever."""
+        send_all(self, entries, kind, deadline)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def send_messages(self, lot: Lot) -> None:
+        """Sends the messages and completes their entries."""
         try:
-            if kind is Kind.ORDERED and len(entries) > 1:  # messages and column batches may have met in one lane
-                for _, run in groupby(entries, _is_columns):
-                    self._send_alike(list(run), kind, deadline)
-            else:
-                self._send_alike(entries, kind, deadline)
-        except Exception as error:
-            fail(entries, error)
-        except BaseException as error:  # Ctrl-C in a caller that sends for itself
-            fail(entries, error)
-            raise
-
-    def send_as(self, entry: Pending, msg_id: str, kind: Kind, deadline: float) -> None:
-        """One message, under an id that the caller has from `new_ids`."""
-        self._send_messages([entry], kind, deadline, NEW_ROUTES, [msg_id])
-
-    def _send_alike(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-        if not _is_columns(entries[0]):
-            self._send_messages(entries, kind, deadline, NEW_ROUTES)
-            return
-        for entry in entries:
-            self._send_columns(entry, kind, deadline)
-
-    def _send_messages(
-        self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int, msg_ids: Sequence[str] | None = None
-    ) -> None:
-        """One message that a broker finds illegal does not take the others with it; message groups whose queues are
-        gone find others, by up to `routes` new routes.  `msg_ids`: of an earlier attempt."""
-        by_group = routes and any(entry.by_group for entry in entries)
-        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
-        outgoing = self._batch_of(entries, kind, msg_ids)
-        try:
-            part = self._send_batch(outgoing, deadline, self._retries[kind], apart)
+            parts = self.attempt(lot, self.batch_of(lot))
         except RocketSimError as error:
-            if apart is None or not isinstance(error, apart):
-                self._not_sent(entries, outgoing, error)
-                return
-            if by_group and isinstance(error, QueueNotExist):
-                groups, routes = self._by_new_route(entries), routes - 1
-            else:
-                groups = [entries[: len(entries) // 2], entries[len(entries) // 2 :]]
-            ids = dict(zip(entries, outgoing.msg_ids, strict=True))
-            for group in groups:
-                self._send_messages(group, kind, deadline, routes, [ids[entry] for entry in group])
+            fail(lot.entries, error)
         else:
-            succeed_all(entries, results(part, entries))
+            for part in parts:
+                self.send_messages(part)
 
-    def _batch_of(self, entries: Sequence[Pending], kind: Kind, msg_ids: Sequence[str] | None = None) -> OutgoingBatch:
+    def batch_of(self, lot: Lot) -> OutgoingBatch:
+        entries = lot.entries
         return self._batch(
             cast(list[Message], [entry.message for entry in entries]),
             cast(list[MessageQueue], [entry.queue for entry in entries]),
             [entry.message_group for entry in entries],
-            kind in MAY_MOVE and not entries[0].pinned,
-            msg_ids,
+            lot.kind in MAY_MOVE and not entries[0].pinned,
+            lot.msg_ids,
         )
 
-    def _not_sent(self, entries: Sequence[Pending], outgoing: OutgoingBatch, error: RocketSimError) -> None:
-        """No broker has acknowledged `outgoing`, which was made of the entries."""
-        fail(entries, error)
-
-    def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
-        """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
-        groups: dict[str, list[Pending]] = {}
-        for entry in entries:
-            queue = cast(MessageQueue, entry.queue)
-            if entry.by_group:
-                queue = entry.queue = selection.by_group(
-                    self._publish.queues(queue.topic), cast(str, entry.message_group)
-                )
-            groups.setdefault(queue.broker_name, []).append(entry)
-        return list(groups.values())
-
-    def _send_columns(self, entry: Pending, kind: Kind, deadline: float) -> None:
+    def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
+        """Sends `outgoing`, which is made of the lot, and completes the entries once a broker has acknowledged it.
+        Otherwise nothing is completed: it raises, or returns the parts that are to be sent instead.  One message that a
+        broker finds illegal does not take the others with it, and message groups whose queues are gone find others."""
+        entries = lot.entries
+        by_group = lot.routes and any(entry.by_group for entry in entries)
+        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
         try:
-            entry.succeed(self._send_column_batch(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
+            part = self._send_batch(outgoing, lot.deadline, self._retries[lot.kind], apart)
         except RocketSimError as error:
-            fail([entry], error)
+            if apart is None or not isinstance(error, apart):
+                raise
+            again = replace(lot, msg_ids=outgoing.msg_ids)
+            if by_group and isinstance(error, QueueNotExist):
+                return replace(again, routes=lot.routes - 1).parts(by_new_route(entries, self._publish))
+            return again.parts([entries[: len(entries) // 2], entries[len(entries) // 2 :]])
+        succeed_all(entries, results(part, entries))
+        return []
 
-    def _send_column_batch(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+    # --- columns ------------------------------------------------------------------------------------------------------
+
+    def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+        done = self.attempt_columns(outgoing, kind, deadline, routes)
+        if isinstance(done, BatchPart):
+            return done
+        return joined(done, lambda some: self.send_columns(some, kind, deadline, routes - 1))
+
+    def attempt_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart | Cuts:
+        """Where a broker has put the columns; or the cuts, with their rows, that are to be sent instead, because queues
+        of message groups are gone."""
         apart = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
             return self._send_batch(outgoing, deadline, self._retries[kind], apart)
@@ -154,40 +163,26 @@ class Sender:
                 raise
         except MessageIllegal as error:
             raise of_its_row(error, outgoing) from error
-        cuts = cut_by_group(outgoing, self._publish.queues(outgoing.topic))
-        return BatchPart.joined(
-            [(self._send_column_batch(some, kind, deadline, routes - 1), rows.tolist()) for some, rows in cuts]
-        )
+        return cut_by_group(outgoing, self._publish.queues(outgoing.topic))
 
     # --- a caller's own batch -----------------------------------------------------------------------------------------
 
     def send_frames(
         self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
     ) -> SendResults:
-        """One after the other into one queue: the first one finds it for all, unless it may not move."""
-        parts: list[BatchPart] = []
-        for messages in frames:
-            outgoing = self._batch(messages, [queue] * len(messages), None, may_move and not parts)
-            outgoing.one_queue = True
-            try:
-                part = self._send_frame(outgoing, deadline)
-            except RocketSimError as error:
-                if not parts:
-                    raise
-                stored = sum(len(part.msg_ids) for part in parts)
-                raise SendFailed(
-                    f"{stored} of {sum(map(len, frames))} messages were acknowledged, then: {error}",
-                    attempts=1,
-                    maybe_stored=True,
-                ) from error
-            queue = MessageQueue(queue.topic, part.broker_name, int(part.queue_ids[0]))
-            parts.append(part)
-        return SendResults(parts)
+        return send_in_turn(
+            frames, queue, may_move, self.frame_of, lambda outgoing: self.send_frame(outgoing, deadline)
+        )
 
-    def _send_frame(self, outgoing: OutgoingBatch, deadline: float) -> BatchPart:
+    def frame_of(self, messages: Sequence[Message], queue: MessageQueue, may_move: bool) -> OutgoingBatch:
+        outgoing = self._batch(messages, [queue] * len(messages), None, may_move)
+        outgoing.one_queue = True
+        return outgoing
+
+    def send_frame(self, outgoing: OutgoingBatch, deadline: float) -> BatchPart:
         return self._send_batch(outgoing, deadline, self._options.retries, None)
 
-    # --- both ---------------------------------------------------------------------------------------------------------
+    # --- all ----------------------------------------------------------------------------------------------------------
 
     def _batch(
         self,
@@ -228,6 +223,67 @@ class Sender:
             raise
         count(acknowledged=len(outgoing))
         return part
+
+
+def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
+    """Whatever goes wrong is told to those who wait for the entries, and ends no thread: what is accepted later would
+    wait for ever."""
+    try:
+        for are_columns, run in groupby(entries, _is_columns):  # both may have met in one lane
+            if not are_columns:
+                sender.send_messages(Lot(entries=list(run), kind=kind, deadline=deadline))
+                continue
+            for entry in run:
+                try:
+                    entry.succeed(sender.send_columns(cast(OutgoingBatch, entry.message), kind, deadline, NEW_ROUTES))
+                except RocketSimError as error:
+                    fail([entry], error)
+    except Exception as error:
+        fail(entries, error)
+    except BaseException as error:  # Ctrl-C in a caller that sends for itself
+        fail(entries, error)
+        raise
+
+
+def by_new_route(entries: Sequence[Pending], publish: PublishTable) -> list[Sequence[Pending]]:
+    """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
+    groups: dict[str, list[Pending]] = {}
+    for entry in entries:
+        queue = cast(MessageQueue, entry.queue)
+        if entry.by_group:
+            queue = entry.queue = selection.by_group(publish.queues(queue.topic), cast(str, entry.message_group))
+        groups.setdefault(queue.broker_name, []).append(entry)
+    return list(groups.values())
+
+
+def joined(cuts: Cuts, send: Callable[[OutgoingBatch], BatchPart]) -> BatchPart:
+    return BatchPart.joined([(send(some), rows.tolist()) for some, rows in cuts])
+
+
+def send_in_turn(
+    frames: Sequence[Sequence[Message]],
+    queue: MessageQueue,
+    may_move: bool,
+    make: Callable[[Sequence[Message], MessageQueue, bool], OutgoingBatch],
+    send: Callable[[OutgoingBatch], BatchPart],
+) -> SendResults:
+    parts: list[BatchPart] = []
+    for messages in frames:
+        outgoing = make(messages, queue, may_move and not parts)
+        try:
+            part = send(outgoing)
+        except RocketSimError as error:
+            if not parts:
+                raise
+            stored = sum(len(part.msg_ids) for part in parts)
+            raise SendFailed(
+                f"{stored} of {sum(map(len, frames))} messages were acknowledged, then: {error}",
+                attempts=1,
+                maybe_stored=True,
+            ) from error
+        queue = MessageQueue(queue.topic, part.broker_name, int(part.queue_ids[0]))
+        parts.append(part)
+    return SendResults(parts)
 
 
 def _is_columns(entry: Pending) -> bool:

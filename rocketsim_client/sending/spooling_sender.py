@@ -1,13 +1,15 @@
 """A sender whose failures end in a spool instead of an error, and what a producer with a spool chooses queues from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
+import pyarrow as pa
 
 from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import ClientClosed, QueueNotExist, RocketSimError, SendFailed, SpoolFailed
-from rocketsim_client.model import BatchPart, MessageQueue, SendStatus
+from rocketsim_client.model import BatchPart, Message, MessageQueue, SendResults, SendStatus
 from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
@@ -15,7 +17,17 @@ from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.columns import cut_by_group
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.sending.sender import Sender, SenderOptions, fail, results
+from rocketsim_client.sending.sender import (
+    Cuts,
+    Lot,
+    Sender,
+    by_new_route,
+    fail,
+    joined,
+    results,
+    send_all,
+    send_in_turn,
+)
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.transport import record_frame
 
@@ -45,64 +57,56 @@ class AcceptingTable:
         return [MessageQueue(topic, NO_BROKER, -1)]
 
 
-class SpoolingSender(Sender):
+class SpoolingSender:
     """Thread-safe.  What no broker has acknowledged is spooled, and so is what comes behind spooled messages of its
     lane; a broker's final refusal of a message is its caller's, as without a spool."""
 
-    def __init__(
-        self, attempts: SendAttempts, publish: PublishTable, options: SenderOptions, peer: str, spool: Spool
-    ) -> None:
-        super().__init__(attempts, publish, options, peer)
+    def __init__(self, sender: Sender, attempts: SendAttempts, publish: PublishTable, peer: str, spool: Spool) -> None:
+        self._sender = sender
+        self._attempts = attempts
+        self._publish = publish
+        self._peer = peer
         self._spool = spool
+
+    def new_ids(self, count: int, now_ms: int) -> pa.StringArray:
+        return self._sender.new_ids(count, now_ms)
+
+    def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
+        send_all(self, entries, kind, deadline)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _send_messages(
-        self, entries: Sequence[Pending], kind: Kind, deadline: float, routes: int, msg_ids: Sequence[str] | None = None
-    ) -> None:
-        if self._spool.has_records:
-            held = [self._spool.holds(_lane_of(entry)) for entry in entries]
-            if all(held):
-                self._spool_entries(entries, self._batch_of(entries, kind, msg_ids), None)
-                return
-            if any(held):
-                for wanted in (True, False):
-                    rows = [row for row, is_held in enumerate(held) if is_held is wanted]
-                    ids = None if msg_ids is None else [msg_ids[row] for row in rows]
-                    self._send_messages([entries[row] for row in rows], kind, deadline, routes, ids)
-                return
-        if cast(MessageQueue, entries[0].queue).broker_name != NO_BROKER:
-            super()._send_messages(entries, kind, deadline, routes, msg_ids)
+    def send_messages(self, lot: Lot) -> None:
+        """Spools at once what lies behind spooled messages of its lane, sends the rest, and spools what has failed."""
+        held = [self._spool.holds(_lane_of(entry)) for entry in lot.entries] if self._spool.has_records else [False]
+        if any(held) and not all(held):
+            for wanted in (True, False):
+                self.send_messages(lot.part([row for row, is_held in enumerate(held) if is_held is wanted]))
             return
-        outgoing = self._batch_of(entries, kind, msg_ids)
-        try:
-            if not entries[0].by_group:
-                for entry in entries:
-                    entry.queue = self._publish.choose(outgoing.topic)
-            groups = super()._by_new_route(entries)
-        except RocketSimError as error:
-            self._not_sent(entries, outgoing, error)
+        outgoing = self._sender.batch_of(lot)
+        if all(held):
+            self._spool_entries(lot.entries, outgoing, None)
             return
-        ids_of = dict(zip(entries, outgoing.msg_ids, strict=True))
-        for group in groups:
-            self._send_messages(group, kind, deadline, routes, [ids_of[entry] for entry in group])
-
-    def _by_new_route(self, entries: Sequence[Pending]) -> list[Sequence[Pending]]:
-        """Of what a broker has refused by an old route: without a newer one, all together for none."""
         try:
-            return super()._by_new_route(entries)
+            parts = self._attempt(lot, outgoing)
         except RocketSimError as error:
-            if not self._is_for_the_spool(error, by_group=True):
-                raise
-        for entry in entries:
-            entry.queue = MessageQueue(cast(MessageQueue, entry.queue).topic, NO_BROKER, -1)
-        return [entries]
-
-    def _not_sent(self, entries: Sequence[Pending], outgoing: OutgoingBatch, error: RocketSimError) -> None:
-        if self._is_for_the_spool(error, by_group=entries[0].by_group):
-            self._spool_entries(entries, outgoing, error)
+            if self._is_for_the_spool(error, by_group=lot.entries[0].by_group):
+                self._spool_entries(lot.entries, outgoing, error)
+            else:
+                fail(lot.entries, error)
         else:
-            super()._not_sent(entries, outgoing, error)
+            for part in parts:
+                self.send_messages(part)
+
+    def _attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
+        """As `Sender.attempt`.  Messages that were accepted without a queue get theirs first."""
+        if cast(MessageQueue, lot.entries[0].queue).broker_name != NO_BROKER:
+            return self._sender.attempt(lot, outgoing)
+        if not lot.entries[0].by_group:
+            for entry in lot.entries:
+                entry.queue = self._publish.choose(outgoing.topic)
+        groups = by_new_route(lot.entries, self._publish)
+        return replace(lot, msg_ids=outgoing.msg_ids).parts(groups)
 
     def _spool_entries(
         self, entries: Sequence[Pending], outgoing: OutgoingBatch, failure: RocketSimError | None
@@ -116,37 +120,40 @@ class SpoolingSender(Sender):
 
     # --- columns, and a caller's own batch ----------------------------------------------------------------------------
 
-    def _send_column_batch(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
+    def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart:
         if self._spool.has_records:
             lanes = _lanes_of(outgoing)
             held = np.array([self._spool.holds(lane) for lane in lanes])
             if held.all():
                 return self._spooled(outgoing, lanes, None)
             if held.any():
-                parts = [np.flatnonzero(held), np.flatnonzero(~held)]
-                return BatchPart.joined(
-                    [
-                        (self._send_column_batch(outgoing.take(rows), kind, deadline, routes), rows.tolist())
-                        for rows in parts
-                    ]
-                )
+                cuts = [(outgoing.take(rows), rows) for rows in (np.flatnonzero(held), np.flatnonzero(~held))]
+                return joined(cuts, lambda some: self.send_columns(some, kind, deadline, routes))
+        done: BatchPart | Cuts
         try:
             if outgoing.broker_name != NO_BROKER:
-                return super()._send_column_batch(outgoing, kind, deadline, routes)
-            queues = self._publish.queues(outgoing.topic)
-            if outgoing.group_hashes is None:
+                done = self._sender.attempt_columns(outgoing, kind, deadline, routes)
+                routes -= 1
+            elif outgoing.group_hashes is None:
                 name = self._publish.choose(outgoing.topic).broker_name
+                queues = self._publish.queues(outgoing.topic)
                 outgoing.move([queue for queue in queues if queue.broker_name == name])
-                return super()._send_column_batch(outgoing, kind, deadline, routes)
+                done = self._sender.attempt_columns(outgoing, kind, deadline, routes)
+            else:
+                done = cut_by_group(outgoing, self._publish.queues(outgoing.topic))
         except RocketSimError as error:
             if not self._is_for_the_spool(error, by_group=outgoing.group_hashes is not None):
                 raise
             return self._spooled(outgoing, _lanes_of(outgoing), error)
-        return BatchPart.joined(
-            [
-                (self._send_column_batch(some, kind, deadline, routes), rows.tolist())
-                for some, rows in cut_by_group(outgoing, queues)
-            ]
+        if isinstance(done, BatchPart):
+            return done
+        return joined(done, lambda some: self.send_columns(some, kind, deadline, routes))
+
+    def send_frames(
+        self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
+    ) -> SendResults:
+        return send_in_turn(
+            frames, queue, may_move, self._sender.frame_of, lambda outgoing: self._send_frame(outgoing, deadline)
         )
 
     def _send_frame(self, outgoing: OutgoingBatch, deadline: float) -> BatchPart:
@@ -154,7 +161,7 @@ class SpoolingSender(Sender):
         if outgoing.broker_name == NO_BROKER or self._spool.holds(lanes[0]):
             return self._spooled(outgoing, lanes, None)
         try:
-            return super()._send_frame(outgoing, deadline)
+            return self._sender.send_frame(outgoing, deadline)
         except RocketSimError as error:
             if not self._is_for_the_spool(error, by_group=False):
                 raise

@@ -31,7 +31,7 @@ from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.sending.sender import Sender, SenderOptions
+from rocketsim_client.sending.sender import Lot, Sender, SenderOptions
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 from rocketsim_client.transport.transactions import EndAnswer, OpenTransaction
 from rocketsim_client.transport.under_way import UnderWay
@@ -175,7 +175,8 @@ class Transactions:
         with self._lock:
             self._here[msg_id] = transaction  # before a broker may ask
         try:
-            self._sender.send_as(entry, msg_id, kind, self._clock() + timeout_s)
+            lot = Lot(entries=[entry], kind=kind, deadline=self._clock() + timeout_s, msg_ids=[msg_id])
+            self._sender.send_messages(lot)
             prepared = cast(SendResult, entry.result())
         except BaseException as error:
             self._forget(msg_id)
