@@ -39,7 +39,7 @@ def test_so_it_is_while_disks_fail():
 
 
 def test_so_it_is_while_disks_are_full():
-    counts = plays.totals("deliveries-on-full-disks", (12,))
+    counts = plays.totals("deliveries-on-full-disks", (20,))
     assert min(counts["stored"], counts["acknowledged"]) > 20
     assert counts["full disk"]
 
@@ -135,13 +135,13 @@ def deliver_dead_letters(plant):
 @pytest.mark.parametrize(
     ("bug", "play", "seed"),
     (
-        (confirm_acks_early, "deliveries", 32),
+        (confirm_acks_early, "deliveries", 80),
         (confirm_refused_acks, "deliveries-on-full-disks", 4),
         (drop_what_is_to_be_a_dead_letter, "deliveries", 8),
         (forget_moves_at_a_start, "deliveries", 8),
         (forget_acks_at_a_start, "deliveries", ASYNC_MASTER_SYNC_FLUSH),
         (take_what_is_under_way_for_acknowledged_at_a_start, "deliveries", ASYNC_MASTER_ASYNC_FLUSH),
-        (expire_early, "deliveries", 8),
+        (expire_early, "deliveries", 16),
         (pop_out_of_order, "deliveries", 8),
         (forget_locks_at_a_start, "deliveries", 8),
         (deliver_dead_letters, "deliveries", 8),
