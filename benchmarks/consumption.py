@@ -22,7 +22,7 @@ from benchmarks.figures import Missing, Series
 from benchmarks.memory import anonymous_mib
 from benchmarks.recovery import until_it_serves
 from benchmarks.targets import Target
-from broker_service.broker.delayed.timer import waiting_record
+from broker_service.state.timer_record import waiting_record
 from broker_service.store.batch import Batch
 from broker_service.store.config import StoreConfig
 from broker_service.store.message_store import MessageStore

@@ -17,10 +17,10 @@ from rocketsim_proto.records.record import Record, encode_host
 
 from benchmarks.driver_loop import serve
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.v2 import route
-from broker_service.v2.delivered_message import message_of
-from broker_service.v2.settings import reply_to
-from broker_service.v2.status import OK
+from broker_service.wire.v2 import route
+from broker_service.wire.v2.delivered_message import message_of
+from broker_service.wire.v2.settings import reply_to
+from broker_service.wire.v2.status import OK
 
 BROKER, QUEUES = "null", 4
 MAX_BODY = 4 << 20

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from rocketsim_proto.allocation import FreedMemory, keep_freed_memory
 from rocketsim_proto.printable import printable
 
-from broker_service.config import load_broker_config, load_namesrv_config
+from broker_service.config.process_config import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
-from broker_service.garbage import collect_what_follows
-from broker_service.without_pandas import leave_pandas_out
+from broker_service.runtime.garbage import collect_what_follows
+from broker_service.runtime.without_pandas import leave_pandas_out
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         # Each imports its own parts only: a name server starts in half the time.
         if arguments.kind == "broker":
-            from broker_service.app import run_broker
+            from broker_service.node.app import run_broker
 
             collect_what_follows()
             asyncio.run(until_signal(load_broker_config(arguments.config, overrides), run_broker))

@@ -20,8 +20,17 @@ OWN_CALLS = "rocketsim_client.transport.own"
 
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
-BROKERS_ROOMS = {f"broker_service.broker.{room}" for room in ("leadership", "delayed", "reads")}
-BROKERS_CALLS = {"broker_service.broker.servicer", "broker_service.broker.put"}
+# What brokers do with the state of one broker, and who calls that: broker.core knows none of it.
+BROKERS_FEATURES = {
+    f"broker_service.{room}" for room in ("broker.reads", "delayed", "transactions", "pop", "rocketmq_handover")
+}
+BROKERS_CALLS = {"broker_service.wire", "broker_service.broker.put"}
+
+ABOVE_CONSUMPTION = {
+    "grpc",
+    *(f"broker_service.{room}" for room in ("admin", "namesrv", "leadership", "wire", "node")),
+    *GENERATED,
+}
 
 SOURCE_ROOMS = {
     f"rocketsim_source.{room}" for room in ("options", "planning", "commits", "reading", "sink", "stream_query")
@@ -33,38 +42,49 @@ STAYS_OUT_OF = {
     "broker_service/store": {
         *("asyncio", "grpc", "google", "javaproperties", "rocketmq_v2"),
         *("broker_service.replication", "broker_service.broker", "broker_service.namesrv", "broker_service.admin"),
-        *("broker_service.app", "broker_service.config", "broker_service.server", "broker_service.rpc_errors"),
+        *("broker_service.node", "broker_service.config", "broker_service.runtime"),
     },
     "broker_service/replication": {"broker_service.broker", "broker_service.admin", "broker_service.namesrv"},
     "broker_service/replication/tracker.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/catch_up.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/replication/epochs.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/access": {
-        *(f"broker_service.{room}" for room in ("store", "replication", "broker", "admin", "namesrv", "v2", "node")),
+        *(f"broker_service.{room}" for room in ("store", "replication", "broker", "admin", "namesrv", "wire", "node")),
         "rocketmq_v2",
     },
-    "broker_service/broker": {"broker_service.admin", "broker_service.namesrv", "broker_service.consumption"},
-    "broker_service/consumption": {
-        "grpc",
-        "broker_service.admin",
-        "broker_service.namesrv",
-        *BROKERS_CALLS,
-        *GENERATED,
+    "broker_service/broker": {
+        *(
+            f"broker_service.{room}"
+            for room in ("admin", "namesrv", "pop", "transactions", "leadership", "wire", "node")
+        ),
     },
-    # Its rooms, the lowest last: servicer, put -> leadership -> delayed, reads -> core -> metadata.
-    "broker_service/broker/leadership": {"broker_service.broker.reads", *BROKERS_CALLS},
-    "broker_service/broker/delayed": {*BROKERS_ROOMS - {"broker_service.broker.delayed"}, *BROKERS_CALLS},
-    "broker_service/broker/reads": {*BROKERS_ROOMS - {"broker_service.broker.reads"}, *BROKERS_CALLS},
-    "broker_service/broker/core": {*BROKERS_ROOMS, *BROKERS_CALLS},
-    "broker_service/broker/metadata": {*BROKERS_ROOMS, *BROKERS_CALLS, "broker_service.broker.core"},
+    "broker_service/state": ABOVE_CONSUMPTION,
+    "broker_service/pop": ABOVE_CONSUMPTION,
+    "broker_service/transactions": ABOVE_CONSUMPTION,
+    "broker_service/delayed": ABOVE_CONSUMPTION,
+    "broker_service/rocketmq_handover": ABOVE_CONSUMPTION,
+    # The lowest last: wire, broker.put -> leadership -> pop, transactions, delayed, broker.reads -> core -> metadata.
+    "broker_service/leadership": {
+        *(f"broker_service.{room}" for room in ("broker.reads", "pop", "transactions", "rocketmq_handover")),
+        *BROKERS_CALLS,
+    },
+    "broker_service/broker/reads": {*BROKERS_FEATURES - {"broker_service.broker.reads"}, *BROKERS_CALLS},
+    "broker_service/broker/core": {*BROKERS_FEATURES, "broker_service.leadership", *BROKERS_CALLS},
+    "broker_service/broker/metadata": {
+        *BROKERS_FEATURES,
+        "broker_service.leadership",
+        *BROKERS_CALLS,
+        "broker_service.broker.core",
+    },
     "broker_service/broker/reads/suggestion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/broker/core/mastership.py": {"asyncio", "grpc", "time", "logging"},
-    "broker_service/broker/leadership/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
+    "broker_service/leadership/promotion.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/namesrv": {
         *("broker_service.store", "broker_service.replication", "broker_service.broker"),
-        *("broker_service.v2", "rocketmq_v2"),
+        *("broker_service.wire", "rocketmq_v2"),
     },
-    "broker_service/v2": {"broker_service.admin", "broker_service.namesrv", "broker_service.replication"},
+    "broker_service/wire": {"broker_service.admin", "broker_service.namesrv", "broker_service.node"},
+    "broker_service/wire/v2": {"broker_service.replication"},
     "broker_service/namesrv/route_table.py": {"asyncio", "grpc", "time", "rocketsim_proto", "logging"},
     "broker_service/model.py": {"asyncio", "grpc", "rocketsim_proto.records", *GENERATED},
     # Its rooms, the lowest last: producer, consumer, admin -> sending -> cluster -> routing -> transport -> the values.
@@ -171,7 +191,7 @@ def test_records_are_known_without_grpc_or_generated_code():
 
 
 def test_nobody_imports_what_puts_the_parts_together_but_the_program():
-    roots = {"broker_service.app", "broker_service.node", "broker_service.periodic"}
+    roots = {"broker_service.node.app", "broker_service.node.node", "broker_service.node.periodic"}
     for path in sources("broker_service"):
         if path.name not in ("__main__.py", "app.py", "node.py"):
             assert not [module for module in imported_modules(path) if is_within(module, roots)], path
@@ -195,7 +215,8 @@ def test_files_are_mapped_in_one_place():
 # Who may touch the file system, and what for.
 OWN_FILES = {
     ROOT / "broker_service/store/files.py",  # the seam: everything that a broker keeps goes through it
-    ROOT / "broker_service/server.py",  # the address file, for whoever started the process; nothing depends on it
+    ROOT
+    / "broker_service/runtime/server.py",  # the address file, for whoever started the process; nothing depends on it
 }
 WRITING = {
     *("open", "write_text", "write_bytes", "unlink", "mkdir", "makedirs", "rmdir", "rename", "replace", "touch"),

@@ -165,7 +165,7 @@ def test_the_command_without_its_extra_says_what_to_install(fresh):
 def test_the_command_and_its_servers_need_only_their_extra(fresh):
     done = fresh.run(str(fresh.python.parent / "rocketsim"), "--version", extras=("cli",))
     assert (done.stdout, done.returncode) == (f"rocketsim {fresh.metadata.version}\n", 0)
-    modules = "broker_service.app, broker_service.__main__, rocketsim_cli.servers"
+    modules = "broker_service.node.app, broker_service.__main__, rocketsim_cli.servers"
     servers = f"import {modules}, sys; print('pyspark' in sys.modules)"
     assert fresh.says(servers, extras=("cli",)) == "False"
     demo = fresh.run(str(fresh.python.parent / "rocketsim"), "demo", extras=("cli",))

@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from broker_service import rpc_errors
 from broker_service.access.gate import Gate
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.errors import AccessDenied, InvalidParameter, SystemBusy
+from broker_service.runtime import rpc_errors
 
 logger = logging.getLogger(__name__)
 

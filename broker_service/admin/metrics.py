@@ -12,9 +12,9 @@ from broker_service.access.refusals import Refusals
 from broker_service.admin.http_connections import HttpConnections
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.range_streams import RangeStreams
-from broker_service.certificates import Certificates
-from broker_service.consumption.consumption import Consumption
+from broker_service.pop.consumption import Consumption
+from broker_service.runtime.certificates import Certificates
+from broker_service.wire.own.range_streams import RangeStreams
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -8,20 +8,20 @@ from functools import partial
 
 from rocketsim_proto.records.record import decode, parse_offset_message_id
 
-from broker_service import cold_reads
 from broker_service.admin.progress import check_known_group
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.leadership.leadership import Leadership, Promoted
 from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.config import as_properties
-from broker_service.consumption.retries import group_of, retry_topic
+from broker_service.config.process_config import as_properties
 from broker_service.errors import InvalidParameter, NotFound, RocketSimError, ServiceNotAvailable
+from broker_service.leadership.leadership import Leadership, Promoted
 from broker_service.model import BrokerRole
+from broker_service.pop.retries import group_of, retry_topic
+from broker_service.runtime import cold_reads
+from broker_service.runtime.tasks import to_its_end
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
-from broker_service.tasks import to_its_end
 
 logger = logging.getLogger(__name__)
 

@@ -26,9 +26,9 @@ from broker_service.broker.metadata.messages import (
 )
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.queue_lookup import QueueLookup
-from broker_service.deadlines import longest_wait_s
 from broker_service.errors import InvalidParameter
-from broker_service.rpc_errors import maps_errors
+from broker_service.runtime.deadlines import longest_wait_s
+from broker_service.runtime.rpc_errors import maps_errors
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")

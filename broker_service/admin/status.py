@@ -9,8 +9,8 @@ from broker_service.admin.rates import Rates
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.delayed.schedule_service import ScheduleService
-from broker_service.broker.leadership.leadership import Leadership
+from broker_service.delayed.schedule_service import ScheduleService
+from broker_service.leadership.leadership import Leadership
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress

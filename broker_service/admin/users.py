@@ -12,11 +12,11 @@ from typing import TypeVar
 from broker_service.access.model import Acl, Policy, Resource, ResourceType, User, is_of_nobody, user_of
 from broker_service.access.rights import of_topic
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.config_table import Planned
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
-from broker_service.tasks import to_its_end
+from broker_service.leadership.leadership import Leadership
+from broker_service.runtime.tasks import to_its_end
 
 logger = logging.getLogger(__name__)
 

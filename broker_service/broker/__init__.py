@@ -1,1 +1,1 @@
-"""A broker as its clients see it: puts, reads, delayed messages, and who is the master."""
+"""One broker: its state (`core`, `metadata`), the way of a put to the log, and reads."""

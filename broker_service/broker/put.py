@@ -13,11 +13,11 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.delayed.timer import MAX_TIMERS, waiting_record
 from broker_service.broker.frame import PROPERTY_DELIVER_MS, Frame, FrameLimits, check_frame
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
+from broker_service.state.timer_record import MAX_TIMERS, waiting_record
 
 logger = logging.getLogger(__name__)
 

@@ -13,18 +13,11 @@ from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.access.unsigned import UnsignedRequests
-from broker_service.config import NamesrvConfig
+from broker_service.config.process_config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.server import (
-    Network,
-    Service,
-    check_protobuf,
-    host_port,
-    start_server,
-    warn_of_open_access,
-)
+from broker_service.runtime.server import Network, Service, check_protobuf, host_port, start_server, warn_of_open_access
 
 logger = logging.getLogger(__name__)
 

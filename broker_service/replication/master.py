@@ -12,7 +12,6 @@ from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
 
-from broker_service import cold_reads
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.model import MASTER_ID
 from broker_service.replication.acknowledgement import Acknowledgements
@@ -25,7 +24,8 @@ from broker_service.replication.protocols import MasterBroker, ReplicatedLog
 from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.transfer import State, Transfer, TransferSettings
-from broker_service.rpc_errors import refusal_of
+from broker_service.runtime import cold_reads
+from broker_service.runtime.rpc_errors import refusal_of
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.errors import DiskFull, RocketSimError, ServiceNotAvailable
-from broker_service.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
 from broker_service.replication import master_frame
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
@@ -24,7 +23,8 @@ from broker_service.replication.handshake import Identity
 from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
 from broker_service.replication.refusals import FellSilent, ProtocolViolation
-from broker_service.server import OpenChannel
+from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
+from broker_service.runtime.server import OpenChannel
 
 logger = logging.getLogger(__name__)
 

@@ -37,14 +37,14 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.model import Acl, Policy, User
 from broker_service.admin.users import UserOperations
-from broker_service.app import run_broker
 from broker_service.broker.metadata.messages import access_to_proto
-from broker_service.config import NamesrvConfig
+from broker_service.config.process_config import NamesrvConfig
 from broker_service.errors import InvalidParameter, NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.namesrv.server import run_namesrv
-from broker_service.node import BrokerNode
-from broker_service.server import warn_of_open_access
+from broker_service.node.app import run_broker
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.server import warn_of_open_access
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, signed, v2_headers, v2_stub
 from tests.support.brokers import message as message_of
 from tests.support.brokers import put, running, send_of, small_config

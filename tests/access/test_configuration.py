@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 from rocketsim_proto.signature import Credentials
 
-from broker_service.config import BrokerConfig, NamesrvConfig, as_properties, load_broker_config, load_namesrv_config
+from broker_service.config.process_config import (
+    BrokerConfig,
+    NamesrvConfig,
+    as_properties,
+    load_broker_config,
+    load_namesrv_config,
+)
 from broker_service.errors import ConfigError
 from broker_service.namesrv.server import interceptors
 

@@ -14,7 +14,7 @@ from rocketsim_proto.signature import Credentials, signed_headers
 from broker_service.access.model import User
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, Right
 from broker_service.access.signature import MAX_AGE_S
-from broker_service.v2.rights import V2_RIGHTS
+from broker_service.wire.v2.rights import V2_RIGHTS
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, v2_headers
 from tests.support.brokers import running
 from tests.support.polling import until

@@ -25,10 +25,10 @@ from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
 from broker_service.access.model import Action, Decision, Policy, ResourceType, User, address_of
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, of_topic
-from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.errors import AccessDenied
-from broker_service.server import MethodTable
-from broker_service.v2.rights import V2_RIGHTS
+from broker_service.runtime.server import MethodTable
+from broker_service.state.transitions import STATE_TOPIC
+from broker_service.wire.v2.rights import V2_RIGHTS
 from tests.support.brokers import running
 
 NORMAL = User("n", "sk")

@@ -21,9 +21,9 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.interceptor import AccessInterceptor, OpenCall
 from broker_service.access.model import Acl, Policy, User
-from broker_service.consumption.transaction_changes import TransactionId
-from broker_service.consumption.transactions import Check
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.state.transaction_changes import TransactionId
+from broker_service.transactions.transactions import Check
 from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
 from tests.support.brokers import put, running
 from tests.support.polling import until

@@ -13,7 +13,7 @@ from rocketsim_proto.signature import Credentials
 
 from broker_service.access.model import Acl, Policy, User
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from tests.support.access import ADMIN, KEYS, first_user, signed
 from tests.support.brokers import put, running
 from tests.support.polling import until

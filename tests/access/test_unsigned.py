@@ -20,8 +20,8 @@ from broker_service.access.model import User
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.errors import SystemBusy
-from broker_service.server import SENT_AHEAD, UNREAD_BYTES, build_server
-from broker_service.v2.rights import V2_RIGHTS, repeats
+from broker_service.runtime.server import SENT_AHEAD, UNREAD_BYTES, build_server
+from broker_service.wire.v2.rights import V2_RIGHTS, repeats
 from tests.support.access import INNER, KEYS, first_user, guarded_name_server, v2_headers
 from tests.support.brokers import name_server, running
 from tests.support.http2 import half_sent

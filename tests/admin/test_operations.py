@@ -38,7 +38,7 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
 from tests.support.brokers import bodies_in, goes_by, message, put, running, send_of, stub_of, while_reading

@@ -15,10 +15,10 @@ from rocketsim_proto.metadata_pb2 import Acl, SubscriptionGroupConfig, TopicConf
 from rocketsim_proto.reserved import CHANGES_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.consumption.model import Pop
 from broker_service.errors import DiskFull
 from broker_service.model import BrokerRole, FlushDiskType
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
 from broker_service.replication.flusher import Flusher
 from rocketsim_client.admin_model import ChangedAt, SlavesLeft
 from rocketsim_client.model import CommitStatus as Status

@@ -13,7 +13,7 @@ from broker_service.access.model import User
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import StoreCorrupt
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile
 from tests.support.access import KEYS

@@ -17,10 +17,10 @@ from rocketsim_proto import broker_pb2, metadata_pb2, namesrv_pb2, replication_p
 from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from broker_service.broker.leadership import roll_call
 from broker_service.errors import InvalidParameter, RocketSimError
+from broker_service.leadership import roll_call
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import NO_EPOCH, EpochList
 from broker_service.replication.follower import Follower
@@ -215,17 +215,17 @@ async def grpc_peer(
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker's time-outs and pauses are short."""
-    monkeypatch.setattr("broker_service.broker.leadership.registration.ANSWER_WITHIN_S", 0.1)
-    monkeypatch.setattr("broker_service.broker.leadership.registration.RETRY_S", (0.01,))
-    monkeypatch.setattr("broker_service.broker.leadership.roll_call.ANSWER_WITHIN_S", 0.1)
-    monkeypatch.setattr("broker_service.broker.leadership.membership.ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr("broker_service.leadership.registration.ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr("broker_service.leadership.registration.RETRY_S", (0.01,))
+    monkeypatch.setattr("broker_service.leadership.roll_call.ANSWER_WITHIN_S", 0.1)
+    monkeypatch.setattr("broker_service.leadership.membership.ASK_AGAIN_S", 0.01)
 
     def quick(**keys: Any) -> SlaveSettings:
         return SlaveSettings(
             **(keys | {"housekeeping_s": 0.2, "metadata_timeout_s": 0.1, "retry_first_s": 0.01, "retry_last_s": 0.01})
         )
 
-    monkeypatch.setattr("broker_service.node.SlaveSettings", quick)
+    monkeypatch.setattr("broker_service.node.node.SlaveSettings", quick)
 
 
 async def lives(node: BrokerNode) -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from broker_service.broker_time import (
+from broker_service.broker.core.broker_time import (
     BELIEVED_AFTER_MS,
     EXPIRY_BELIEVES_AFTER_MS,
     SLEW,

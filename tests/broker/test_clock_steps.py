@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from rocketsim_proto.records import record
 
-from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import Pop
-from broker_service.machine import Machine
-from broker_service.node import BrokerNode
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
+from broker_service.runtime.machine import Machine
 from tests.support.brokers import message, put, send_of, small_config
 from tests.support.polling import until
 

@@ -18,11 +18,11 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.message_pb2 import CommitStatus, QueueId
 from rocketsim_proto.records.record import Record
 
-from broker_service import periodic
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node import periodic
+from broker_service.node.node import BrokerNode
 from broker_service.replication.follower import Follower
 from tests.broker.test_pair import QUICK, SLAVE, pair, slave_and_names
 from tests.support.brokers import answers_early, put, running, stub_of

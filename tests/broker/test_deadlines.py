@@ -1,4 +1,4 @@
-from broker_service.deadlines import answer_s, wait_s
+from broker_service.runtime.deadlines import answer_s, wait_s
 
 
 def test_a_fifth_of_the_callers_time_is_left_for_the_way_back_and_a_second_at_most():

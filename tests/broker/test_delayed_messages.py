@@ -14,11 +14,11 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
 
-from broker_service.broker.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
-from broker_service.broker.delayed.schedule_service import ScheduleService
 from broker_service.broker.reads.pull import Pull
+from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
+from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import MessageIllegal, ReadFailed, StoreCorrupt
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.pull import GetMessageResult
@@ -89,13 +89,13 @@ def test_blank_records_end_files() -> None:
 
 
 def test_a_record_longer_than_a_read_is_read_too(monkeypatch: Any) -> None:
-    monkeypatch.setattr("broker_service.broker.delayed.schedule.READ_BYTES", 100)
+    monkeypatch.setattr("broker_service.delayed.schedule.READ_BYTES", 100)
     log = Log(delivered(1, 0) + delivered(1, 1, b"x" * 1000) + delivered(1, 2))
     assert at_the_end(DelayPosition(), log).offsets == {1: 3}
 
 
 def test_files_that_expire_while_the_log_is_read_are_passed_over(monkeypatch: Any) -> None:
-    monkeypatch.setattr("broker_service.broker.delayed.schedule.READ_BYTES", 400)
+    monkeypatch.setattr("broker_service.delayed.schedule.READ_BYTES", 400)
     log = Log(*(delivered(1, offset) for offset in range(4)))
     read = log.read_log
 
@@ -340,7 +340,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
     forget_deliveries(tmp_path)
-    monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("broker_service.delayed.schedule_service.RETRY_AFTER_S", 0.01)
     real, tries = MessageStore.read_log, []
 
     def failing(store: MessageStore, *where: int) -> bytes:

@@ -15,20 +15,20 @@ import pytest
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.records import record
 
-from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.delayed.schedule_service import ScheduleService
-from broker_service.broker.leadership.exchange import MetadataExchange
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
+from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import DiskFull
-from broker_service.machine import Machine
+from broker_service.leadership.exchange import MetadataExchange
 from broker_service.model import BrokerRole, FlushDiskType, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
 from broker_service.replication.acknowledgement import put_waits
 from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.tracker import Tracker
 from broker_service.replication.transfer import Transfer
+from broker_service.runtime.machine import Machine
 from broker_service.store.files import DiskUsage, Files
 from broker_service.store.message_store import MessageStore
 from tests.support.brokers import bodies_in, message, name_server, put, running, send_of, small_config

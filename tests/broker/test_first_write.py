@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker_service import rpc_errors
-from broker_service.rpc_errors import write_first
+from broker_service.runtime import rpc_errors
+from broker_service.runtime.rpc_errors import write_first
 
 
 class Stream:

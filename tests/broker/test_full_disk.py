@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from broker_service.admin.operations import Operations
-from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.messages import floors_to_proto
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import Pop
 from broker_service.errors import DiskFull, ServiceNotAvailable, SubscriptionGroupNotExist
-from broker_service.machine import Machine
-from broker_service.node import BrokerNode
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
+from broker_service.runtime.machine import Machine
 from broker_service.store.files import Buffer, Files
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import NO_OFFSET

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.leadership.membership import Membership
 from broker_service.errors import ServiceNotAvailable, StoreCorrupt
+from broker_service.leadership.membership import Membership
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings
 from tests.support.brokers import name_server, put, registers_rarely, running, small_config
@@ -157,7 +157,7 @@ async def test_a_promoted_slaves_offsets_end_where_its_log_does(tmp_path: Path) 
     "refuses",
     [
         "broker_service.replication.epoch_file.EpochFile.save",
-        "broker_service.broker.leadership.role_file.RoleFile.save",
+        "broker_service.leadership.role_file.RoleFile.save",
         "broker_service.broker.metadata.consumer_offsets.ConsumerOffsetTable.clamp",
     ],
 )
@@ -211,7 +211,7 @@ async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = partial(SlaveSettings, retry_first_s=3600.0, retry_last_s=3600.0)
-    monkeypatch.setattr("broker_service.node.SlaveSettings", slow)
+    monkeypatch.setattr("broker_service.node.node.SlaveSettings", slow)
     async with name_server() as names:
         keys = {"namesrv_addr": names.address}
         async with running(tmp_path / "s", **keys, **SLAVE) as slave:

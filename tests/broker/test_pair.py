@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from rocketsim_proto.metadata_pb2 import ConsumerOffset, Metadata
 
-from broker_service import periodic
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -20,7 +19,8 @@ from broker_service.broker.reads.pull import Pull
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node import periodic
+from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offset_journal import OffsetJournal

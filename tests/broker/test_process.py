@@ -13,12 +13,12 @@ from urllib.request import urlopen
 import pytest
 
 from broker_service import __main__ as process
-from broker_service.app import broker, ip_of, run_broker
-from broker_service.broker.store_settings import physical_memory
+from broker_service.config.store_settings import physical_memory
 from broker_service.errors import ConfigError, StoreCorrupt, StoreLocked
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
-from broker_service.server import check_protobuf
+from broker_service.node.app import broker, ip_of, run_broker
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.server import check_protobuf
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until
@@ -127,7 +127,7 @@ def test_memory_is_at_most_the_machines() -> None:
 
 def test_a_slow_protobuf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_protobuf()
-    monkeypatch.setattr("broker_service.server.api_implementation.Type", lambda: "python")
+    monkeypatch.setattr("broker_service.runtime.server.api_implementation.Type", lambda: "python")
     with pytest.raises(ConfigError, match="upb"):
         check_protobuf()
 
@@ -186,7 +186,7 @@ def test_a_process_allows_itself_many_files() -> None:
 def test_a_start_imports_nothing_that_a_broker_needs_later_or_never() -> None:
     later = ["prometheus_client", "pyarrow.compute", "rocketsim_proto.records.sql_filter"]
     never = ["broker_service.namesrv", "psutil", "pyarrow.dataset", "pyspark", "rich", "rocketsim_client", "typer"]
-    code = f"import sys, broker_service.__main__, broker_service.app; print(sys.modules.keys() & {later + never})"
+    code = f"import sys, broker_service.__main__, broker_service.node.app; print(sys.modules.keys() & {later + never})"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"
 

@@ -11,14 +11,14 @@ from rocketsim_proto.replication_pb2 import Epoch, GetMemberRequest, GetMemberRe
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.leadership import registration
-from broker_service.broker.leadership.membership import Membership, with_promise
-from broker_service.broker.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
-from broker_service.broker.leadership.role_file import RoleFile
-from broker_service.broker.leadership.roll_call import RollCall
 from broker_service.errors import InvalidParameter
+from broker_service.leadership import registration
+from broker_service.leadership.membership import Membership, with_promise
+from broker_service.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
+from broker_service.leadership.role_file import RoleFile
+from broker_service.leadership.roll_call import RollCall
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import PROMOTION, EpochList

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from broker_service.errors import RocketSimError
-from broker_service.machine import Machine
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList
 from broker_service.replication.follower import Follower
+from broker_service.runtime.machine import Machine
 from tests.support import stores
 from tests.support.brokers import small_config
 from tests.support.memory_files import MemoryFiles

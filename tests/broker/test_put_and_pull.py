@@ -39,7 +39,7 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from tests.support.brokers import bodies_in, message, put, running, send_of, while_reading

@@ -14,9 +14,9 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
-from broker_service.broker import range_streams
 from broker_service.errors import ReadFailed
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.wire.own import range_streams
 from tests.support.brokers import bodies_in, put, running, stub_of
 from tests.support.polling import PATIENCE_S, until
 

@@ -13,11 +13,11 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.replication_pb2 import Ack, SlaveMessage
 
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.leadership.master_file import MasterFile
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch, StoreCorrupt
+from broker_service.leadership.master_file import MasterFile
 from broker_service.model import BrokerRole, FlushDiskType, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from tests.support.brokers import bodies_in, name_server, put, running, stub_of
 from tests.support.polling import until

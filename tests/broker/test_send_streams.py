@@ -15,9 +15,9 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
-from broker_service.broker import range_streams
 from broker_service.broker.put import PutPath, Send
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.wire.own import range_streams
 from tests.broker.test_range_streams import connected, next_answer, patient, read
 from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
 from tests.support.polling import PATIENCE_S, until

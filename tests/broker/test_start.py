@@ -14,11 +14,11 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
-from broker_service.broker.store_settings import store_config
+from broker_service.config.store_settings import store_config
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import Registration as Registered
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.promise import Promise
 from broker_service.store.message_store import MessageStore

@@ -18,13 +18,13 @@ from rocketsim_proto import admin_pb2, namesrv_pb2, pem
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from broker_service.app import run_broker
-from broker_service.certificates import Certificates
-from broker_service.config import BrokerConfig, NamesrvConfig, load_broker_config
+from broker_service.config.process_config import BrokerConfig, NamesrvConfig, load_broker_config
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, PutStatus, TlsMode
 from broker_service.namesrv.server import run_namesrv
-from broker_service.server import Network
+from broker_service.node.app import run_broker
+from broker_service.runtime.certificates import Certificates
+from broker_service.runtime.server import Network
 from tests.support.brokers import put, running, small_config
 from tests.support.polling import until, wait_until
 from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace

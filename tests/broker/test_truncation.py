@@ -17,7 +17,7 @@ from broker_service.broker.reads.pull import Pull, Pulled
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import ServiceNotAvailable
 from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.store.message_store import MessageStore
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.model import LogEpoch as ClientEpoch

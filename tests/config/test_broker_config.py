@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.config import (
+from broker_service.config.process_config import (
     RUNTIME_KEYS,
     BrokerConfig,
     as_properties,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.config import BrokerConfig, NamesrvConfig
-from broker_service.properties import fields_by_key
+from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.properties import fields_by_key
 from rocketsim_source.options.option_values import option_names
 from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.options.source_options import SourceOptions

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import broker_service
-from broker_service.config import BrokerConfig, NamesrvConfig
-from broker_service.properties import fields_by_key
+from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.properties import fields_by_key
 
 CODE = "\n".join(
     path.read_text()

@@ -14,9 +14,9 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import ChangeInvisible, HandleStatus, Pop
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
 from tests.support.brokers import put, running
 from tests.support.polling import until
 

@@ -11,9 +11,9 @@ from typing import Any, Self
 from rocketsim_proto.records.record import Record, encode_host
 from rocketsim_proto.reserved import TIMER_TOPIC
 
-from broker_service.broker.delayed import timer
-from broker_service.consumption import timer_check
-from broker_service.consumption.timer_check import TimerCheck
+from broker_service.rocketmq_handover import timer_check
+from broker_service.rocketmq_handover.timer_check import TimerCheck
+from broker_service.state import timer_record
 from broker_service.store.config import StoreConfig
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
@@ -88,11 +88,11 @@ class RocketMQStore:
     def waits(self, topic: str, body: str, deliver_ms: int) -> None:
         """A user's message with a delivery time."""
         one = Record(topic, body.encode(), properties={"UNIQ_KEY": body})
-        self._store.append_one(timer.waiting_record(one, deliver_ms, self.now_ms), self.now_ms, HOST)
+        self._store.append_one(timer_record.waiting_record(one, deliver_ms, self.now_ms), self.now_ms, HOST)
 
     def _append(self, tag: str, body: dict[str, Any], deliver_ms: int, waits: bool) -> None:
         properties = {"TAGS": tag, "TIMER_DELIVER_MS": str(deliver_ms)}
         one = Record(REVIVE_TOPIC, json.dumps(body, separators=(",", ":")).encode(), properties=properties)
         if waits:
-            one = timer.waiting_record(one, deliver_ms, deliver_ms - 1000)
+            one = timer_record.waiting_record(one, deliver_ms, deliver_ms - 1000)
         self._store.append_one(one, self.now_ms, HOST)

@@ -17,14 +17,6 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.subscription import FilterNotSupported
-from broker_service.consumption import consumption as consumption_module
-from broker_service.consumption import looks as looks_module
-from broker_service.consumption import receipt_handle, selection, state_log
-from broker_service.consumption.consumption import Consumption
-from broker_service.consumption.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
-from broker_service.consumption.polls import Polls
-from broker_service.consumption.retries import RENEWED_FOR_MS, retry_topic
-from broker_service.consumption.transitions import Place
 from broker_service.errors import (
     DiskFull,
     InvalidParameter,
@@ -37,7 +29,16 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.model import PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop import consumption as consumption_module
+from broker_service.pop import looks as looks_module
+from broker_service.pop import receipt_handle, selection
+from broker_service.pop.consumption import Consumption
+from broker_service.pop.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.pop.polls import Polls
+from broker_service.pop.retries import RENEWED_FOR_MS, retry_topic
+from broker_service.state import state_log
+from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
 from tests.support.brokers import goes_by, message, put, running, send_of
 from tests.support.polling import until

@@ -11,13 +11,14 @@ from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import half_messages, state_log, timer_delivery
-from broker_service.consumption import transactions as transactions_module
-from broker_service.consumption.consumption import _DEFERRED_MS
-from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.transitions import STATE_TOPIC, Copied
+from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.pop.consumption import _DEFERRED_MS
+from broker_service.state import half_messages, state_log
+from broker_service.state.state_log import StateLog
+from broker_service.state.transitions import STATE_TOPIC, Copied
 from broker_service.store.message_store import MessageStore
+from broker_service.transactions import transactions as transactions_module
 from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, forget_deliveries, send_delayed
 from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer
@@ -411,7 +412,7 @@ async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
     forget_deliveries(tmp_path)
-    monkeypatch.setattr("broker_service.broker.delayed.schedule_service.RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("broker_service.delayed.schedule_service.RETRY_AFTER_S", 0.01)
     mends: list[Mend] = []
     real = MessageStore.open
 

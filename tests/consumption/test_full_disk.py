@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import ChangeInvisible, HandleStatus, Pop
 from broker_service.errors import DiskFull
 from broker_service.model import PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
 from tests.support.brokers import put, running
 from tests.support.mounted_disks import SmallDisk
 from tests.support.polling import until

@@ -12,12 +12,13 @@ from rocketsim_proto.records.record import Record
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import consumption as consumption_module
-from broker_service.consumption import receipt_handle, transitions
-from broker_service.consumption.model import HandleStatus, PopStatus
-from broker_service.consumption.transitions import STATE_TOPIC, Settle
 from broker_service.errors import DiskFull, ServiceNotAvailable, SystemBusy
-from broker_service.quiet_turns import QUIET_TURNS
+from broker_service.pop import consumption as consumption_module
+from broker_service.pop import receipt_handle
+from broker_service.pop.model import HandleStatus, PopStatus
+from broker_service.runtime.quiet_turns import QUIET_TURNS
+from broker_service.state import transitions
+from broker_service.state.transitions import STATE_TOPIC, Settle
 from tests.consumption.test_consumption import INVALID, INVISIBLE_MS, OK, Consumer, body_of, consumer
 from tests.support.brokers import put, running
 

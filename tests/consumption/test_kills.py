@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rocketsim_proto.records import record
 
-from broker_service.consumption.model import Pop
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
 from tests.consumption.popping_broker import GROUPS, MESSAGES
 from tests.support.brokers import goes_by, name_server, running
 from tests.support.polling import until

@@ -10,10 +10,11 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
-from broker_service.consumption import half_messages, snapshot, transitions
-from broker_service.consumption.open_transactions import MAX_RECENT, OpenTransactions
-from broker_service.consumption.state import State
-from broker_service.consumption.transaction_changes import (
+from broker_service.errors import StoreTooNew
+from broker_service.state import half_messages, snapshot, transitions
+from broker_service.state.open_transactions import MAX_RECENT, OpenTransactions
+from broker_service.state.state import State
+from broker_service.state.transaction_changes import (
     Checked,
     Ended,
     Prepared,
@@ -22,7 +23,6 @@ from broker_service.consumption.transaction_changes import (
     TransactionChange,
     TransactionId,
 )
-from broker_service.errors import StoreTooNew
 
 COMMIT, ROLLBACK, DISCARDED, UNKNOWN = (
     Resolution.COMMIT,

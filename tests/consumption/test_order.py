@@ -14,12 +14,12 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import looks as looks_module
-from broker_service.consumption.model import Delivery, HandleStatus, PopStatus
-from broker_service.consumption.order_info import table_of
-from broker_service.consumption.state import State
-from broker_service.consumption.transitions import DeliveryId, Ordered, Place, Settle, Step, TakeInOrder
 from broker_service.errors import InvalidParameter, ReadFailed
+from broker_service.pop import looks as looks_module
+from broker_service.pop.model import Delivery, HandleStatus, PopStatus
+from broker_service.rocketmq_handover.order_info import table_of
+from broker_service.state.state import State
+from broker_service.state.transitions import DeliveryId, Ordered, Place, Settle, Step, TakeInOrder
 from broker_service.store import json_file
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer, snapshot_in
 from tests.support.brokers import goes_by, put

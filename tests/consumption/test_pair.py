@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from rocketsim_proto.records.record import Record
 
-from broker_service import periodic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
-from broker_service.consumption import snapshot, state_log
-from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
-from broker_service.consumption.state import State
-from broker_service.consumption.transitions import STATE_TOPIC
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node import periodic
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
 from broker_service.replication.catch_up import Cut
+from broker_service.state import snapshot, state_log
+from broker_service.state.state import State
+from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.offset_journal import OffsetJournal
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until

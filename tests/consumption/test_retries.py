@@ -12,11 +12,11 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import DEFAULT, retry_times_ms
-from broker_service.consumption import receipt_handle, retries
-from broker_service.consumption.receipt_handle import ReceiptHandle
-from broker_service.consumption.retries import Fate
-from broker_service.consumption.state import Due, UnderWay
-from broker_service.consumption.transitions import DeliveryId, Move, Place
+from broker_service.pop import receipt_handle, retries
+from broker_service.pop.receipt_handle import ReceiptHandle
+from broker_service.pop.retries import Fate
+from broker_service.state.state import Due, UnderWay
+from broker_service.state.transitions import DeliveryId, Move, Place
 
 PLACE = Place("g", "my_t", 3)
 RETRIED = Place("g", "%RETRY%g+my_t", 0)

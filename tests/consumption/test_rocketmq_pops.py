@@ -15,14 +15,15 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.consumption import consumption, take_over
-from broker_service.consumption.model import HandleStatus, Pop
-from broker_service.consumption.rocketmq_pops import Checkpoints, Held, takes
-from broker_service.consumption.state import State
-from broker_service.consumption.transitions import Place, Take, Transition, decode, encode
 from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop import consumption
+from broker_service.pop.model import HandleStatus, Pop
+from broker_service.rocketmq_handover import take_over
+from broker_service.rocketmq_handover.rocketmq_pops import Checkpoints, Held, takes
+from broker_service.state.state import State
+from broker_service.state.transitions import Place, Take, Transition, decode, encode
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult
 from tests.consumption.rocketmq_store import REVIVE_TOPIC, RocketMQStore

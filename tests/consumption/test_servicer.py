@@ -16,9 +16,9 @@ from rocketsim_proto.reserved import HALF_TOPIC
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import HandleStatus, Settled
-from broker_service.consumption.state import State
 from broker_service.model import PutStatus
+from broker_service.pop.model import HandleStatus, Settled
+from broker_service.state.state import State
 from tests.support.brokers import message, put, running, stub_of
 from tests.support.polling import PATIENCE_S, until
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.consumption import snapshot, transitions
-from broker_service.consumption.state import MAX_RECENT, State
-from broker_service.consumption.transitions import (
+from broker_service.errors import StoreTooNew
+from broker_service.state import snapshot, transitions
+from broker_service.state.state import MAX_RECENT, State
+from broker_service.state.transitions import (
     Deadline,
     DeliveryId,
     Drop,
@@ -28,7 +29,6 @@ from broker_service.consumption.transitions import (
     TakeInOrder,
     Transition,
 )
-from broker_service.errors import StoreTooNew
 
 PLACE = Place("g", "t", 0)
 PLACES = [PLACE, Place("g", "t", 1), Place("g", "u", 0), Place("h", "t", 0)]

@@ -11,15 +11,15 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, encode
 from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
-from broker_service.broker.delayed.timer import recall_record, waiting_record
-from broker_service.consumption import half_messages, snapshot, state_log, transitions
-from broker_service.consumption.state import State
-from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.transaction_changes import Resolution
-from broker_service.consumption.transitions import Copied, Drop, Place, Take, Timer
 from broker_service.errors import ReadFailed, StoreCorrupt
-from broker_service.machine import Machine
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.machine import Machine
+from broker_service.state import half_messages, snapshot, state_log, transitions
+from broker_service.state.state import State
+from broker_service.state.state_log import StateLog
+from broker_service.state.timer_record import recall_record, waiting_record
+from broker_service.state.transaction_changes import Resolution
+from broker_service.state.transitions import Copied, Drop, Place, Take, Timer
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult

@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 from rocketsim_proto.reserved import TIMER_TOPIC
 
-from broker_service.broker.delayed import timer
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import timer_check, timer_delivery
-from broker_service.consumption.timer_check import TimerCheck
-from broker_service.consumption.timers import Timers
-from broker_service.consumption.transitions import Copied, Copying, Transition
+from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import Cut
+from broker_service.rocketmq_handover import timer_check
+from broker_service.rocketmq_handover.timer_check import TimerCheck
+from broker_service.state import timer_record
+from broker_service.state.timers import Timers
+from broker_service.state.transitions import Copied, Copying, Transition
 from broker_service.store.files import DiskUsage
 from broker_service.store.message_store import MessageStore
 from tests.consumption.test_pair import pair
@@ -57,7 +58,7 @@ class Timed:
         return send_of(topic, message(topic, body, 1, UNIQ_KEY=body.decode(), TIMER_DELIVER_MS=deliver_ms))
 
     async def recall(self, message_id: str, in_ms: int = 5000) -> None:
-        recalled = timer.recall_record("t", message_id, self.now_ms + in_ms, self.now_ms)
+        recalled = timer_record.recall_record("t", message_id, self.now_ms + in_ms, self.now_ms)
         assert await self.node.puts.put_waiting(recalled, 60) is PutStatus.PUT_OK
 
     async def later(self, ms: int) -> None:
@@ -151,7 +152,7 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(MessageIllegal, match="batch"):
             await one.node.puts.put(send_of("t", *two))
         with pytest.raises(MessageIllegal, match="259200"):
-            await one.send(b"a", in_ms=timer.MAX_DELAY_MS + 1)
+            await one.send(b"a", in_ms=timer_record.MAX_DELAY_MS + 1)
         with pytest.raises(MessageIllegal, match="milliseconds since 1970"):
             await one.node.puts.put(send_of("t", message("t", b"a", TIMER_DELIVER_MS="soon")))
         for forged in ({"__TIMER_SOURCE": "1 2"}, {"TIMER_DEL_UNIQKEY": "t+a"}):

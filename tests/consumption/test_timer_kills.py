@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from tests.consumption.timing_broker import MESSAGES, in_an_hour
 from tests.support.brokers import bodies_in, name_server, running
 from tests.support.polling import until

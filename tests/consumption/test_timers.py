@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from broker_service.broker.delayed import timer
-from broker_service.consumption import snapshot, transitions
-from broker_service.consumption.state import State
-from broker_service.consumption.timers import Timers
-from broker_service.consumption.transitions import Copied, Copying, Timer
 from broker_service.errors import InvalidParameter, MessageIllegal, StoreTooNew
+from broker_service.state import snapshot, timer_record, transitions
+from broker_service.state.state import State
+from broker_service.state.timers import Timers
+from broker_service.state.transitions import Copied, Copying, Timer
 
 START_S = 1_795_200_000
 SECONDS = st.integers(1, 4)
@@ -196,12 +195,12 @@ SENT = Record("t", b"body", queue_id=3, flag=5, born_timestamp=9, properties={"U
 )
 def test_the_second_is_the_last_one_before_the_delivery_time(deliver_ms: int, expected: int) -> None:
     """As RocketMQ rounds: a message is due when that second is over, never before its time."""
-    assert timer.out_ms(deliver_ms) == expected
+    assert timer_record.out_ms(deliver_ms) == expected
     assert 0 <= (expected // 1000 + 1) * 1000 - deliver_ms < 1000
 
 
 def test_a_message_waits_as_rocketmq_has_it_and_is_delivered_as_it_was_sent() -> None:
-    waiting = timer.waiting_record(SENT, NOW + 5000, NOW)
+    waiting = timer_record.waiting_record(SENT, NOW + 5000, NOW)
     assert (waiting.topic, waiting.queue_id, waiting.body, waiting.flag) == ("rmq_sys_wheel_timer", 0, b"body", 5)
     assert waiting.properties == {
         "UNIQ_KEY": "id",
@@ -211,7 +210,7 @@ def test_a_message_waits_as_rocketmq_has_it_and_is_delivered_as_it_was_sent() ->
         "REAL_QID": "3",
     }
     waiting.commit_log_offset = 4711
-    delivered = timer.delivered_record(waiting)
+    delivered = timer_record.delivered_record(waiting)
     assert (delivered.topic, delivered.queue_id, delivered.body, delivered.flag) == ("t", 3, b"body", 5)
     assert delivered.born_timestamp == 9
     assert delivered.properties == SENT.properties | {
@@ -221,40 +220,40 @@ def test_a_message_waits_as_rocketmq_has_it_and_is_delivered_as_it_was_sent() ->
 
 
 def test_each_copy_names_its_source() -> None:
-    waiting = timer.waiting_record(SENT, NOW + 5000, NOW)
+    waiting = timer_record.waiting_record(SENT, NOW + 5000, NOW)
     waiting.commit_log_offset = 4711
-    moved = timer.moved_record(waiting)
+    moved = timer_record.moved_record(waiting)
     assert (moved.topic, moved.properties["REAL_TOPIC"]) == ("rmq_sys_wheel_timer", "t")
     moved.commit_log_offset = 9000
-    log = b"".join(map(record.encode, (SENT, moved, timer.delivered_record(moved), SENT)))
+    log = b"".join(map(record.encode, (SENT, moved, timer_record.delivered_record(moved), SENT)))
     copies = ("rmq_sys_wheel_timer", (1_795_200_005, 4711)), ("t", (1_795_200_005, 9000))
-    assert list(timer.sources(log)) == [("t", None), *copies, ("t", None)]
+    assert list(timer_record.sources(log)) == [("t", None), *copies, ("t", None)]
     damaged = Record("t", b"", properties={"__TIMER_SOURCE": "5"})
-    assert list(timer.sources(record.encode(damaged))) == [("t", None)]
+    assert list(timer_record.sources(record.encode(damaged))) == [("t", None)]
 
 
 def test_three_days_are_the_most() -> None:
-    timer.waiting_record(SENT, NOW + timer.MAX_DELAY_MS, NOW)
+    timer_record.waiting_record(SENT, NOW + timer_record.MAX_DELAY_MS, NOW)
     with pytest.raises(MessageIllegal, match="259200 s"):
-        timer.waiting_record(SENT, NOW + timer.MAX_DELAY_MS + 1, NOW)
+        timer_record.waiting_record(SENT, NOW + timer_record.MAX_DELAY_MS + 1, NOW)
 
 
 def test_properties_without_room_for_those_of_the_copy_are_refused_when_sent() -> None:
     for size in range(32_500, 32_760):
         large = Record("t", b"", properties={"A": "x" * size})
         try:
-            waiting = timer.waiting_record(large, NOW + 5000, NOW)
+            waiting = timer_record.waiting_record(large, NOW + 5000, NOW)
         except MessageIllegal:
             break
         waiting.commit_log_offset = 2**62
-        record.encode(timer.delivered_record(waiting))
-        record.encode(timer.moved_record(waiting))
+        record.encode(timer_record.delivered_record(waiting))
+        record.encode(timer_record.moved_record(waiting))
     else:
         pytest.fail("all were taken")
 
 
 def test_a_recall_is_rocketmqs_delete_record() -> None:
-    recall = timer.recall_record("t", "id", NOW + 5000, NOW)
+    recall = timer_record.recall_record("t", "id", NOW + 5000, NOW)
     assert recall.topic == "rmq_sys_wheel_timer"
     assert recall.properties == {
         "TAGS": "_RECALL_TAG_",
@@ -265,26 +264,26 @@ def test_a_recall_is_rocketmqs_delete_record() -> None:
         "REAL_TOPIC": "t",
         "REAL_QID": "0",
     }
-    waiting = timer.waiting_record(SENT, NOW + 5000, NOW)
-    assert timer.key_of(waiting) == recall.properties["TIMER_DEL_UNIQKEY"]
-    assert timer.second_of(waiting) == timer.second_of(recall)
+    waiting = timer_record.waiting_record(SENT, NOW + 5000, NOW)
+    assert timer_record.key_of(waiting) == recall.properties["TIMER_DEL_UNIQKEY"]
+    assert timer_record.second_of(waiting) == timer_record.second_of(recall)
 
 
-@pytest.mark.parametrize("late_ms", [0, -1, timer.MAX_DELAY_MS])
+@pytest.mark.parametrize("late_ms", [0, -1, timer_record.MAX_DELAY_MS])
 def test_a_recall_after_the_delivery_time_is_refused(late_ms: int) -> None:
     with pytest.raises(InvalidParameter, match="timestamp invalid"):
-        timer.recall_record("t", "id", NOW + late_ms, NOW)
+        timer_record.recall_record("t", "id", NOW + late_ms, NOW)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "\uff11", "-1", "9" * 20])
 def test_a_record_that_says_no_time_waits_for_none(value: str) -> None:
     with pytest.raises(ValueError, match="says no time"):
-        timer.second_of(Record("t", b"", properties={"TIMER_OUT_MS": value}))
+        timer_record.second_of(Record("t", b"", properties={"TIMER_OUT_MS": value}))
 
 
 @pytest.mark.parametrize("lost", ["REAL_TOPIC", "REAL_QID"])
 def test_a_record_that_does_not_say_where_it_belongs_cannot_be_delivered(lost: str) -> None:
-    waiting = timer.waiting_record(SENT, NOW + 5000, NOW)
+    waiting = timer_record.waiting_record(SENT, NOW + 5000, NOW)
     del waiting.properties[lost]
     with pytest.raises(ValueError, match="belongs"):
-        timer.delivered_record(waiting)
+        timer_record.delivered_record(waiting)

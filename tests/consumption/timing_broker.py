@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import timer_delivery
+from broker_service.delayed import timer_delivery
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from tests.support.brokers import goes_by, message, running, send_of
 from tests.support.polling import until
 

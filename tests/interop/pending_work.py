@@ -16,9 +16,9 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import ChangeInvisible, Delivery, HandleStatus, Pop
 from broker_service.model import PutStatus
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop
 from tests.support.brokers import goes_by, put, running
 from tests.support.polling import until
 from tests.support.v2 import Client, client_of, message, resource

@@ -8,9 +8,9 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
-from broker_service.consumption.model import Pop
 from broker_service.errors import StoreCorrupt, StoreTooNew
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
 from tests.consumption.test_rocketmq_pops import is_taken_over

@@ -14,12 +14,12 @@ from rocketsim_proto.metadata_pb2 import ConsumerOffset, DataVersion, Metadata, 
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
 from broker_service.model import PutStatus
-from broker_service.peer_call import PeerLost
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.transfer import TransferSettings
+from broker_service.runtime.peer_call import PeerLost
 from tests.support.memory_log import MemoryLog, record
 from tests.support.pair import Node, until
 

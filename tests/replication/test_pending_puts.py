@@ -2,11 +2,11 @@
 
 import pytest
 
-from broker_service.deadlines import wait_s
 from broker_service.model import PutStatus
 from broker_service.replication.acknowledgement import AckLevels, commit_waits, metadata_wait, put_waits
 from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
 from broker_service.replication.tracker import Tracker
+from broker_service.runtime.deadlines import wait_s
 
 OK, DISK, SLAVE, NONE = PutStatus
 

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker_service.app import broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.config import BrokerConfig, NamesrvConfig
+from broker_service.config.process_config import BrokerConfig, NamesrvConfig
 from broker_service.errors import RocketSimError
-from broker_service.machine import Machine
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.namesrv.server import run_namesrv
-from broker_service.node import BrokerNode
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.machine import Machine
 from tests.simulation.disk import READS, Damage, Disk
 from tests.simulation.network import Network, Wire
 from tests.simulation.virtual_loop import Process, VirtualLoop

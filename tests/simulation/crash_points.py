@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker_service.errors import RocketSimError
-from broker_service.machine import Machine
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.machine import Machine
 from tests.simulation.broker import Broker, what_is_wrong
 from tests.simulation.disk import flushed_in
 from tests.simulation.promises import PromiseBroken

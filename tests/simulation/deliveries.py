@@ -21,9 +21,9 @@ from rocketsim_proto import (
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from broker_service.consumption.model import FINAL, HandleStatus
-from broker_service.consumption.retries import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
 from broker_service.errors import RocketSimError
+from broker_service.pop.model import FINAL, HandleStatus
+from broker_service.pop.retries import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
 from tests.simulation import deaths
 from tests.simulation.clients import REFUSALS
 from tests.simulation.history import NEVER, Change, History, Position

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 from grpc.aio import AbortError, AioRpcError, Metadata
 
-from broker_service.server import Network as RealNetwork
+from broker_service.runtime.server import Network as RealNetwork
 from tests.simulation.virtual_loop import Process, VirtualLoop, current_process
 
 WINDOW = 8  # messages of a stream that may be on their way before its writer waits

@@ -41,7 +41,7 @@ from tests.support import stores
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from broker_service.node import BrokerNode
+    from broker_service.node.node import BrokerNode
     from broker_service.store.message_store import MessageStore
     from tests.simulation.broker import Broker
     from tests.simulation.disk import Damage

@@ -6,13 +6,14 @@ from unittest.mock import patch
 
 import pytest
 
-from broker_service.consumption import retries, state_log
-from broker_service.consumption.consumption import Consumption
-from broker_service.consumption.state import State
-from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.transitions import DeliveryId, Settle
 from broker_service.errors import RocketSimError
 from broker_service.model import PutStatus
+from broker_service.pop import retries
+from broker_service.pop.consumption import Consumption
+from broker_service.state import state_log
+from broker_service.state.state import State
+from broker_service.state.state_log import StateLog
+from broker_service.state.transitions import DeliveryId, Settle
 from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.world import World

@@ -4,14 +4,14 @@ from unittest.mock import patch
 
 import pytest
 
-from broker_service.consumption import timers
-from broker_service.consumption.state import State
-from broker_service.consumption.state_log import StateLog
-from broker_service.consumption.timer_delivery import TimerDelivery
-from broker_service.consumption.timers import Timers
-from broker_service.consumption.transaction_changes import Ended, Resolution, Resolved
-from broker_service.consumption.transactions import Transactions
+from broker_service.delayed.timer_delivery import TimerDelivery
+from broker_service.state import timers
+from broker_service.state.state import State
+from broker_service.state.state_log import StateLog
+from broker_service.state.timers import Timers
+from broker_service.state.transaction_changes import Ended, Resolution, Resolved
 from broker_service.store.message_store import MessageStore
+from broker_service.transactions.transactions import Transactions
 from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
 

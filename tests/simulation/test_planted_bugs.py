@@ -9,18 +9,18 @@ import pytest
 from rocketsim_proto import replication_pb2 as pb
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.broker_time import BrokerTime
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.core.visibility import Visibility
-from broker_service.broker.delayed import schedule_service
-from broker_service.broker.leadership import exchange, leadership
-from broker_service.broker.leadership.leadership import Leadership
 from broker_service.broker.metadata.config_table import ConfigTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
-from broker_service.broker_time import BrokerTime
-from broker_service.config import BrokerConfig
+from broker_service.config.process_config import BrokerConfig
+from broker_service.delayed import schedule_service
 from broker_service.errors import DiskFull, StoreCorrupt
+from broker_service.leadership import exchange, leadership
+from broker_service.leadership.leadership import Leadership
 from broker_service.model import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements

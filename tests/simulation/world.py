@@ -22,10 +22,10 @@ from grpc_reflection.v1alpha import reflection as grpc_reflection
 from rocketsim_proto.replication_pb2 import SlaveMessage
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
-from broker_service import node as broker_node
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole, FlushDiskType
-from broker_service.node import BrokerNode
+from broker_service.node import node as broker_node
+from broker_service.node.node import BrokerNode
 from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch

@@ -15,7 +15,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.model import MessageQueue, OffsetRange

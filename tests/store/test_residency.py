@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.records.columnar import Records
 
-from broker_service import cold_reads
 from broker_service.errors import ReadFailed
+from broker_service.runtime import cold_reads
 from broker_service.store import key_search
 from broker_service.store.files import CANNOT_TELL, Files, _all_resident
 from broker_service.store.message_store import MessageStore

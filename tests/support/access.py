@@ -10,12 +10,12 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.signature import Credentials, SigningChannel, v2_signature
 
-from broker_service.config import NamesrvConfig
+from broker_service.config.process_config import NamesrvConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.server import interceptors
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.node import BrokerNode
-from broker_service.server import Service, start_server
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.server import Service, start_server
 from tests.support.brokers import NameServer
 from tests.support.polling import until
 

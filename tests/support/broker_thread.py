@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from rocketsim_client import Cluster
 from tests.support.brokers import running
 from tests.support.polling import PATIENCE_S

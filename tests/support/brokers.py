@@ -15,18 +15,18 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from broker_service import cold_reads, deadlines
-from broker_service.app import broker
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.leadership.registration import Registration
 from broker_service.broker.put import Send
-from broker_service.config import BrokerConfig
+from broker_service.config.process_config import BrokerConfig
+from broker_service.leadership.registration import Registration
 from broker_service.model import PutStatus
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
-from broker_service.node import BrokerNode
-from broker_service.server import Service, start_server
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
+from broker_service.runtime import cold_reads, deadlines
+from broker_service.runtime.server import Service, start_server
 from tests.support.polling import until
 
 

@@ -7,8 +7,8 @@ import dataclasses
 from enum import Enum
 from pathlib import Path
 
-from broker_service.config import PROMISES, BrokerConfig, NamesrvConfig
-from broker_service.properties import as_text, fields_by_key, is_required
+from broker_service.config.process_config import PROMISES, BrokerConfig, NamesrvConfig
+from broker_service.config.properties import as_text, fields_by_key, is_required
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
 

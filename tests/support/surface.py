@@ -443,8 +443,8 @@ def accepted(part: str, check_type: Callable[[str, str, Any], None]) -> Iterator
 
 def configuration() -> Iterator[str]:
     """The keys of a broker and a name server with their defaults, and RocketMQ's that may have one value only."""
-    from broker_service.config import PROMISES, BrokerConfig, NamesrvConfig
-    from broker_service.properties import as_text, fields_by_key, is_required
+    from broker_service.config.process_config import PROMISES, BrokerConfig, NamesrvConfig
+    from broker_service.config.properties import as_text, fields_by_key, is_required
 
     for server, kind in (("broker", BrokerConfig), ("namesrv", NamesrvConfig)):
         keys = fields_by_key(kind)

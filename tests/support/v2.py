@@ -13,7 +13,7 @@ from rocketmq_v2 import service_pb2 as s
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from tests.support.brokers import running
 from tests.support.polling import until
 

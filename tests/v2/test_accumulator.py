@@ -13,8 +13,8 @@ from broker_service.broker import frame as frame_checks
 from broker_service.broker.put import Send
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
 from broker_service.model import Appended, PutStatus, QueueAppend
-from broker_service.quiet_turns import QUIET_TURNS
-from broker_service.v2.accumulator import MAX_BYTES, MAX_PARTS, Accumulator, Part
+from broker_service.runtime.quiet_turns import QUIET_TURNS
+from broker_service.wire.v2.accumulator import MAX_BYTES, MAX_PARTS, Accumulator, Part
 from tests.support.v2 import message, v2_broker
 from tests.v2.test_sends import stored
 

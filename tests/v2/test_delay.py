@@ -11,11 +11,11 @@ from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto.reserved import TIMER_TOPIC
 from rocketsim_proto.signature import Credentials
 
-from broker_service.node import BrokerNode
-from broker_service.v2 import recall_handle
-from broker_service.v2.message_rules import MAX_DELAY_MS
-from broker_service.v2.recall_handle import RecallHandle
-from broker_service.v2.routing import PASSED_ON
+from broker_service.node.node import BrokerNode
+from broker_service.wire.v2 import recall_handle
+from broker_service.wire.v2.message_rules import MAX_DELAY_MS
+from broker_service.wire.v2.recall_handle import RecallHandle
+from broker_service.wire.v2.routing import PASSED_ON
 from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
 from tests.support.brokers import goes_by, name_server, running, send_of
 from tests.support.brokers import message as record_of

@@ -9,9 +9,9 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from rocketmq_v2 import definition_pb2 as d
 from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record, encode_host
 
-from broker_service.v2 import sent_message
-from broker_service.v2.delivered_message import message_of
-from broker_service.v2.message_rules import HIDDEN_PROPERTIES
+from broker_service.wire.v2 import sent_message
+from broker_service.wire.v2.delivered_message import message_of
+from broker_service.wire.v2.message_rules import HIDDEN_PROPERTIES
 from tests.support.v2 import message, resource
 
 

@@ -19,13 +19,13 @@ from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.records import record
 from rocketsim_proto.signature import Credentials
 
-from broker_service import server
 from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole, TlsMode
-from broker_service.node import BrokerNode
-from broker_service.v2 import front as module
-from broker_service.v2.front import Front
+from broker_service.node.node import BrokerNode
+from broker_service.runtime import server
+from broker_service.wire.v2 import front as module
+from broker_service.wire.v2.front import Front
 from tests.support.access import KEYS, first_user, v2_headers
 from tests.support.brokers import running
 from tests.support.polling import until
@@ -520,7 +520,7 @@ async def test_who_does_not_finish_the_handshake_is_let_go(
 async def test_connections_and_refusals_are_counted_also_after_the_port_has_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_service.v2.port.most_connections", lambda _: 1)
+    monkeypatch.setattr("broker_service.wire.v2.port.most_connections", lambda _: 1)
 
     def counted(node: BrokerNode) -> list[float]:
         node.metrics.picture()

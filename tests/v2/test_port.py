@@ -15,7 +15,7 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
-from broker_service.server import Network, build_server, most_connections
+from broker_service.runtime.server import Network, build_server, most_connections
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
 from tests.support.tls import keys_of
@@ -76,7 +76,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     """Those that are there go on; the one too many hears why and ends, and comes in once there is room."""
-    monkeypatch.setattr("broker_service.v2.clients.MAX_STREAMS", 2)
+    monkeypatch.setattr("broker_service.wire.v2.clients.MAX_STREAMS", 2)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         there = [await opened(client, client_id) for client_id in "ab"]
         assert [answer.status.code for _, answer in there] == [d.OK, d.OK]
@@ -102,7 +102,7 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     """Trap 15: a Telemetry stream ends by no rule of ours, however long it is idle."""
-    monkeypatch.setattr("broker_service.v2.port.IDLE_MS", 50)
+    monkeypatch.setattr("broker_service.wire.v2.port.IDLE_MS", 50)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
@@ -148,7 +148,7 @@ async def test_connections_to_a_port_without_a_front_are_bounded_and_lost_ones_m
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_own: bool
 ) -> None:
     """Also those that break off before, in, or after the first exchange: gRPC counts each of them once."""
-    monkeypatch.setattr("broker_service.server.open_file_limit", lambda: 8)
+    monkeypatch.setattr("broker_service.runtime.server.open_file_limit", lambda: 8)
     async with running(tmp_path, grpc_server_port=0) as node:
         address = node.address if is_own else node.v2_port.address
         there = [await dialled(address) for _ in range(3)]
@@ -253,7 +253,7 @@ async def test_a_peer_that_answers_no_ping_is_let_go(tmp_path: Path, monkeypatch
             patch.setattr("grpc.aio.server", quick)
             return build_server(*arguments)
 
-    monkeypatch.setattr("broker_service.server.build_server", impatient)
+    monkeypatch.setattr("broker_service.runtime.server.build_server", impatient)
     async with running(tmp_path, grpc_server_port=0) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
@@ -284,7 +284,7 @@ async def test_minus_one_is_no_port(tmp_path: Path) -> None:
 async def test_a_port_that_is_taken_is_said_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker_service.v2.port.TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr("broker_service.wire.v2.port.TRY_AGAIN_S", 0.01)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -308,7 +308,7 @@ async def test_a_port_that_is_taken_is_one_line_of_the_process(
         return listen(*arguments, **others)
 
     monkeypatch.setattr(Network, "listen", counted)
-    monkeypatch.setattr("broker_service.v2.port.TRY_AGAIN_S", 0.01)
+    monkeypatch.setattr("broker_service.wire.v2.port.TRY_AGAIN_S", 0.01)
     async with running(tmp_path / "first", grpc_server_port=0) as first:
         await until(lambda: bool(first.v2_port.address), "the port of the first broker")
         port = int(first.v2_port.address.rpartition(":")[2])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.v2.queue_choice import Turns, queue_of_group
+from broker_service.wire.v2.queue_choice import Turns, queue_of_group
 
 
 @given(st.text(max_size=20), st.integers(1, 1000))

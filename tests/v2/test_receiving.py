@@ -17,16 +17,16 @@ from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption.model import Pop, Popped, PopStatus
-from broker_service.consumption.transitions import STATE_TOPIC
-from broker_service.deadlines import NO_DEADLINE_S
 from broker_service.errors import MessageIllegal, ReadFailed, SystemBusy
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop, Popped, PopStatus
+from broker_service.runtime.deadlines import NO_DEADLINE_S
+from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.files import DiskUsage
-from broker_service.v2 import delivered_message, status
-from broker_service.v2.receiving import Receiving
-from broker_service.v2.unsent import Unsent
+from broker_service.wire.v2 import delivered_message, status
+from broker_service.wire.v2.receiving import Receiving
+from broker_service.wire.v2.unsent import Unsent
 from tests.support.brokers import answers_early, put
 from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
@@ -659,7 +659,7 @@ async def test_a_push_consumer_that_says_goodbye_leaves_its_messages_to_others(t
 
 
 async def test_a_push_consumer_that_dies_does_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_service.v2.clients.STREAM_GONE_S", 0.05)
+    monkeypatch.setattr("broker_service.wire.v2.clients.STREAM_GONE_S", 0.05)
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand())

@@ -1,7 +1,7 @@
 """What is remembered of sends: for a minute, and not more than so many."""
 
-from broker_service.v2 import recent_sends
-from broker_service.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
+from broker_service.wire.v2 import recent_sends
+from broker_service.wire.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
 
 
 def sent(message_id: str, body_crc: int = 7) -> SendId:

@@ -15,9 +15,9 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import Registration, TopicQueues
-from broker_service.peer_call import PeerLost
-from broker_service.v2.route import Queues, endpoints_of, message_queues
-from broker_service.v2.routing import Routing
+from broker_service.runtime.peer_call import PeerLost
+from broker_service.wire.v2.route import Queues, endpoints_of, message_queues
+from broker_service.wire.v2.routing import Routing
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
 from tests.support.v2 import DIALLED, make_topics, message, receive, resource, v2_broker

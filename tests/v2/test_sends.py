@@ -17,13 +17,13 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.v2.message_rules import (
+from broker_service.wire.v2.message_rules import (
     MAX_DELAY_MS,
     MAX_ORIGIN_BYTES,
     MAX_PROPERTIES_BYTES,
     RESERVED_PROPERTIES,
 )
-from broker_service.v2.recent_sends import REMEMBERED_S
+from broker_service.wire.v2.recent_sends import REMEMBERED_S
 from rocketsim_client import PullConsumer
 from tests.support.brokers import goes_by, stub_of
 from tests.support.v2 import message, v2_broker

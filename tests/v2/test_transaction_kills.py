@@ -10,7 +10,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketsim_proto.reserved import HALF_TOPIC
 
 from broker_service.model import BrokerRole
-from broker_service.node import BrokerNode
+from broker_service.node.node import BrokerNode
 from tests.support.brokers import name_server, running
 from tests.support.polling import until
 from tests.support.processes import ROOT

@@ -17,14 +17,14 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.consumption import half_messages, snapshot
-from broker_service.consumption import transactions as module
-from broker_service.consumption.transaction_changes import Checked, Resolution, Resolved, TransactionId
-from broker_service.consumption.transitions import Place
 from broker_service.errors import DiskFull, ReadFailed
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import BrokerNode
-from broker_service.v2 import clients
+from broker_service.node.node import BrokerNode
+from broker_service.state import half_messages, snapshot
+from broker_service.state.transaction_changes import Checked, Resolution, Resolved, TransactionId
+from broker_service.state.transitions import Place
+from broker_service.transactions import transactions as module
+from broker_service.wire.v2 import clients
 from tests.support.brokers import goes_by, running
 from tests.support.polling import PATIENCE_S, until
 from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker

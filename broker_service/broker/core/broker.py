@@ -11,6 +11,7 @@ from typing import Any
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import CHANGES_TOPIC
 
+from broker_service.broker.core.broker_time import BrokerTime
 from broker_service.broker.core.changes import MetadataChanges
 from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership, Standing
@@ -21,8 +22,7 @@ from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.topics import TopicTable
-from broker_service.broker_time import BrokerTime
-from broker_service.config import BrokerConfig, with_updates
+from broker_service.config.process_config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
 from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
 from broker_service.names import is_internal_topic

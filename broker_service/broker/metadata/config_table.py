@@ -18,9 +18,9 @@ from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from broker_service.errors import StoreCorrupt, SystemBusy
+from broker_service.runtime.tasks import to_its_end
 from broker_service.store.files import refusal
 from broker_service.store.json_file import TextTable, entry_text
-from broker_service.tasks import to_its_end
 
 MAX_TOMBSTONES = 10_000
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import CommitStatus, GetMessageStatus
+from broker_service.runtime import cold_reads
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ What the answer says is decided by the store (tables D2b, D3) and by `suggestion
 
 from dataclasses import dataclass
 
-from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -15,6 +14,7 @@ from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import InvalidParameter
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
+from broker_service.runtime import cold_reads
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1

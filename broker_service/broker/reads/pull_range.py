@@ -7,7 +7,6 @@ from functools import partial
 from itertools import chain, islice, repeat
 from typing import NamedTuple
 
-from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -16,6 +15,7 @@ from broker_service.broker.reads.range_calls import RangeCalls
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
+from broker_service.runtime import cold_reads
 
 DEFAULT_FRAME_BYTES = 1 << 20
 

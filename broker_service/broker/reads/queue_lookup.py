@@ -6,12 +6,12 @@ from functools import partial
 
 from rocketsim_proto.limits import MAX_QUEUE_NUMS
 
-from broker_service import cold_reads
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
 from broker_service.model import LogEpoch
+from broker_service.runtime import cold_reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,234 @@
+"""ScheduleService: hands delayed messages to their topics when their time has come, on a master that takes writes.
+
+On a slave it only keeps what the master says, for the day that this broker is promoted.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from rocketsim_proto.records import record
+from rocketsim_proto.reserved import SCHEDULE_TOPIC
+
+from broker_service.broker.core.broker import Broker, Queue
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.config_table import DataVersion, JsonStore
+from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
+from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
+from broker_service.model import GetMessageStatus
+from broker_service.runtime import cold_reads
+from broker_service.store.pull import GetMessageResult
+
+logger = logging.getLogger(__name__)
+
+BATCH = 32
+LONGEST_SLEEP_S = 1.0
+RETRY_AFTER_S = 10.0  # RocketMQ's delay after an exception
+
+
+class ScheduleService:
+    """`delay_file` is RocketMQ's `delayOffset.json`; `position_file`, ours, also says for which log that was true."""
+
+    def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
+        self._broker = broker
+        self._delay_file = delay_file
+        self._position_file = position_file
+        self._masters_position: DelayPosition | None = None  # for a log that we may not have yet
+        self._position = self._load()
+        self._version = DataVersion()
+        self._saved: DelayPosition | None = None
+        self._offsets: dict[int, int] = {}
+        self._retry_at: dict[int, float] = {}  # level: when it is read again, by the loop's clock
+        self._running = False
+        self._arrival = asyncio.Event()
+        broker.visibility.arrived.append(self._arrived)
+
+    def position(self) -> DelayPosition:
+        """How far each level is delivered, and the end of the log that this is true for."""
+        if self._running:
+            return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
+        self._adopt()
+        return self._position
+
+    def take_masters_position(self, position: DelayPosition) -> None:
+        """What the master has delivered, in a log that ends there."""
+        self._adopt()
+        self._masters_position = position
+
+    def log_cut(self, end_offset: int) -> None:
+        """A position that was true for bytes that are gone is dropped: the log is read again from its beginning."""
+        self._masters_position = None
+        if self._position.log_offset > end_offset:
+            self._position = DelayPosition()
+
+    def _adopt(self) -> None:
+        position = self._masters_position
+        if position is not None and position.log_offset <= self._broker.store.end_offset:
+            self._position, self._masters_position = position, None
+
+    # --- delivering -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        self._adopt()
+        await self._catch_up()
+        self._offsets = dict(self._position.offsets)
+        self._running = True
+        try:
+            while self._broker.mastership.standing is Standing.WRITABLE:
+                self._arrival.clear()
+                try:
+                    sleep_s = await self._deliver_due()
+                except RocketSimError as error:
+                    logger.warning("delayed messages wait: %s", error)
+                    await asyncio.sleep(RETRY_AFTER_S)
+                    continue
+                try:
+                    async with asyncio.timeout(sleep_s):
+                        await self._arrival.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self._position = self.position()
+            self._running = False
+
+    async def _catch_up(self) -> None:
+        """On return the position is true for the log's end.  As long as the disk cannot read the log nothing is
+        delivered: it would be delivered twice."""
+        store = self._broker.store
+        while self._has_queues():
+            try:
+                further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
+            except (ReadFailed, StoreCorrupt) as error:
+                logger.warning("delayed messages wait: what was delivered is not known: %s", error)
+                await asyncio.sleep(RETRY_AFTER_S)
+                continue
+            if further is None:
+                return
+            self._position = further
+            await asyncio.sleep(0)
+
+    async def _deliver_due(self) -> float:
+        """Deliver what is due on every level; how long nothing more will be."""
+        sleep_s = LONGEST_SLEEP_S
+        now = asyncio.get_running_loop().time()
+        for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
+            if self._retry_at.get(level, now) > now:
+                continue
+            try:
+                sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
+            except (ReadFailed, StoreCorrupt) as error:
+                logger.warning("delay level %d waits: %s", level, error)
+                self._retry_at[level] = now + RETRY_AFTER_S
+        return max(0.001, sleep_s)
+
+    async def _deliver_level(self, level: int, delay_ms: int) -> float:
+        """Deliver what is due; in how many seconds the next one is."""
+        while True:
+            delivered, next_s = await self._deliver_batch(level, delay_ms)
+            if not delivered:
+                return next_s
+            await asyncio.sleep(0)
+
+    async def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
+        """How many of the level's next messages were delivered, and in how many seconds the one after them is due."""
+        broker = self._broker
+        found = await cold_reads.read(broker.store, lambda: self._next_of(level))
+        if found is None or found.status is not GetMessageStatus.FOUND:
+            if found is not None and found.next_begin_offset > self._offsets[level]:
+                self._offsets[level] = found.next_begin_offset  # what was there has expired
+            return 0, LONGEST_SLEEP_S
+        delivered = 0
+        at = 0
+        for size in np.frombuffer(found.sizes, "<u4").tolist():
+            with broker.store.decoding(found.records):
+                delayed = record.decode(found.records, at)  # with its checksum: the copy gets one of its own
+            at += size
+            wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
+            if wait_ms > 0:
+                return delivered, wait_ms / 1000
+            await broker.topics.until_settled(delayed.properties.get(record.PROPERTY_REAL_TOPIC, ""))
+            self._deliver(delayed, level, self._offsets[level])
+            delivered += 1
+        return delivered, 0.0
+
+    def _next_of(self, level: int) -> GetMessageResult | None:
+        """The level's next messages; None while it has never had one."""
+        store = self._broker.store
+        min_offset, max_offset = store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        if max_offset == 0:
+            return None
+        # As RocketMQ: a position outside of the queue is moved into it.
+        offset = self._offsets[level] = min(max(self._offsets.get(level, 0), min_offset), max_offset)
+        return store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
+
+    def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
+        """Append and advance are one step: whatever the log has, the offsets have."""
+        broker = self._broker
+        broker.check_writable()  # fenced or stopping since the last one
+        if reason := broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        try:
+            message = delivered_record(delayed, level, schedule_offset)
+            topic = broker.topics.get(message.topic)
+            if topic is None:
+                raise ValueError(f"topic {message.topic} does not exist any more")
+            message.queue_id = topic.queue_of(message.queue_id)
+            broker.append_one(message)
+        except ValueError as error:
+            logger.warning("delayed message %d of level %d is dropped: %s", schedule_offset, level, error)
+        self._offsets[level] = schedule_offset + 1
+
+    def _has_queues(self) -> bool:
+        """Whether there ever was a delayed message that may still be there."""
+        return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues())
+
+    def _arrived(self, queues: Iterable[Queue]) -> None:
+        if any(topic == SCHEDULE_TOPIC for topic, _ in queues):
+            self._arrival.set()
+
+    # --- the files --------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        if saving := self.saving():
+            saving()
+
+    def saving(self) -> Callable[[], None] | None:
+        """The writing of both files, to be run on any thread; None if nothing has changed since the last time.
+
+        Nothing depends on how often this is called.
+        """
+        position = self.position()
+        if position == self._saved or not (position.offsets or self._has_queues()):
+            return None
+        table = {str(level): offset for level, offset in sorted(position.offsets.items())}
+        version = self._version.next(self._broker.now_ms())
+
+        def run() -> None:
+            self._position_file.save({"commitLogOffset": position.log_offset, "offsets": table})
+            if self._saved is None or position.offsets != self._saved.offsets:
+                self._delay_file.save({"dataVersion": version.to_json(), "offsetTable": table})
+                self._version = version
+            self._saved = position
+
+        return run
+
+    def _load(self) -> DelayPosition:
+        rocketmqs = _table((self._delay_file.load() or {}).get("offsetTable"))
+        ours = self._position_file.load()
+        if ours is None:
+            return DelayPosition(0, rocketmqs)
+        log_offset = int(ours["commitLogOffset"])
+        if log_offset > self._broker.store.end_offset:
+            return DelayPosition()  # The log has lost what this was true of.
+        offsets = _table(ours["offsets"])
+        # RocketMQ may have had the directory since.
+        return DelayPosition(
+            log_offset,
+            {level: max(offset, offsets.get(level, 0)) for level, offset in {**offsets, **rocketmqs}.items()},
+        )
+
+
+def _table(value: object) -> dict[int, int]:
+    return {int(level): int(offset) for level, offset in value.items()} if isinstance(value, dict) else {}

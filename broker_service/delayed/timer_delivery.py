@@ -1,0 +1,322 @@
+"""TimerDelivery: hands messages to their topics at their delivery time, on a master that takes writes.
+
+A batch is one turn of the event loop, and three steps in the log: COPYING, the copies, COPIED.  Each copy names the
+record that it settles; COPIED only says the same in the state topic, where slaves and starts look.  Where a crash comes
+in between, whoever is master next reads the log from COPYING on and says it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import TIMER_TOPIC
+
+from broker_service.broker.core.broker import Broker, Queue
+from broker_service.broker.core.mastership import Standing
+from broker_service.delayed.schedule import whole_records
+from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
+from broker_service.rocketmq_handover import timer_check
+from broker_service.runtime import cold_reads
+from broker_service.state import timer_record
+from broker_service.state.needed_log import NeededLog
+from broker_service.state.timers import Timers, due_ms
+from broker_service.state.transitions import STATE_TOPIC, Copied, Copying, Timer
+from broker_service.store.batch import Batch
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_Copy = tuple[str, bytes]  # topic, record
+
+BATCH = 100
+_BATCH_BYTES = 4 << 20
+_SETTLED_AT_ONCE = 1000
+_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
+_AFTER_TROUBLE_S = 10.0
+_KEPT_WAITING_S = 60.0  # how long copies that cannot be read keep all timers waiting
+_LOOK_BYTES = 64 << 10
+_KEPT_UNREADABLE_S = 3600.0  # how long what cannot be read keeps its log file
+
+
+class TimerDelivery:
+    """`append`: appends transitions now, behind those that are pending; `catch_up`: brings the timers to the log's
+    end; `may_begin`: set when none of RocketMQ's checkpoints is among the timers any more."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        timers: Callable[[], Timers],
+        append: Callable[..., None],
+        catch_up: Callable[[], None],
+        may_begin: asyncio.Event,
+    ) -> None:
+        self._broker = broker
+        self._get_timers = timers
+        self._append = append
+        self._catch_up = catch_up
+        self._may_begin = may_begin
+        self._arrival = asyncio.Event()
+        self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
+        self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
+        self._copies_unread_since: float | None = None
+        self._has_begun = False  # what RocketMQ has delivered is settled
+        self._needed = NeededLog(broker.store, lambda: self.timers.oldest(self._given_up()))
+        broker.visibility.arrived.append(self._arrived)
+
+    @property
+    def timers(self) -> Timers:
+        return self._get_timers()
+
+    def _arrived(self, queues: Iterable[Queue]) -> None:
+        if any(topic == TIMER_TOPIC for topic, _ in queues):
+            self._arrival.set()
+
+    # --- delivering -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        self._retry_at.clear()
+        self._unreadable_since.clear()
+        self._copies_unread_since = None
+        self._has_begun = False
+        await self._may_begin.wait()
+        while self._broker.mastership.standing is Standing.WRITABLE:
+            self._arrival.clear()
+            try:
+                if not self._has_begun:
+                    await self._begin()
+                    self._has_begun = True
+                sleep_s = await self._deliver_due()
+            except (RocketSimError, OSError) as error:
+                logger.warning("messages with a delivery time wait: %s", error)
+                await asyncio.sleep(_AFTER_TROUBLE_S)
+                continue
+            try:
+                async with asyncio.timeout(sleep_s):
+                    await self._arrival.wait()
+            except TimeoutError:
+                pass
+
+    async def _begin(self) -> None:
+        """What a real RocketMQ has delivered, if it had this store, is settled."""
+        self._catch_up()
+        await self.say_copies()
+        delivered = timer_check.delivered(self._broker.store, self._check_path)
+        if delivered is None:
+            return
+        second, log_offset = delivered
+        for one, log_offsets in self.timers.before(log_offset):
+            for first in range(0, len(log_offsets) if one < second else 0, _SETTLED_AT_ONCE):
+                self._append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
+
+    async def _deliver_due(self) -> float:
+        """Deliver what is due; for how many seconds nothing more will be."""
+        broker = self._broker
+        self._catch_up()
+        await self.say_copies()
+        await self._read_unread(self._tried_later())
+        for second in self.timers.due(broker.day_ms()):
+            while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
+                batch = await self._read(second, log_offsets)
+                # Nothing is awaited between this and the appends.
+                await broker.topics.until_settled(*(timer_record.topic_of(waiting) for waiting in batch))
+                self._deliver(second, batch)
+                await asyncio.sleep(0)
+        following = self.timers.next_second()
+        left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.day_ms()) / 1000
+        return left_s if 0 < left_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
+
+    def _tried_later(self) -> Collection[int]:
+        now = self._broker.clock()
+        self._retry_at = {log_offset: at for log_offset, at in self._retry_at.items() if at > now}
+        return self._retry_at.keys()
+
+    async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
+        """The records that wait there; what cannot be read is tried again later."""
+        found: list[Record] = []
+        size = 0
+        for log_offset in log_offsets:
+            data = await self._read_one(log_offset, partial(self._waiting, second, log_offset))
+            if data is None and log_offset < self._broker.store.min_offset:
+                self._settle(second, [(log_offset, None)])
+            elif data is not None:
+                found.append(data)
+                size += len(data.body)
+            if size >= _BATCH_BYTES:
+                break
+        return found
+
+    async def _read_unread(self, without: Collection[int] = ()) -> None:
+        """Those whose second is not known wait in it once they can be read."""
+        for log_offset in sorted(self.timers.unread.difference(without)):
+            waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
+            if log_offset not in self.timers.unread:
+                continue
+            if waiting is None:
+                if log_offset < self._broker.store.min_offset:
+                    self.timers.unread.discard(log_offset)
+                continue
+            try:
+                second = timer_record.second_of(waiting)
+            except ValueError as error:
+                logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+                self.timers.unread.discard(log_offset)
+            else:
+                self.timers.find(
+                    Timer(second, log_offset, waiting.properties.get(timer_record.PROPERTY_DELETE_KEY, ""))
+                )
+
+    async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
+        """None if it cannot be read, which the log file says, or has expired."""
+        store = self._broker.store
+        try:
+            found = decode(await cold_reads.read(store, partial(store.read_record, log_offset)))
+        except (ReadFailed, StoreCorrupt, NotFound) as error:
+            if log_offset < store.min_offset:
+                logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
+                self._unreadable_since.pop(log_offset, None)
+                return None
+            if log_offset not in self._unreadable_since:
+                logger.error("a message with a delivery time waits: %s", error)
+            now = self._broker.clock()
+            self._retry_at[log_offset] = now + _AFTER_TROUBLE_S
+            self._unreadable_since.setdefault(log_offset, now)
+            return None
+        self._unreadable_since.pop(log_offset, None)
+        return found
+
+    def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
+        """The record; StoreCorrupt if it names another second than it waits in: its properties have no checksum."""
+        waiting = record.decode(data, check_crc=False)
+        with suppress(ValueError):
+            if timer_record.second_of(waiting) == second:
+                return waiting
+        raise self._broker.store.damaged(log_offset, f"its delivery time was in second {second}")
+
+    def _deliver(self, second: int, batch: list[Record]) -> None:
+        """The copies of a batch, except those that are recalled or belong nowhere, and their settlement."""
+        self._settle(second, [(waiting.commit_log_offset, self._delivered(second, waiting)) for waiting in batch])
+
+    def _delivered(self, second: int, waiting: Record) -> _Copy | None:
+        if self._is_void(second, waiting):
+            return None
+        try:
+            copy = timer_record.delivered_record(waiting)
+            topic = self._broker.topics.get(copy.topic)
+            if topic is None:
+                raise ValueError(f"topic {copy.topic} does not exist any more")
+            copy.queue_id = topic.queue_of(copy.queue_id)
+            return self._encoded(copy)
+        except ValueError as error:
+            logger.warning("message %s with a delivery time is dropped: %s", waiting.message_id, error)
+            return None
+
+    def _is_void(self, second: int, waiting: Record) -> bool:
+        """Whether nothing of it is to be delivered: a recall, or a message that one names."""
+        is_recall = timer_record.PROPERTY_DELETE_KEY in waiting.properties
+        return is_recall or self.timers.is_recalled(second, timer_record.key_of(waiting))
+
+    def _encoded(self, copy: Record) -> _Copy:
+        copy.store_host = self._broker.store_host
+        return copy.topic, record.encode(copy)
+
+    def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
+        """Appends the copies of timers that wait, by their log offsets, and that these are settled."""
+        broker, timers = self._broker, self.timers
+        batch = [(log_offset, copy) for log_offset, copy in batch if timers.waits(second, log_offset)]
+        if not batch:
+            return
+        if timers.copying is not None:
+            raise ServiceNotAvailable("a batch of copies has failed half-way: what was copied is looked up first")
+        broker.check_writable()
+        if reason := broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        by_topic: dict[str, list[bytes]] = {}
+        for _, copy in batch:
+            if copy is not None:
+                by_topic.setdefault(copy[0], []).append(copy[1])
+        if by_topic:
+            self._append(Copying(broker.store.end_offset))
+        for topic, some in by_topic.items():
+            frame = Batch.of_frame(bytearray(b"".join(some)), len(some))
+            broker.append(frame, topic)
+        self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
+
+    async def say_copies(self) -> None:
+        """Settles the timers whose copies are in the log without a COPIED behind them; on a master.
+
+        Nothing is delivered before.  Copies that the disk cannot read for a minute are made again.
+        """
+        if (begin := self.timers.copying) is None:
+            return
+        store = self._broker.store
+        found: dict[int, list[int]] = {}
+        is_end = False
+        try:
+            while not is_end and (read := await cold_reads.read(store, partial(_next_records, store, begin))):
+                begin, data = read
+                with store.decoding(data, begin - len(data)):
+                    sources = list(timer_record.sources(data))
+                for topic, source in sources:
+                    if source is not None and self.timers.waits(*source):
+                        found.setdefault(source[0], []).append(source[1])
+                    # Nothing lies between the copies of a batch, and only transitions in front of them.
+                    is_end = is_end or (source is None and topic != STATE_TOPIC)
+        except (ReadFailed, StoreCorrupt) as error:
+            now = self._broker.clock()
+            self._copies_unread_since = now if self._copies_unread_since is None else self._copies_unread_since
+            if now - self._copies_unread_since < _KEPT_WAITING_S:
+                raise
+            logger.error("up to %d messages with a delivery time may come twice: %s", BATCH, error)
+        self._copies_unread_since = None
+        self._append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
+
+    # --- retention --------------------------------------------------------------------------------------------------
+
+    async def move(self, log_offset: int) -> None:
+        """Appends the timers in front of a log offset again, because the log files before it expire."""
+        self._catch_up()
+        await self.say_copies()
+        await self._read_unread()
+        for second, log_offsets in self.timers.before(log_offset):
+            for first in range(0, len(log_offsets), BATCH):
+                batch = await self._read(second, log_offsets[first : first + BATCH])
+                self._settle(second, [(one.commit_log_offset, self._moved(second, one)) for one in batch])
+                await asyncio.sleep(0)
+
+    def _moved(self, second: int, waiting: Record) -> _Copy | None:
+        """A recall in front of the log offset names messages in front of itself: they are not moved, nor is it."""
+        return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
+
+    def needed_from(self) -> int | None:
+        """Where the log begins that timers need; None: there never was one."""
+        return self._needed.begins_at() if self._broker.store.queue_end(TIMER_TOPIC, 0) else None
+
+    def _given_up(self) -> Collection[int]:
+        """What could not be read for so long that its log file goes; it is delivered if it can be read before."""
+        before = self._broker.clock() - _KEPT_UNREADABLE_S
+        return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
+
+    # --- for a real RocketMQ ----------------------------------------------------------------------------------------
+
+    def write_check(self) -> None:
+        """Has a RocketMQ that gets this store go on at the oldest message that waits.
+
+        What RocketMQ has said stays until it is read here.
+        """
+        store, path = self._broker.store, self._check_path
+        if store.queue_end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):
+            timer_check.write(store, path, self.timers.oldest(), self._broker.day_ms())
+
+    @property
+    def _check_path(self) -> Path:
+        return self._broker.config.store_path_root_dir / "config" / "timercheck"
+
+
+def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
+    return next(whole_records(store, log_offset, _LOOK_BYTES), None)

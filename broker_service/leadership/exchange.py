@@ -1,0 +1,184 @@
+"""Topics, groups and offsets as they travel between a master and its slaves: snapshots, changes, and their merging."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from rocketsim_proto import metadata_pb2
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.consumer_offsets import Change
+from broker_service.broker.metadata.messages import (
+    access_to_proto,
+    acl_from_proto,
+    floors_to_proto,
+    group_from_proto,
+    group_to_proto,
+    offsets_from_proto,
+    offsets_to_proto,
+    topic_from_proto,
+    topic_to_proto,
+    user_from_proto,
+    version_from_proto,
+    version_to_proto,
+)
+from broker_service.delayed.schedule import DelayPosition
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+
+class MetadataExchange:
+    """`delays` tells how far delayed messages are delivered here, `take_delays` hears what the master says of that."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        delays: Callable[[], DelayPosition],
+        take_delays: Callable[[DelayPosition], None],
+    ) -> None:
+        self._broker = broker
+        self._delays = delays
+        self._take_delays = take_delays
+
+    # --- the master's side ------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> metadata_pb2.Metadata:
+        broker = self._broker
+        position = self._delays()
+        snapshot = metadata_pb2.Metadata(
+            topics_version=version_to_proto(broker.topics.version),
+            topics=[topic_to_proto(topic) for topic in broker.topics.entries.values()],
+            groups_version=version_to_proto(broker.groups.version),
+            groups=[group_to_proto(group) for group in broker.groups.entries.values()],
+            consumer_offsets=offsets_to_proto(broker.offsets.everything()),
+            delay_offsets=[
+                metadata_pb2.DelayOffset(delay_level=level, offset=offset) for level, offset in position.offsets.items()
+            ],
+            deleted_topics=broker.topics.deleted(),
+            deleted_queues=floors_to_proto(broker.topics.tombstones, broker.topics.tombstones),
+            deleted_groups=broker.groups.deleted(),
+            known_slaves=metadata_pb2.KnownSlaves(addresses=broker.known_slaves.addresses),
+            complete=True,
+            epoch=broker.epoch,
+            end_offset=position.log_offset,
+            sequence=broker.changes.sent,
+        )
+        if (access := broker.access) is not None:
+            users, acls = access
+            snapshot.MergeFrom(
+                access_to_proto(access, users.entries, users.deleted(), acls.entries, acls.deleted()),
+            )
+        return snapshot
+
+    def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
+        """Merge forward what a slave took while this master was away; ValueError for garbage.
+
+        A tail that a newer epoch forked off, or that this master has lost, may have been read there: its offsets end
+        where the queue ends here, in a new generation, or the slave would hand them back again when the queue has grown
+        past them, and the group would miss what came instead.  While this master waits after an unclean stop another
+        slave may still bring that tail: it is lost when a new epoch begins, and then offsets are clamped.  Its topic
+        may have been made there and never have come here: its offsets are kept for when it is made again.
+        """
+        end_of, mastership = self._broker.store.queue_end, self._broker.mastership
+        may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
+        topics, offsets = self._broker.topics, self._broker.offsets
+        changes: list[Change] = []
+        cut: list[Change] = []
+        for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
+            if topic in topics.tombstones and topic not in topics.entries:
+                continue  # deleted here since
+            foreign = [queue for queue, entry in queues.items() if not offsets.may_bring(entry)]
+            if foreign:
+                logger.warning(
+                    "offsets of group %s for queues %s of %s, from slave %d, were reset in another history than this "
+                    "log's: refused",
+                    *(group, foreign, topic, slave_id),
+                )
+            own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
+            ends = {queue: entry.offset if may_grow else end_of(topic, queue) for queue, entry in own.items()}
+            changes.append(
+                (group, topic, {queue: entry for queue, entry in own.items() if entry.offset <= ends[queue]})
+            )
+            beyond = {queue: entry.at(ends[queue]) for queue, entry in own.items() if entry.offset > ends[queue]}
+            cut.append((group, topic, beyond))
+        if risen := offsets.merge(changes):
+            logger.info("%d consumer offsets taken over from slave %d", risen, slave_id)
+        for group, topic, queues in cut:
+            for queue, entry in offsets.merge_in_new_generation(group, topic, queues).items():
+                logger.warning(
+                    "group %s has read messages behind the end %d of queue %d of %s, which were lost: it goes on there",
+                    *(group, entry.offset, queue, topic),
+                )
+
+    # --- the slave's side -------------------------------------------------------------------------------------------
+
+    def apply(self, metadata: metadata_pb2.Metadata) -> None:
+        """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
+        broker = self._broker
+        deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
+        for floor in metadata.deleted_queues:  # also of topics that were made again
+            deleted.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
+        topics = broker.topics.adopt(
+            version_from_proto(metadata.topics_version),
+            [topic_from_proto(topic) for topic in metadata.topics],
+            deleted,
+            complete=metadata.complete,
+        )
+        groups = broker.groups.adopt(
+            version_from_proto(metadata.groups_version),
+            [group_from_proto(group) for group in metadata.groups],
+            {name: {} for name in metadata.deleted_groups},
+            complete=metadata.complete,
+        )
+        # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
+        delete_queues(broker.store, deleted)
+        if topics or groups:
+            logger.info(
+                "taken over from the master: topics %s, groups %s", sorted(topics) or "-", sorted(groups) or "-"
+            )
+        self._apply_access(metadata)
+        if metadata.HasField("known_slaves"):
+            slaves = metadata.known_slaves.addresses
+            broker.known_slaves.adopt({at: slaves[at] for at in slaves if at != broker.broker_id})
+        broker.offsets.merge_from_master(
+            offsets_from_proto(metadata.consumer_offsets), begins=metadata.complete, ends=metadata.sequence > 0
+        )
+        if metadata.complete:
+            delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
+            self._take_delays(DelayPosition(metadata.end_offset, delays))
+        broker.changes.forget()
+
+    def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
+        """A master without access control says nothing of users: what is here stays.  Policies go first, as in
+        deleteUser: a broker that dies between the two files has none of a user that is gone."""
+        access = self._broker.access
+        if access is None or not metadata.HasField("users_version"):
+            return
+        access.acls.adopt(
+            version_from_proto(metadata.acls_version),
+            [acl_from_proto(acl) for acl in metadata.acls],
+            {subject: {} for subject in metadata.deleted_acls},
+            complete=metadata.complete,
+        )
+        access.users.adopt(
+            version_from_proto(metadata.users_version),
+            [user_from_proto(user) for user in metadata.users],
+            {name: {} for name in metadata.deleted_users},
+            complete=metadata.complete,
+        )
+
+    def offsets_to_hand_back(self) -> metadata_pb2.Metadata | None:
+        offsets = offsets_to_proto(self._broker.offsets.to_hand_back())
+        return metadata_pb2.Metadata(consumer_offsets=offsets) if offsets else None
+
+
+def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
+    """Deletes what the queues of these topics had when the topics were deleted.
+
+    Only what lies before the tombstone's offsets goes: the topic may have been made again since, and the file that says
+    so may be lost.
+    """
+    if any(floors.values()) and (queues := store.forget_before(floors)):
+        logger.info("deleted topics: the entries of queues %s from before are gone", sorted(queues))

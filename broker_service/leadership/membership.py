@@ -1,0 +1,168 @@
+"""Membership: what this broker tells others of its name, and what it makes of their answers.
+
+A name server answers with all live brokers of the name, a slave that the configuration names for itself.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from rocketsim_proto import namesrv_pb2, replication_pb2
+from rocketsim_proto.versions import WIRE
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.peers import Member
+from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
+from broker_service.leadership.promotion import Answer, Other
+from broker_service.model import MASTER_ID
+from broker_service.replication.handshake import epoch_list
+from broker_service.runtime.peer_call import PeerLost
+
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 0.5
+
+
+class Membership:
+    """`fence` hears of every epoch that others name, `notify` that a fact has changed.  `v2_address` is that of the
+    port for RocketMQ 5's clients now; empty: closed.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        address: str,
+        *,
+        v2_address: Callable[[], str],
+        fence: Callable[[int, str], None],
+        notify: Callable[[], None],
+    ) -> None:
+        self._broker = broker
+        self._address = address
+        self._v2_address = v2_address
+        self._fence = fence
+        self._notify = notify
+        self._refusals: dict[str, str] = {}
+
+    def registration(self) -> namesrv_pb2.BrokerRegistration:
+        broker = self._broker
+        topics = broker.topics.announced(broker.config.auto_create_topic_enable)
+        return namesrv_pb2.BrokerRegistration(
+            cluster_name=broker.config.broker_cluster_name,
+            broker_name=broker.config.broker_name,
+            broker_id=broker.broker_id,
+            address=self._address,
+            epoch=broker.epoch,
+            end_offset=broker.store.end_offset,
+            topics_version=version_to_proto(broker.topics.version),
+            topics=[topic_to_proto(topic) for topic in topics],
+            broker_permission=broker.config.broker_permission,
+            writable=broker.takes_clients_writes,
+            v2_address=self._v2_address(),
+            broker_role=broker.config.broker_role.name,
+            wire_version=WIRE,
+        )
+
+    def name_server_answered(self, name_server: str, reply: namesrv_pb2.RegistrationReply) -> None:
+        broker = self._broker
+        members = [Member(item.broker_id, item.address, item.epoch, item.end_offset) for item in reply.members]
+        broker.peers.answered(name_server, members, reply.newest_epoch, self._address)
+        self._fence(reply.newest_epoch, f"name server {name_server}")
+        broker.mastership.heard(name_server)
+        if not reply.refused:
+            broker.mastership.answered(broker.clock())
+        elif reply.refused != self._refusals.get(name_server):
+            logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
+        self._refusals[name_server] = reply.refused  # said once
+        self._notify()
+
+    def name_server_lost(self, name_server: str) -> None:
+        """Whom it knew is not known any more: it may have died together with them."""
+        self._broker.peers.forget(name_server)
+        self._notify()
+
+    def slaves(self) -> set[str]:
+        """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
+        broker = self._broker
+        if broker.is_slave:
+            return set()
+        return {*broker.config.slave_addresses, *broker.known_slaves.addresses.values()} - {self._address}
+
+    def question(self) -> replication_pb2.GetMemberRequest:
+        broker = self._broker
+        return replication_pb2.GetMemberRequest(
+            broker_name=broker.config.broker_name,
+            broker_id=broker.broker_id,
+            epoch=broker.epoch,
+            address=self._address,
+        )
+
+    def request_for_promise(self, epoch: int) -> replication_pb2.PromiseEpochRequest:
+        broker = self._broker
+        return replication_pb2.PromiseEpochRequest(
+            broker_name=broker.config.broker_name, broker_id=broker.broker_id, epoch=epoch, address=self._address
+        )
+
+    def candidates(self, *masters: str) -> dict[str, int]:
+        """Whom a slave asks before it is promoted: address and broker id of everybody of the name that it knows of.
+
+        `masters`: those that it follows or would follow.
+        """
+        broker = self._broker
+        known = {address: broker_id for broker_id, address in broker.known_slaves.addresses.items()}
+        found = dict.fromkeys(masters, MASTER_ID) | known | broker.peers.addresses()
+        return {address: broker_id for address, broker_id in found.items() if address not in ("", self._address)}
+
+    def pause_s(self) -> float:
+        """Until they are asked again: often at a start, later as often as name servers hear of this broker."""
+        waiting = self._broker.mastership.standing is Standing.WAITING
+        return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
+
+    def slave_answered(self, address: str, reply: replication_pb2.GetMemberResponse | None) -> None:
+        """None: it did not."""
+        broker = self._broker
+        if reply is None:
+            broker.peers.forget(address)
+            broker.mastership.asked_in_vain(address)
+            return
+        member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
+        broker.peers.answered(address, [member], reply.epoch, self._address)
+        self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
+        if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:  # else a promotion has not ended there
+            broker.mastership.heard(address)
+        broker.mastership.answered(broker.clock())
+        self._notify()
+
+
+def with_promise(other: Other, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:
+    """What a broker has answered that was asked to promise that epoch; nothing: it was not asked.
+
+    Only an answer that names the epoch is a promise: an empty message would be one without a refusal, too.
+    """
+    if reply is None:
+        return other
+    if isinstance(reply, PeerLost):
+        return replace(other, refusal=f"does not promise to follow no older master: {reply}")
+    missing = f"has not promised epoch {epoch}: try again" if reply.member.promised_epoch != epoch else ""
+    return replace(other, answer=answer_of(reply.member), refusal=reply.refusal or missing)
+
+
+def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
+    """What a broker says of itself; nothing if it does not, or if that cannot be."""
+    if reply is None:
+        return None
+    try:
+        epochs = epoch_list(reply.epochs) if reply.epochs else None
+    except ValueError as error:
+        logger.warning("broker %d answers with epochs that cannot be: %s", reply.broker_id, error)
+        return None
+    return Answer(
+        reply.epoch,
+        reply.end_offset,
+        epochs,
+        reply.min_offset,
+        is_master=reply.broker_id == MASTER_ID,
+        follows=reply.follows,
+        promised_epoch=reply.promised_epoch,
+    )

@@ -1,0 +1,86 @@
+"""RoleFile: `rocketsim/role.json`, what a promotion made of a broker, and what its OK means.  It outlives the
+configuration file that does not know of it.
+"""
+
+import logging
+from dataclasses import replace
+
+from broker_service.config.process_config import BrokerConfig
+from broker_service.errors import StoreCorrupt
+from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
+from broker_service.store.disk import Disk
+from broker_service.store.files import refusal
+from broker_service.store.json_file import JsonFile
+
+logger = logging.getLogger(__name__)
+
+
+class RoleFile:
+    def __init__(self, file: JsonFile, disk: Disk) -> None:
+        self._file = file
+        self._disk = disk
+        self._is_there = False
+        self._epoch = 0
+
+    def to_be_removed_first(self) -> str:
+        """Words of advice to somebody who gives this broker another role in its configuration: empty where that is
+        enough."""
+        return (
+            f"remove {self._file}, which overrides the configuration since a promotion, and " if self._is_there else ""
+        )
+
+    def applied_to(self, config: BrokerConfig) -> BrokerConfig:
+        """The configuration with the role of now; StoreCorrupt if the file makes no sense."""
+        override = self._file.load()
+        if override is None:
+            return config
+        self._is_there = True
+        try:
+            role, broker_id = BrokerRole(override["brokerRole"]), int(override["brokerId"])
+            self._epoch = int(override.get("epoch", 0))
+            # Older versions did not write it.
+            flush = FlushDiskType(override.get("flushDiskType", config.flush_disk_type.value))
+        except (KeyError, ValueError, TypeError) as error:
+            raise StoreCorrupt(f"{self._file}: {error}; remove it to take the role of the configuration") from error
+        if (role, flush) != (config.broker_role, config.flush_disk_type):
+            logger.warning(
+                "brokerRole=%s brokerId=%d flushDiskType=%s since a promotion, not what the file says; remove %s to "
+                "make it %s and %s again",
+                *(role.name, broker_id, flush.name, self._file),
+                *(config.broker_role.name, config.flush_disk_type.name),
+            )
+        return replace(config, broker_role=role, broker_id=broker_id, flush_disk_type=flush)
+
+    def save(self, role: BrokerRole, flush: FlushDiskType, epoch: int) -> None:
+        """On return this broker is a master, whatever happens; OSError or FlushFailed if that could not be written, and
+        then it is none."""
+        try:
+            self._save(role, flush, epoch)
+        except OSError:
+            self._take_back()
+            raise
+        self._is_there, self._epoch = True, epoch
+
+    def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
+        """Of a master that was promoted: what its OK means from the next start on.  False: there is no such file, the
+        configuration says that.  Raises DiskFull or ServiceNotAvailable."""
+        if not self._is_there:
+            return False
+        try:
+            self._save(role, flush, self._epoch)
+        except OSError as error:
+            raise refusal(error, f"writing {self._file}, which says what this broker is after a restart") from error
+        return True
+
+    def _save(self, role: BrokerRole, flush: FlushDiskType, epoch: int) -> None:
+        self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "flushDiskType": flush.value, "epoch": epoch})
+
+    def _take_back(self) -> None:
+        """It may be there, where only its directory could not be synced."""
+        if not self._disk.exists(self._file.path):
+            return
+        try:
+            self._file.remove()
+            self._disk.sync_directory(self._file.path.parent)
+        except OSError as error:
+            self._disk.stop(f"{self._file} may make this broker a master at its next start ({error}): restart it")

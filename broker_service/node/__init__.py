@@ -1,0 +1,1 @@
+"""A broker's process: its parts, put together, started in order and stopped in reverse."""

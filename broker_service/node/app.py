@@ -1,0 +1,72 @@
+"""Composition root: builds the parts of a process, starts them, and stops them in reverse."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+
+from rocketsim_proto.limits import MAX_RPC_BYTES
+from rocketsim_proto.records.record import encode_host
+
+from broker_service.config.process_config import BrokerConfig
+from broker_service.errors import ConfigError
+from broker_service.node.node import BrokerNode
+from broker_service.runtime.machine import Machine
+from broker_service.runtime.server import Network, check_protobuf, host_port, warn_of_open_access, write_address_file
+
+logger = logging.getLogger(__name__)
+
+
+async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
+    """A broker process, until `shutdown` is set."""
+    async with broker(config) as node:
+        # 60 ms of CPU that a start need not wait for, nor the event loop at the first batch that Arrow takes apart.
+        node.tasks.own("arrow", asyncio.to_thread(import_module, "pyarrow.compute"))
+        await node.tasks.run_until(shutdown)
+
+
+@asynccontextmanager
+async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncIterator[BrokerNode]:
+    """A broker that serves; it stops cleanly when the context is left."""
+    check_protobuf()
+    warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
+    machine = machine or Machine(network=Network.of(config))
+    # The store first: a second process on one directory must hear that, and not that the port is taken.
+    node = BrokerNode.open(config, machine)
+    try:
+        # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
+        server, port = machine.network.listen(
+            config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.interceptors
+        )
+        await node.start(
+            server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
+        )
+    except BaseException:
+        node.store.close()
+        raise
+    try:
+        try:
+            path, private = config.address_path, config.is_private(config.address_path)
+            write_address_file(path, config.advertised_host, port, machine.files, private=private)
+        except OSError as error:
+            logger.error("%s is not written: %s", config.address_path, error)
+        logger.info(
+            "broker %s id %d listening on %s",
+            config.broker_name,
+            node.broker.broker_id,
+            host_port(config.bind_address, port),
+        )
+        yield node
+    finally:
+        await node.stop()
+
+
+def ip_of(host: str) -> str:
+    """Records keep an address, not a name."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"brokerIP1={host}: {error}") from error
+    return str(sorted(found)[0][4][0])

@@ -1,0 +1,36 @@
+"""ConsumptionCalls: the calls that a servicer makes.  `Consumption` implements them; tests may fake them."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from broker_service.pop.model import Changed, ChangeInvisible, Pop, Popped, Settled
+
+IsConnected = Callable[[str], bool]
+
+
+class ConsumptionCalls(Protocol):
+    """Refusals are RocketSimErrors; `timeout_s` is the rest of the caller's time."""
+
+    is_connected: IsConnected  # by client id; set by the servicer.  Deliveries with `auto_renew` are renewed meanwhile
+
+    async def pop(self, pop: Pop) -> Popped: ...
+
+    def end_polls(self, group: str, topic: str, client_id: str) -> None:
+        """The client's pops that are held are answered now."""
+
+    async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
+        """One result for each handle.  A second ack of the same delivery is OK, too."""
+
+    async def change_invisible(self, change: ChangeInvisible) -> Changed: ...
+
+    async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
+        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
+
+    def give_back(
+        self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
+    ) -> None:
+        """For a call that ended before all were sent.  The first `begun` count as an attempt, and the last of these
+        waits for its back-off; all others are delivered again at once.  `deadlines_ms`: those of the call's answer."""
+
+    def client_gone(self, client_id: str) -> None:
+        """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""

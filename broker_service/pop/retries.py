@@ -1,0 +1,162 @@
+"""Decides whether a delivery that was not acknowledged in time is renewed, retried, or a dead letter.  Pure.
+
+Names and attempts are RocketMQ 5's, the back-off is the group's (`SubscriptionGroup.backoff_ms`).  A property of the
+copy names the delivery that it settles, so the copy and the settlement are one record.
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+
+from rocketsim_proto.records.record import MAX_PROPERTIES_SIZE, Record, encode_properties
+
+from broker_service.state.state import Due, UnderWay
+from broker_service.state.transitions import DeliveryId, Move, Place
+
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
+MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
+
+PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
+PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
+PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
+PROPERTY_DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+
+_LEFT_OUT_FIRST = (
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_DLQ_ORIGIN_MESSAGE_ID,
+    PROPERTY_FIRST_POP_TIME,
+    PROPERTY_ORIGIN_GROUP,
+    PROPERTY_DLQ_ORIGIN_TOPIC,
+)
+
+
+class Fate(Enum):
+    RENEW = auto()
+    RETRY = auto()
+    DEAD_LETTER = auto()
+
+
+def retry_topic(group: str, topic: str) -> str:
+    """The form of RocketMQ's `enableRetryTopicV2`: no group has a `+` in its name, so no other pair has this topic."""
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def retry_topic_v1(group: str, topic: str) -> str:
+    """RocketMQ's default; another group and topic may have the same one."""
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def group_of(topic: str) -> str:
+    """The group that a topic of the broker's own retries belongs to; empty for other topics."""
+    group, plus, _ = topic.removeprefix(RETRY_PREFIX).partition("+")
+    return group if plus and topic.startswith(RETRY_PREFIX) else ""
+
+
+def dlq_topic(group: str) -> str:
+    return f"{DLQ_PREFIX}{group}"
+
+
+def original_topic(place: Place) -> str:
+    """The topic that the group subscribes to, for a place in it or in one of its retry topics."""
+    prefixes = retry_topic(place.group, ""), retry_topic_v1(place.group, "")
+    return next((place.topic.removeprefix(one) for one in prefixes if place.topic.startswith(one)), place.topic)
+
+
+def max_attempts(retry_max_times: int) -> int:
+    """`retryMaxTimes` N allows N + 1 deliveries."""
+    return max(0, retry_max_times) + 1
+
+
+def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
+    """Whether the client may have no answer to its pop: a master before this one delivered it, and may have died then.
+
+    `took_over_after_ms`: when the last delivery of that master was popped.  What was renewed had been received.
+    """
+    return delivery.popped_ms <= took_over_after_ms and delivery.deadline_ms <= delivery.popped_ms + RENEWED_FOR_MS
+
+
+def fate(
+    delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool, took_over_after_ms: int = 0
+) -> Fate:
+    """The fate of a delivery whose deadline has come."""
+    if delivery.renewed_until_ms and may_be_lost(delivery, took_over_after_ms):
+        return Fate.RETRY
+    if is_connected and now_ms < delivery.renewed_until_ms:
+        return Fate.RENEW
+    if delivery.counted and delivery.attempt >= max_attempts(retry_max_times):
+        return Fate.DEAD_LETTER
+    return Fate.RETRY
+
+
+def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
+    """Where a message that was delivered in this place goes."""
+    return dlq_topic(place.group) if is_dead_letter else retry_topic(place.group, original_topic(place))
+
+
+def retry_copy(message: Record, due: Due) -> Record:
+    """The copy for the retry topic, from which the message is delivered next, if it `fits`."""
+    place, _, delivery = due
+    topic = copy_topic(place, is_dead_letter=False)
+    copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
+    copy.properties.setdefault(PROPERTY_FIRST_POP_TIME, str(delivery.popped_ms))
+    copy.properties[PROPERTY_ORIGIN_GROUP] = place.group
+    return copy
+
+
+def dead_letter(message: Record, due: Due) -> Record:
+    """The copy for the group's dead letter topic, from which nothing is delivered by itself.
+
+    Properties that do not fit are left out: the broker's own first, then the message's largest.
+    """
+    copy = _copy(message, due, copy_topic(due.place, is_dead_letter=True), due.delivery.attempt)
+    copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
+    copy.properties[PROPERTY_DLQ_ORIGIN_TOPIC] = original_topic(due.place)
+    copy.properties[PROPERTY_DLQ_ORIGIN_MESSAGE_ID] = message.message_id
+    _make_fit(copy.properties)
+    return copy
+
+
+def _make_fit(properties: dict[str, str]) -> None:
+    others = [name for name in properties if name not in (PROPERTY_SOURCE, *_LEFT_OUT_FIRST)]
+    others.sort(key=lambda name: len(properties[name].encode()), reverse=True)
+    for name in (*_LEFT_OUT_FIRST, *others):
+        if fits(properties):
+            break
+        properties.pop(name, None)
+
+
+def fits(properties: Mapping[str, str]) -> bool:
+    """Whether a record has room for them."""
+    return len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE
+
+
+def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record:
+    place, queue_offset, delivery = due
+    source = f"{delivery.pop:x} {queue_offset} {place.queue_id} {place.group} {place.topic}"
+    return Record(
+        topic=topic,
+        body=message.body,
+        flag=message.flag,
+        sys_flag=message.sys_flag,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        reconsume_times=reconsume_times,
+        properties={**message.properties, PROPERTY_SOURCE: source},
+    )
+
+
+def move_of(message: Record) -> Move | None:
+    """The move by which a record of a retry or dead letter topic settles a delivery; None if it is no such copy."""
+    parts = message.properties.get(PROPERTY_SOURCE, "").split(" ")
+    if len(parts) != 5:
+        return None
+    try:
+        pop, queue_offset, queue_id = int(parts[0], 16), int(parts[1]), int(parts[2])
+    except ValueError:
+        return None
+    place = Place(parts[3], parts[4], queue_id)
+    return Move(place, DeliveryId(pop, queue_offset), message.topic.startswith(DLQ_PREFIX))

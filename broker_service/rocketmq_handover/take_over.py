@@ -1,0 +1,216 @@
+"""Takes over what a real RocketMQ's pops had under way, on a master that takes writes, before the first pop.
+
+Where RocketMQ has been is in the log: checkpoints behind the last ones that were taken over.  A group that pops a queue
+here already is left alone: what RocketMQ has delivered of it since comes again by itself.  All others get transitions
+after which RocketMQ's deliveries are under way here.  How far its queues were read is the state of its own group,
+`CID_RMQ_SYS_REVIVE_GROUP`, so that a crash half-way repeats it, and a slave knows it.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import PROPERTY_REAL_TOPIC, Record
+from rocketsim_proto.reserved import TIMER_TOPIC
+
+from broker_service.broker.core.broker import Broker
+from broker_service.errors import NotFound, ReadFailed, StoreCorrupt
+from broker_service.pop.retries import RETRY_PREFIX
+from broker_service.rocketmq_handover import rocketmq_pops, timer_check
+from broker_service.rocketmq_handover.rocketmq_pops import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, Checkpoints, Held
+from broker_service.runtime import cold_reads
+from broker_service.state.state import State
+from broker_service.state.transitions import Copied, Place, Take, Transition
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_TIMERS = Place(REVIVE_GROUP, TIMER_TOPIC, 0)
+_AT_ONCE = 100  # records that lie anywhere in the log
+_READ_BYTES = 64 << 10
+_SETTLED_AT_ONCE = 1000
+
+_Found = dict[int, list[int]]  # second -> log offsets of the timers that were taken over
+
+
+def is_needed(broker: Broker) -> bool:
+    """Whether RocketMQ 5 has had this store."""
+    return any(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in broker.topics.entries) or bool(_queues(broker.store))
+
+
+async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
+    """What to append, in this order, for all that RocketMQ had under way and is not taken over yet; [] if nothing was.
+
+    No timer is delivered meanwhile.  What cannot be read is named in the log file, and stays out.
+    """
+    found = Checkpoints()
+    timers_end = broker.store.queue_end(TIMER_TOPIC, 0)
+    timers = await _read_timers(broker, state, found)
+    ends = {}
+    for topic, queue_id in _queues(broker.store):
+        ends[topic, queue_id] = await _read_queue(broker, state, topic, queue_id, found)
+    held = _left(broker, found)
+    attempts = {place: await _attempts(broker.store, place, [*of_place]) for place, of_place in held.items()}
+
+    changes: list[Transition] = []
+    taken: Counter[str] = Counter()
+    for place, of_place in held.items():
+        if place in state.queues:
+            continue
+        next_offset = min(broker.offsets.get(*place).offset, broker.store.queue_end(place.topic, place.queue_id))
+        changes += rocketmq_pops.takes(place, of_place, next_offset, attempts[place], chance.getrandbits(64))
+        taken[place.group] += len(of_place)
+    for group, count in sorted(taken.items()):
+        logger.info("%d deliveries of RocketMQ's to group %s are taken over", count, group)
+    for second, log_offsets in timers.items():
+        for first in range(0, len(log_offsets), _SETTLED_AT_ONCE):
+            changes.append(Copied(second, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
+    read_to = {_TIMERS: timers_end} if timers_end else {}
+    # As RocketMQ counts: the last one that is done.
+    read_to |= {Place(REVIVE_GROUP, *queue): end - 1 for queue, end in ends.items() if end}
+    for place, offset in read_to.items():
+        known = state.queues.get(place)
+        if known is None or known.next < offset:
+            changes.append(Take(place=place, pop=0, start=offset, next=offset))
+    return changes
+
+
+def _queues(store: MessageStore) -> list[tuple[str, int]]:
+    return [(topic, queue_id) for topic, queue_id in store.queues() if topic.startswith(REVIVE_TOPIC_PREFIX)]
+
+
+async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
+    """What waits for its time, without what RocketMQ has delivered already."""
+    store = broker.store
+    known = state.queues.get(_TIMERS)
+    first, end = store.queue_bounds(TIMER_TOPIC, 0)
+    at = max(first, known.next if known is not None else 0)
+    if at >= end:
+        return {}
+    delivered = timer_check.delivered(store, broker.config.store_path_root_dir / "config" / "timercheck")
+    begin = await cold_reads.read(store, partial(_log_offset, store, at)) if at > first else 0
+    taken: _Found = {}
+    for second, log_offsets in state.timers.since(begin):
+        if delivered is not None and second < delivered[0]:
+            log_offsets = [one for one in log_offsets if one >= delivered[1]]
+        for number in range(0, len(log_offsets), _AT_ONCE):
+            some = log_offsets[number : number + _AT_ONCE]
+            for waiting in await cold_reads.read(store, partial(_records, store, some)):
+                if waiting.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_TOPIC_PREFIX):
+                    taken.setdefault(second, []).append(waiting.commit_log_offset)
+                    _add(found, waiting)
+            await asyncio.sleep(0)  # what is in memory is read without waiting
+    return taken
+
+
+def _log_offset(store: MessageStore, queue_offset: int) -> int:
+    """Of a timer; 0, which is before all, if it cannot be read."""
+    try:
+        return _read(store, TIMER_TOPIC, 0, queue_offset, queue_offset + 1)[0].commit_log_offset
+    except (ReadFailed, StoreCorrupt, IndexError):
+        return 0
+
+
+def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
+    found = []
+    for log_offset in log_offsets:
+        try:
+            found.append(record.decode(store.read_record(log_offset), check_crc=False))
+        except (ReadFailed, StoreCorrupt, NotFound, ValueError) as error:
+            _unreadable(f"{TIMER_TOPIC} at log offset {log_offset}", error)
+    return found
+
+
+async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, found: Checkpoints) -> int:
+    """Up to where it was read: the queue's end."""
+    store = broker.store
+    first, end = store.queue_bounds(topic, queue_id)
+    known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
+    done = max(known.next if known is not None else -1, broker.offsets.get(REVIVE_GROUP, topic, queue_id).offset)
+    at, alone = max(first, done + 1), 1
+    while at < end:
+        try:
+            some = await cold_reads.read(store, partial(_read, store, topic, queue_id, at, end))
+            at, alone = at + max(1, len(some)), 1
+        except (ReadFailed, StoreCorrupt):
+            behind = min(at + alone, end)
+            some = [message for one in range(at, behind) for message in await _read_one(store, topic, queue_id, one)]
+            at, alone = behind, 2 * alone
+        for number, message in enumerate(some):
+            _add(found, message)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # what is in memory is read without waiting
+    return end
+
+
+async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
+    """[] if it cannot be read.  It is read by itself: a bad sector is in the way of all that lies near it."""
+    try:
+        return await cold_reads.read(store, partial(_read_alone, store, topic, queue_id, at))
+    except (NotFound, ReadFailed, StoreCorrupt) as error:
+        _unreadable(f"queue {queue_id} of {topic} at {at}", error)
+        return []
+
+
+def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) -> list[Record]:
+    """The first of these records, as many as fit."""
+    read = store.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
+    if read.answers[0].next_offset <= first:
+        raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {first}: run `rocketsim store verify`")
+    data, at, found = b"".join(read.records), 0, []
+    for size in np.frombuffer(read.sizes, "<u4").tolist():
+        with store.decoding(data):
+            found.append(record.decode(data[at : at + size]))
+        at += size
+    return found
+
+
+def _read_alone(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
+    entry = store.entry(topic, queue_id, at)
+    if entry is None:
+        return []
+    data = store.read_record(entry[0])
+    return [record.decode(data, check_crc=False)]
+
+
+def _add(found: Checkpoints, message: Record) -> None:
+    try:
+        found.add(message)
+    except ValueError as error:
+        _unreadable(f"{message.topic} at log offset {message.commit_log_offset}", error)
+
+
+def _unreadable(where: str, error: Exception) -> None:
+    logger.error(
+        "a record of RocketMQ's deliveries is not taken over, if it is one: %s: %s; messages that it says are under "
+        "way do not come to their group by themselves",
+        where,
+        error,
+    )
+
+
+def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
+    """Those that lie before the group's offset, behind which everything is delivered anyway."""
+    left: dict[Place, dict[int, Held]] = {}
+    for place, held in found.unacknowledged().items():
+        if place.topic not in broker.topics.entries:
+            continue
+        first, end = broker.store.queue_bounds(place.topic, place.queue_id)
+        end = min(end, broker.offsets.get(*place).offset)
+        if some := {offset: one for offset, one in held.items() if first <= offset < end}:
+            left[place] = some
+    return left
+
+
+async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
+    """Of messages in retry topics; all others are delivered for the first time."""
+    attempts: dict[int, int] = {}
+    for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():
+        for message in await _read_one(store, place.topic, place.queue_id, offset):
+            attempts[offset] = max(0, message.reconsume_times) + 1
+    return attempts

@@ -1,0 +1,310 @@
+"""A gRPC server as every process here has one: its port, its limits, reflection and health, and where to find it.
+
+`Network` is the seam to the network: everything that listens or dials does so through one.
+
+`start_server` does all of it; a process whose services must know their port first takes the steps one by one.
+"""
+
+import ipaddress
+import logging
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+from google.protobuf.internal import api_implementation
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.errors import ConfigError
+from broker_service.runtime.certificates import Certificates
+from broker_service.store.files import Files, open_file_limit
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG = 128
+HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
+# Calls that gRPC has compressed are UNIMPLEMENTED: no client makes any, and 100 KiB may unpack to 100 MiB.
+UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
+MAX_CONNECTIONS = 20_000  # to one port
+HANDLES_SHARE = 3 / 8  # of the open files, for the connections to one port; a broker has two, and its store
+UNREAD_BYTES = 65_535  # of a call's request, that a client may send before it is asked for
+# By itself gRPC lets a client send 4 MiB ahead, and up to 64 MiB if it is fast, also of calls that will be refused.
+SENT_AHEAD = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES))
+
+OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
+
+
+class Network:
+    """gRPC over TCP; with certificates over TLS, whoever listens or dials."""
+
+    certificates: Certificates | None = None
+    client_auth_ports: frozenset[str] = frozenset()  # keys of the ports on which clients need a certificate
+
+    @classmethod
+    def of(cls, config: BrokerConfig | NamesrvConfig) -> "Network":
+        """Raises ConfigError if the certificates cannot be used."""
+        made = cls()
+        if config.tls_cert is not None and config.tls_key is not None:
+            made.certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca)
+            made.client_auth_ports = config.client_auth_ports
+        return made
+
+    def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
+        """A channel that its opener closes; it connects with the first call, and keeps the certificates of now."""
+        if self.certificates is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, self.certificates.channel_credentials(), options=options)
+
+    def listen(
+        self,
+        bind_address: str,
+        port: int,
+        max_message_bytes: int,
+        key: str = "listenPort",
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        options: Sequence[tuple[str, Any]] = (),
+    ) -> tuple[grpc.aio.Server, int]:
+        """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
+        server = build_server(max_message_bytes, interceptors, options)
+        return server, bind(server, bind_address, port, key, self.server_credentials(key))
+
+    def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
+        """A socket that listens, for who is not gRPC, and its port."""
+        try:
+            made = _listening(_bound_tcp(bind_address, port))
+        except OSError as error:
+            raise _cannot_listen(key, bind_address, port, error) from error
+        return made, int(made.getsockname()[1])
+
+    def server_credentials(self, key: str) -> grpc.ServerCredentials | None:
+        """Those of the port with this key; None: plaintext."""
+        if self.certificates is None:
+            return None
+        return self.certificates.server_credentials(client_auth=key in self.client_auth_ports)
+
+    def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
+        """Sockets that listen: an abstract Unix one, where the system has such, and one for TCP unless `port` is 0."""
+        if "listenPort" in self.client_auth_ports:
+            return []  # nobody is asked for a certificate there
+        sockets = []
+        if sys.platform == "linux":
+            sockets.append(_listening(_bound(socket.AF_UNIX, f"\0{unix_name}")))
+        if port and self.certificates is not None:
+            logger.warning("pullRangeStreamPort=%d is not opened: with TLS ranges go over gRPC", port)
+        elif port:
+            try:
+                sockets.append(_listening(_bound_tcp(bind_address, port)))
+            except OSError as error:
+                raise ConfigError(f"pullRangeStreamPort={port}: cannot listen on {bind_address}: {error}") from error
+        return sockets
+
+
+def _listening(made: socket.socket) -> socket.socket:
+    try:
+        made.listen(_BACKLOG)
+        made.setblocking(False)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _bound_tcp(bind_address: str, port: int) -> socket.socket:
+    family, *_, address = socket.getaddrinfo(bind_address.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    return _bound(family, address)
+
+
+def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family != socket.AF_UNIX:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+class Service(NamedTuple):
+    """One servicer and how gRPC generated code registers it.  `frequent`: see `MethodTable`."""
+
+    name: str  # with its package, as reflection and health say it: `rocketsim.NameServer`
+    add_to_server: Callable[[Any, Any], Any]
+    servicer: Any
+    frequent: Collection[str] = ()
+
+
+class MethodTable(grpc.GenericRpcHandler):
+    """The methods of services; generated code adds them to it as to a server.
+
+    gRPC's asyncio server waits for calls of each registered method separately, and each call, of whatever method, takes
+    1.3 µs more for each of them.  So only the `frequent` ones are registered: many calls of one of them do not keep
+    others waiting.  Calls of all other methods are waited for together.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+        self._handlers: dict[str, Any] = {}  # by path
+        self._frequent: Collection[str] = ()
+        server.add_generic_rpc_handlers((self,))
+
+    def add(self, service: Service) -> None:
+        self._frequent = service.frequent
+        service.add_to_server(service.servicer, self)
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
+        """Nothing: they have the methods that are added as registered ones, too."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        self._handlers.update({f"/{service}/{method}": handler for method, handler in handlers.items()})
+        frequent = {method: handler for method, handler in handlers.items() if method in self._frequent}
+        self._server.add_registered_method_handlers(service, frequent)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """None: this is not one of them."""
+        return self._handlers.get(str(handler_call_details.method))
+
+
+async def start_server(
+    services: Iterable[Service],
+    *,
+    bind_address: str,
+    port: int,
+    address_file: Path | None,
+    max_message_bytes: int,
+    network: Network | None = None,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+) -> tuple[grpc.aio.Server, int]:
+    """A server that answers, and its port.  The caller stops it."""
+    server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes, interceptors=interceptors)
+    await add_services(server, services)
+    await server.start()
+    if address_file is not None:
+        write_address_file(address_file, bind_address, bound_port, Files())
+    return server, bound_port
+
+
+def most_connections(handles: int) -> int:
+    """To one port, of a process that may have so many files open; below 0: any number."""
+    return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, int(handles * HANDLES_SHARE)))
+
+
+def build_server(
+    max_message_bytes: int,
+    interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    options: Sequence[tuple[str, Any]] = (),
+) -> grpc.aio.Server:
+    """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits.
+
+    `interceptors`: of access control.  With them a client may send UNREAD_BYTES of a call until it is known whose it
+    is, and up to 1 MiB more than was received afterwards.
+    """
+    return grpc.aio.server(
+        interceptors=interceptors,
+        options=[
+            ("grpc.max_receive_message_length", max_message_bytes),
+            # A second process on our port must fail, not share it.
+            ("grpc.so_reuseport", 0),
+            # A peer that died without a word, or whose host did, is noticed within half a minute.
+            ("grpc.keepalive_time_ms", 20_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.ping_timeout_ms", 10_000),  # a minute by default, and then that counts
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Clients do the same to us; their pings are no offence.
+            ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+            ("grpc.max_concurrent_streams", 10_000),
+            # Two minutes by default: a connection that says nothing would hold its handles for so long.
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
+            # gRPC's own records of each connection, which nobody can ask for here.
+            ("grpc.enable_channelz", 0),
+            ("grpc.max_allowed_incoming_connections", most_connections(open_file_limit())),
+            UNCOMPRESSED,
+            *(SENT_AHEAD if interceptors else ()),
+            *options,
+        ],
+    )
+
+
+def bind(
+    server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
+) -> int:
+    """The port that was got; `port` itself unless that is 0.  Raises ConfigError."""
+    try:  # first, because gRPC writes a line of its own to standard error for each port that is taken
+        _bound_tcp(bind_address, port).close()
+    except OSError as error:
+        raise _cannot_listen(key, bind_address, port, error) from error
+    address = host_port(bind_address, port)
+    try:
+        if credentials is None:
+            bound_port = server.add_insecure_port(address)
+        else:
+            bound_port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        raise _cannot_listen(key, bind_address, port, error) from error
+    if bound_port == 0:
+        raise _cannot_listen(key, bind_address, port, None)
+    return bound_port
+
+
+def _cannot_listen(key: str, bind_address: str, port: int, error: Exception | None) -> ConfigError:
+    why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+    return ConfigError(
+        f"{key}={port}: cannot listen on {host_port(bind_address, port)}{why}; "
+        "is another process using the port, and is bindAddress an address of this machine?"
+    )
+
+
+async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> health.aio.HealthServicer:
+    """The services, and beside them reflection (so that grpcurl can list and call) and the standard health service.
+
+    Returns the latter, for who wants to say NOT_SERVING before it stops.
+    """
+    health_servicer = health.aio.HealthServicer()
+    table = MethodTable(server)
+    names = []
+    for service in services:
+        table.add(service)
+        names.append(service.name)
+    table.add(Service(health.SERVICE_NAME, health_pb2_grpc.add_HealthServicer_to_server, health_servicer))
+    for name in (*names, health.OVERALL_HEALTH):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return health_servicer
+
+
+def check_protobuf() -> None:
+    """The pure-Python protobuf is slow, and its recursion is not bounded."""
+    implementation = api_implementation.Type()
+    if implementation != "upb":
+        raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")
+
+
+def warn_of_open_access(bind_address: str, *, has_access_control: bool) -> None:
+    if not has_access_control and not is_loopback(bind_address):
+        logger.warning(
+            "NO ACCESS CONTROL: bindAddress=%s and authenticationEnabled=false: whoever reaches this port may read, "
+            "change and delete everything",
+            bind_address,
+        )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def write_address_file(path: Path, host: str, port: int, files: Files, *, private: bool = False) -> None:
+    """`host:port` for whoever started this process with port 0; complete as soon as it can be seen."""
+    files.make_directory(path.parent)
+    files.write_atomically(path, f"{host_port(host, port)}\n".encode(), private=private)
+
+
+def host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -1,0 +1,148 @@
+"""Snapshot: the state of consumption at a log offset, so that a start reads only the log after it.
+
+    | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
+
+The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose bytes before
+that offset have this CRC; so many as could be read.  Without a valid one the start reads the whole log.  Pure.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from operator import itemgetter
+from struct import Struct
+
+from isal import isal_zlib
+
+from broker_service.state import transitions
+from broker_service.state.state import UnderWay
+from broker_service.state.transitions import (
+    Deadline,
+    DeliveryId,
+    Ordered,
+    Place,
+    Remember,
+    Step,
+    Take,
+    TakeInOrder,
+    Transition,
+)
+
+TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
+SHORT_TAIL_BYTES = 4 << 10  # if a bad sector lies before them
+
+_MAGIC = b"RSIMCONS"
+_VERSION = 2  # 1 knew nothing of half messages: what they say is read from the log again
+_A_TRANSITION = 10_000
+_HEAD = Struct(">8sIQIII")
+
+Groups = Sequence[tuple[str, str, tuple[Ordered, ...]]]  # `Locks.groups`
+# place, next, deliveries under way by queue offset, locks
+Queues = Iterable[tuple[Place, int, Mapping[int, UnderWay], Groups]]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    log_offset: int
+    tail: tuple[int, int]  # size and CRC-32
+    transitions: list[Transition]
+
+
+def encode(
+    log_offset: int,
+    tail: tuple[int, int],
+    queues: Queues,
+    recent: Iterable[tuple[DeliveryId, bool]] = (),
+    more: Iterable[Transition] = (),
+) -> bytes:
+    """`recent`: settled deliveries to remember, and whether each is a dead letter.  `more`: what makes the state of
+    transactions and timers again."""
+    body = transitions.encode([*rebuilding(queues), *remembering(recent), *more])
+    return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
+
+
+def decode(data: bytes) -> Snapshot:
+    """ValueError for what is damaged, or no snapshot; StoreTooNew for one of a newer version."""
+    if len(data) < _HEAD.size:
+        raise ValueError(f"{len(data)} bytes")
+    magic, version, log_offset, tail_size, tail_crc, body_crc = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    if magic != _MAGIC or version != _VERSION or isal_zlib.crc32(body) != body_crc:
+        raise ValueError(f"magic {magic!r}, version {version}, or its CRC does not fit")
+    return Snapshot(log_offset, (tail_size, tail_crc), transitions.decode(body))
+
+
+def rebuilding(queues: Queues) -> Iterator[Transition]:
+    """Transitions that make these queues, from nothing."""
+    for place, following, under_way, groups in queues:
+        ordered = {message.queue_offset for _, _, messages in groups for message in messages}
+        lowest = min([following, *ordered, *under_way])
+        for group in groups:
+            yield from _lock(place, lowest, under_way, group)
+        others = ((offset, one) for offset, one in under_way.items() if offset not in ordered)
+        for one, same in groupby(others, key=lambda item: item[1]._replace(attempt=0)):
+            while taken := [*islice(same, _A_TRANSITION)]:
+                yield from _taken(place, one, taken)
+        yield Take(place=place, pop=0, start=following, next=following)
+
+
+def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -> Iterator[Transition]:
+    """Makes deliveries of one pop, which differ in their attempts only."""
+    offsets = tuple(offset for offset, _ in taken)
+    yield Take(
+        place=place,
+        pop=one.pop,
+        start=offsets[0],
+        next=offsets[-1] + 1,
+        offsets=offsets,
+        attempts=tuple(delivery.attempt for _, delivery in taken),
+        client_id=one.client_id,
+        popped_ms=one.popped_ms,
+        deadline_ms=one.deadline_ms,
+        renewed_until_ms=one.renewed_until_ms,
+    )
+    if not one.counted:
+        yield Deadline(
+            place=place,
+            deliveries=tuple(DeliveryId(one.pop, offset) for offset in offsets),
+            deadline_ms=one.deadline_ms,
+            counted=False,
+            renewed=True,
+        )
+
+
+def _lock(
+    place: Place, lowest: int, under_way: Mapping[int, UnderWay], group: tuple[str, str, tuple[Ordered, ...]]
+) -> Iterator[Transition]:
+    """Makes a lock; the queue's next offset stays the lowest, as other locks have messages between these."""
+    name, attempt_id, messages = group
+    batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}
+    groups = ((name, messages),)
+    taken = TakeInOrder(place=place, pop=0, start=lowest, next=lowest, attempt_id=attempt_id, groups=groups)
+    renewed_until_ms = max((delivery.renewed_until_ms for delivery in batch.values()), default=0)
+    if batch:
+        one = next(iter(batch.values()))
+        taken = replace(
+            taken,
+            pop=one.pop,
+            client_id=one.client_id,
+            popped_ms=one.popped_ms,
+            deadline_ms=one.deadline_ms,
+            renewed_until_ms=renewed_until_ms,
+        )
+    yield taken
+    for delivery, same in groupby(batch.items(), key=lambda item: item[1]._replace(attempt=0)):
+        yield Deadline(
+            place=place,
+            deliveries=tuple(DeliveryId(delivery.pop, offset) for offset, _ in same),
+            deadline_ms=delivery.deadline_ms,
+            counted=delivery.counted,
+            renewed=delivery.renewed_until_ms == renewed_until_ms,
+        )
+
+
+def remembering(recent: Iterable[tuple[DeliveryId, bool]]) -> Iterator[Transition]:
+    for is_dead_letter, group in groupby(recent, key=itemgetter(1)):
+        deliveries = [delivery for delivery, _ in group]
+        for first in range(0, len(deliveries), _A_TRANSITION):
+            yield Remember(tuple(deliveries[first : first + _A_TRANSITION]), is_dead_letter)

@@ -1,0 +1,381 @@
+"""StateLog: keeps the state of consumption up to date with this broker's log: on a master, a slave, at a start.
+
+After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.  Two
+are kept, `consumption.snapshot` and the one before it, `….old`, for when the newer one is damaged, or the log was cut.
+
+Four kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics, which
+settle the deliveries they come from, RocketMQ's records of transactions, and those of the timer topic.
+
+One that cannot be read (a bad sector, damage) holds up what needs it.  Of a timer its message waits; of a copy the
+delivery that it settles comes again; of a transaction all transactions wait, since this one may have ended; of the
+state topic all wait, as everything behind it depends on it.
+"""
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.reserved import TIMER_TOPIC
+
+from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, StoreCorrupt, StoreTooNew
+from broker_service.pop.retries import DLQ_PREFIX, RETRY_PREFIX, move_of
+from broker_service.runtime.garbage import not_collected
+from broker_service.state import half_messages, timer_record, transitions
+from broker_service.state import snapshot as snapshots
+from broker_service.state.snapshot import Snapshot
+from broker_service.state.state import State
+from broker_service.state.transitions import STATE_TOPIC, UNKNOWN, Change, Timer
+from broker_service.store.dispatch import QueueExtent
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_LOG_BYTES = 64 << 20  # of the log, after which another snapshot is due
+
+_READ_BYTES = 256 << 10  # of each queue at a time
+_MANY = 16  # records whose columns cost less than a look at each
+
+Told = tuple[int, list[Change]]  # the log offset of a record, and what it tells
+Extent = tuple[int, int]  # of a record: log offset and size
+
+
+class Written(NamedTuple):
+    """A record of the state topic that this broker has just appended: it need not be read."""
+
+    end_offset: int
+    body: bytes
+
+
+class _Entry(NamedTuple):
+    """Of a queue."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
+class StateLog:
+    """Records that the store dispatches are noted, and applied by the next `catch_up`."""
+
+    def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
+        self.state = State()
+        self._store = store
+        self._path = snapshot_path
+        self._older = snapshot_path.with_name(f"{snapshot_path.name}.old")
+        self._saved_at = 0  # log offset of the last snapshot
+        self._is_saved = True  # nothing has happened since the last snapshot
+        self._unapplied: list[Extent] = []
+        self._is_reload_due = False  # the last one has failed
+        self._failed_at: _Entry | None = None
+        self._untold: tuple[_Entry, RocketSimError] | None = None  # the first record of a transaction that is unread
+        store.dispatched.append(self._dispatched)
+
+    @not_collected()
+    def reload(self) -> None:
+        """Reads the state from a snapshot, if any, and the log after it: at a start, and after the log was cut.
+
+        Deliveries that neither has, because the log has expired, are not known.  If it fails, the next `catch_up` reads
+        all again: no snapshot may be made of a part.
+        """
+        self._is_reload_due = True
+        self._check(self._failed_at)  # before all others are read again
+        self._failed_at = self._untold = None
+        self.state, self._unapplied = State(), []
+        begin = self._saved_at = self._store.min_offset
+        snapshot = self._snapshot()
+        if snapshot is not None:
+            begin = self._saved_at = snapshot.log_offset
+            for made_again in snapshot.transitions:
+                self.state.apply(made_again)
+        self._is_saved = True
+        sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues() if _tells(topic)]
+        for _, told in heapq.merge(*sources, key=itemgetter(0)):
+            self._is_saved = False
+            for transition in told:
+                self.state.apply(transition)
+        self._is_reload_due = False
+
+    @property
+    def is_snapshot_due(self) -> bool:
+        """Whether a start would read so much of the log that it is time for a snapshot."""
+        return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
+
+    def saving(self) -> Callable[[], None] | None:
+        """A function that writes a snapshot, for any thread; None if nothing has changed since the last one, or while
+        it would lack a transaction.  The state does not depend on how often this is called."""
+        self.catch_up()
+        if self._is_saved or self._untold is not None:
+            return None
+        store = self._store
+        try:
+            tail = store.tail_crc(snapshots.TAIL_BYTES)
+        except ReadFailed:
+            tail = store.tail_crc(snapshots.SHORT_TAIL_BYTES)
+        self._saved_at = end = store.end_offset
+        self._is_saved = True
+        queues = [
+            (place, one.next, dict(one.under_way), one.locks.groups() if one.locks is not None else ())
+            for place, one in self.state.queues.items()
+        ]
+        recent = self.state.recent()
+        more = chain(self.state.transactions.rebuilding(), self.state.timers.rebuilding())
+
+        def save() -> None:
+            fresh = self._path.with_name(f"{self._path.name}.new")
+            try:
+                store.disk.write_atomically(fresh, snapshots.encode(end, tail, queues, recent, more))
+                if store.disk.exists(self._path):
+                    store.disk.rename(self._path, self._older)
+                store.disk.rename(fresh, self._path)
+                store.disk.sync_directory(self._path.parent)
+            except OSError:
+                self._is_saved = False
+                raise
+
+        return save
+
+    def _snapshot(self) -> Snapshot | None:
+        """The newest snapshot that is valid for this log."""
+        for path in (self._path, self._older):
+            try:
+                snapshot = snapshots.decode(self._store.disk.read_synced(path))
+                size = snapshot.tail[0] or snapshots.TAIL_BYTES
+                if self._store.tail_crc_at(snapshot.log_offset, size) == snapshot.tail:
+                    return snapshot
+                why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
+            except FileNotFoundError:
+                continue
+            except FlushFailed:
+                raise
+            except (OSError, ValueError, NotFound, StoreTooNew) as error:
+                why = str(error)
+            logger.warning("%s is not used, more of the log is read instead: %s", path, why)
+        return None
+
+    def catch_up(self, written: Written | None = None) -> None:
+        """Apply the records appended since the last call.  One that cannot be applied raises, also in later calls."""
+        if self._is_reload_due:
+            self.reload()
+        if not self._unapplied:
+            return
+        self._is_saved = False
+        unapplied, self._unapplied = sorted(self._unapplied), []
+        applied = 0
+        try:
+            for extents in _runs(unapplied):
+                for _, told in self._timers_of(extents) or (self._told_at(extent, written) for extent in extents):
+                    for transition in told:
+                        self.state.apply(transition)
+                    applied += 1
+        except BaseException:
+            self._unapplied = unapplied[applied:]
+            raise
+
+    def _timers_of(self, extents: Sequence[Extent]) -> list[Told] | None:
+        """What these records, which lie behind each other, tell; None where a look at each is needed."""
+        if len(extents) < _MANY:
+            return None
+        first, (last, size) = extents[0][0], extents[-1]
+        try:
+            return _timers_in(self._store.read_log(first, last + size - first), len(extents))
+        except (NotFound, ReadFailed, StoreCorrupt):
+            return None
+
+    def _told_at(self, extent: Extent, written: Written | None) -> Told:
+        offset, _ = extent
+        if written is not None and sum(extent) == written.end_offset:
+            return offset, _in_body(written.body, offset)
+        try:
+            data = self._store.read_record(offset)
+        except NotFound:
+            return offset, []  # it has expired
+        except (ReadFailed, StoreCorrupt) as error:
+            return offset, self._stands_for(self._entry_of(offset), offset, error)
+        return offset, _transitions(record.decode(data, check_crc=False), offset)
+
+    @property
+    def unapplied_from(self) -> int | None:
+        """Where the first record lies that is not applied; None: all are."""
+        if self._is_reload_due or self._untold is not None:
+            return self._saved_at
+        return min(self._unapplied)[0] if self._unapplied else None
+
+    def check_transactions(self) -> None:
+        """Raises if a record that tells of transactions could not be read."""
+        if self._untold is not None:
+            raise self._untold[1].with_traceback(None)  # else it grows with each time
+
+    def read_again(self) -> bool:
+        """Whether such a record was there, and can be read now; the state is read anew then.  Raises if it cannot."""
+        if self._untold is None:
+            return False
+        self._check(self._untold[0])
+        self.reload()
+        self.check_transactions()
+        return True
+
+    def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
+        for extent in extents:
+            if _tells(extent.topic):
+                columns = extent.entries["commit_log_offset"], extent.entries["size"]
+                self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
+
+    def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
+        """What the queue's records from that log offset on say."""
+        at, end = self._store.queue_bounds(topic, queue_id)
+        at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
+        alone = 1
+        while at < end:
+            try:
+                at, told = self._read(_Entry(topic, queue_id, at), end)
+                yield from told
+                alone = 1
+            except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
+                for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
+                    yield self._read_alone(_Entry(topic, queue_id, one), error)
+                at, alone = at + alone, 2 * alone
+        for one in range(end, self._store.queue_end(topic, queue_id)):  # what readers do not see yet
+            yield self._read_alone(_Entry(topic, queue_id, one))
+
+    def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
+        """What the queue's records from there on tell, as many as fit; and where the next ones are."""
+        topic, queue_id, at = entry
+        found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
+        if found.answers[0].next_offset <= at:
+            raise _unreadable(entry)
+        data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
+        told = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
+        if told is None:
+            told = []
+            for size in sizes.tolist():
+                with self._store.decoding(data):
+                    message = record.decode(data)
+                told.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
+                data = data[size:]
+        return found.answers[0].next_offset, told
+
+    def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
+        """What this record tells, or what stands for it.  `error`: of the read of this one and others."""
+        log_offset, size = self._store.entry(*entry) or (0, 0)
+        try:
+            return log_offset, self._told_by(entry, log_offset)
+        except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
+            # Behind a record that is damaged the log goes on; else its queue may be what is damaged.
+            if isinstance(of_this_one, NotFound) or not self._store.log_goes_on_at(log_offset + size):
+                self._failed_at = entry
+                raise error or _unreadable(entry) from of_this_one
+            return log_offset, self._stands_for(entry, log_offset, of_this_one)
+
+    def _told_by(self, entry: _Entry, log_offset: int) -> list[Change]:
+        message = record.decode(self._store.read_record(log_offset), check_crc=False)
+        if (message.topic, message.queue_id, message.queue_offset) != entry:
+            raise self._store.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
+        return _transitions(message, log_offset)
+
+    def _check(self, entry: _Entry | None) -> None:
+        """Raises if that record is still there and still cannot be read."""
+        found = self._store.entry(*entry) if entry is not None else None
+        if entry is not None and found is not None:
+            with suppress(NotFound):
+                self._told_by(entry, found[0])
+
+    def _entry_of(self, log_offset: int) -> _Entry | None:
+        for topic, queue_id in self._store.queues():
+            if _tells(topic):
+                entry = _Entry(topic, queue_id, self._store.queue_end_at(topic, queue_id, log_offset))
+                if (self._store.entry(*entry) or (None,))[0] == log_offset:
+                    return entry
+        return None
+
+    def _stands_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
+        """What is applied instead of a record that cannot be read; raises for one of the state topic, and where it is
+        not known."""
+        if entry is None or entry.topic == STATE_TOPIC:
+            self._failed_at = entry
+            raise error
+        told: list[Change] = []
+        if entry.topic == TIMER_TOPIC:
+            told, why = [Timer(UNKNOWN, log_offset)], "a message with a delivery time waits, or is not recalled"
+        elif half_messages.is_told_by(entry.topic):
+            self._untold, why = self._untold or (entry, error), "transactions wait until it can be read"
+        else:
+            why = "if it is a copy, the delivery that it settles comes again"
+        where = f"the record of {entry.topic} at log offset {log_offset}"
+        logger.error("%s cannot be read, %s: %s", where, why, error)
+        return told
+
+
+def _unreadable(entry: _Entry) -> StoreCorrupt:
+    topic, queue_id, at = entry
+    return StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
+
+
+def _tells(topic: str) -> bool:
+    is_of_broker = topic in (STATE_TOPIC, TIMER_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return is_of_broker or half_messages.is_told_by(topic)
+
+
+def _transitions(message: record.Record, log_offset: int) -> list[Change]:
+    if message.topic == TIMER_TOPIC:
+        return _timers(message, log_offset)
+    if message.topic == STATE_TOPIC:
+        return _in_body(message.body, log_offset)
+    told: Change | None = move_of(message)
+    if half_messages.is_told_by(message.topic):
+        told = half_messages.told(message)
+    return [] if told is None else [told]
+
+
+def _in_body(body: bytes, log_offset: int) -> list[Change]:
+    try:
+        return [*transitions.decode(body)]
+    except ValueError as error:
+        raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
+
+
+def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
+    """Records that lie behind each other in the log, some at a time."""
+    first = size = 0
+    for number, (offset, length) in enumerate(extents):
+        if number > first and (offset != sum(extents[number - 1]) or size + length > _READ_BYTES):
+            yield extents[first:number]
+            first, size = number, 0
+        size += length
+    if extents:
+        yield extents[first:]
+
+
+def _timers_in(data: bytes | memoryview, count: int) -> list[Told] | None:
+    """What this many records tell, all of the timer topic; None unless they are, or where a look at each is needed."""
+    try:
+        records = Records.walk(data, count)
+        records.check()
+        if records.topic_codes()[0] != [TIMER_TOPIC]:
+            return None
+        times = [
+            timer_record.second_in(value or "") for value in records.property(timer_record.PROPERTY_OUT_MS).to_pylist()
+        ]
+        keys = records.property(timer_record.PROPERTY_DELETE_KEY).to_pylist()
+    except ValueError:
+        return None
+    offsets = records.commit_log_offset.tolist()
+    return [
+        (offset, [Timer(second, offset, key or "")]) for offset, second, key in zip(offsets, times, keys, strict=True)
+    ]
+
+
+def _timers(waiting: record.Record, log_offset: int) -> list[Change]:
+    try:
+        second = timer_record.second_of(waiting)
+    except ValueError as error:
+        logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+        return []
+    return [Timer(second, log_offset, waiting.properties.get(timer_record.PROPERTY_DELETE_KEY, ""))]

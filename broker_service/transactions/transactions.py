@@ -1,0 +1,496 @@
+"""Transactions: half messages, their commit and rollback, and checks back with their producers, on a master.
+
+The op record says that a transaction has ended; of a commit the copy says it, too.  The op record follows its copy at
+once, and no further copy comes before it.  So where a crash came between the two, the copy lies behind the last op
+record: `_find_copies` looks there before this master ends any transaction, and the op record is written then.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.errors import (
+    MessageIllegal,
+    NotFound,
+    ReadFailed,
+    RocketSimError,
+    ServiceNotAvailable,
+    StoreCorrupt,
+    SystemBusy,
+)
+from broker_service.model import PutStatus
+from broker_service.runtime import cold_reads
+from broker_service.state import half_messages
+from broker_service.state.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
+from broker_service.state.needed_log import NeededLog
+from broker_service.state.open_transactions import OpenTransactions
+from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have as many as it leaves room for others
+
+_AT_A_TIME = 256
+_FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
+_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed, and for half messages that come meanwhile
+_AFTER_TROUBLE_S = 10.0
+
+
+class UnknownTransaction(RocketSimError):
+    """No such transaction here: never begun, of another topic, or ended long ago; or it has ended the other way."""
+
+
+class TransactionIdTaken(MessageIllegal):
+    """The message's id is that of another message's transaction, or of one that has ended."""
+
+
+class _BegunMeanwhile(Exception):
+    """The transaction has begun since it was looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The question to a producer, for the nth time (`times`): how did the transaction of this half message end?
+
+    `client_id` has sent it, "" if that is not known; `queue_id` is that of its real topic.
+    """
+
+    transaction: TransactionId
+    client_id: str
+    half: Record
+    queue_id: int
+    times: int
+
+
+class Transactions:
+    """`ask` passes a check on to a producer that is connected; it may wait while that one reads others.  False if none
+    takes it."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        state: Callable[[], OpenTransactions],
+        *,
+        check_writable: Callable[[], None],
+        read_again: Callable[[], bool],
+        append: Callable[[Record], int],
+        append_checked: Callable[[Checked], None],
+    ) -> None:
+        self.ask: Callable[[Check], Awaitable[bool]] = _nobody
+        self._broker = broker
+        self._state = state
+        self._check_writable = check_writable  # raises also if a record that tells of transactions could not be read
+        self._read_again = read_again
+        self._append = append  # returns the log's end; the state has what the record says
+        self._append_checked = append_checked
+        self._needed = NeededLog(broker.store, self._oldest)
+        self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
+        self._ready = asyncio.Event()  # the state knows of all commits
+
+    @property
+    def state(self) -> OpenTransactions:
+        return self._state()
+
+    # --- half messages ----------------------------------------------------------------------------------------------
+
+    async def get_room(self, topic: str) -> None:
+        """To be awaited before a half message of this topic is put."""
+        self._check_writable()
+        count, of_topic = len(self.state.open), self.state.open_of[topic]
+        if count + of_topic >= MAX_OPEN:
+            raise SystemBusy(
+                f"{count} transactions are open, {of_topic} of topic {topic}; their producers have to commit or roll "
+                "back, or they are given up"
+            )
+        for own in (HALF_TOPIC, OP_TOPIC):
+            await self._make_topic(own)
+
+    async def begin(self, message: Record, put: Callable[[], Awaitable[T]]) -> Prepared | T:
+        """What `put` returns, which stores the message as `half_of` makes it; or the half message of its transaction,
+        if that has begun with it before.  TransactionIdTaken if the id is another message's."""
+        while True:
+            if (stored := await self.stored_half(message)) is not None:
+                return stored
+            try:
+                return await put()
+            except _BegunMeanwhile:
+                continue  # while the put waited: for the topic that it makes, for instance
+
+    async def stored_half(self, message: Record) -> Prepared | None:
+        """The half message of this message's transaction, if that is open; TransactionIdTaken if it is of another
+        message.  Ids alone can be guessed, or chosen twice: who commits a transaction would commit the other's
+        message."""
+        self._check_writable()
+        prepared = self.state.open.get(_transaction_of(message))
+        if prepared is not None and not half_messages.has_content_of(await self._half(prepared), message):
+            raise TransactionIdTaken(
+                f"transaction {_name(prepared)} is open with another message; begin one with an id of its own"
+            )
+        return prepared
+
+    def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
+        """What is stored now for a transactional message.  To be called as it is appended: nothing comes between this
+        look at the transactions and the append."""
+        self._check_writable()
+        transaction = _transaction_of(message)
+        if transaction in self.state.open:
+            raise _BegunMeanwhile
+        if (ended := self.state.resolution_of(transaction)) is not None:
+            raise TransactionIdTaken(
+                f"transaction {transaction.id[:80]} of topic {transaction.topic} has ended already, with {ended.name}; "
+                "begin one with an id of its own"
+            )
+        broker = self._broker
+        wait_ms = 1000 * immunity_s or broker.config.transaction_time_out
+        return half_messages.half_message(
+            message, client_id=client_id, first_check_ms=broker.now_ms() + wait_ms, immunity_s=immunity_s
+        )
+
+    # --- commit and rollback ----------------------------------------------------------------------------------------
+
+    async def end(self, transaction: TransactionId, resolution: Resolution, timeout_s: float) -> PutStatus:
+        """Commits or rolls back; `Resolution.UNKNOWN` only says whether the transaction is known.
+
+        A second end of the same kind is like the first one.  UnknownTransaction otherwise.
+        """
+        until = self._broker.clock() + timeout_s
+        self._check_writable()
+        await self._until_ready(timeout_s)
+        self._broker.acknowledgements.check_room()
+        while True:
+            self._check_writable()
+            prepared = self.state.open.get(transaction)
+            if resolution is Resolution.UNKNOWN or prepared is None:
+                self._check_known(transaction, prepared, resolution)
+                end = self._broker.store.end_offset
+                break
+            half = await self._half(prepared) if resolution is Resolution.COMMIT else None
+            if half is not None:
+                await self._until_open(transaction.topic, until)  # a deletion ends the transaction
+            self._check_writable()
+            now = self.state.open.get(transaction)
+            if now is not None and now.queue_offset == prepared.queue_offset:
+                self._write_ops()
+                end = self._rolled_back(prepared) if half is None else self._committed(prepared, half)
+                break
+        return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
+
+    async def _until_open(self, topic: str, until: float) -> None:
+        """On return the topic takes the copy, or is deleted, until the caller awaits something else."""
+        try:
+            async with asyncio.timeout(max(0.0, until - self._broker.clock())):
+                await self._broker.topics.until_settled(topic)
+        except TimeoutError:
+            raise ServiceNotAvailable(f"topic {topic} is being changed for a while already; try again") from None
+
+    def _check_known(self, transaction: TransactionId, prepared: Prepared | None, resolution: Resolution) -> None:
+        ended = self.state.resolution_of(transaction)
+        if prepared is not None or (ended is not None and resolution in (ended, Resolution.UNKNOWN)):
+            return
+        topic, name = transaction
+        if ended is None:
+            raise UnknownTransaction(
+                f"cannot found transaction data: no transaction {name[:80]!r} of topic {topic} is open here; it was "
+                "never begun, is of another topic or broker, or ended long ago"
+            )
+        raise UnknownTransaction(
+            f"transaction {name[:80]!r} of topic {topic} has ended already, with {ended.name}; "
+            f"{resolution.name} changes nothing"
+        )
+
+    def _committed(self, prepared: Prepared, half: Record) -> int:
+        """Appends the copy and the op record; returns the log's end after them."""
+        topic = self._broker.topics.existing(prepared.transaction.topic)  # it may have fewer queues now
+        queue_id = topic.queue_of(half_messages.real_queue(half))
+        copy = half_messages.committed_copy(half, queue_id)
+        self._append(copy)
+        self.state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+        self._write_ops()
+        return self._broker.store.end_offset
+
+    def _rolled_back(self, prepared: Prepared) -> int:
+        return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
+
+    def _write_ops(self) -> None:
+        """Appends the op records that are missing; raises if the log refuses them: nothing ends before.
+
+        Those of commits are the first: `_find_copies` looks for copies behind the last op record only.
+        """
+        by_resolution: dict[Resolution, list[int]] = {}
+        for queue_offset, resolved in self.state.unlogged.items():
+            by_resolution.setdefault(resolved.resolution, []).append(queue_offset)
+        for resolution in sorted(by_resolution, key=lambda one: one is not Resolution.COMMIT):
+            self._append_ops(by_resolution[resolution], resolution)
+
+    def _append_ops(self, queue_offsets: list[int], resolution: Resolution) -> int:
+        end = 0
+        for op in half_messages.op_records(queue_offsets, resolution, self._broker.now_ms()):
+            end = self._append(op)
+        return end
+
+    async def _make_topic(self, name: str) -> None:
+        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
+
+    def drop_topic(self, name: str) -> None:
+        """The topic is deleted: a new one of its name does not get what was sent to it."""
+        if not self._broker.store.queue_end(HALF_TOPIC, 0):
+            return
+        self._check_writable()
+        self._write_ops()
+        dropped = [one.queue_offset for transaction, one in self.state.open.items() if transaction.topic == name]
+        if dropped:
+            self._append_ops(dropped, Resolution.DISCARDED)
+
+    async def _until_ready(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise ServiceNotAvailable(
+                "this master does not know yet which transactions have ended; try again in a moment"
+            ) from None
+
+    # --- what a crash left ------------------------------------------------------------------------------------------
+
+    async def _find_copies(self) -> None:
+        """Tells the state of commits that have no op record."""
+        state, store = self.state, self._broker.store
+        by_log_offset = {one.log_offset: one for one in state.open.values()}
+        last_op = await self._last_op()
+        topics = {transaction.topic for transaction in state.open}
+        for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
+            at = store.queue_end_at(topic, queue_id, max(min(by_log_offset), last_op))
+            async for half_offsets in self._copied_from(topic, queue_id, at):
+                for offset in half_offsets:
+                    if (prepared := by_log_offset.get(offset)) is not None:
+                        state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+
+    async def _copied_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
+        """The log offsets of half messages that the queue has copies of, from that queue offset on, a frame at a time;
+        without copies that cannot be read."""
+        store, frame = self._broker.store, _FRAME_BYTES
+        end = store.queue_end(topic, queue_id)
+        while at < end:
+            look = partial(store.read_ranges, [(topic, queue_id, at, end)], frame)
+            try:
+                found = await cold_reads.read(store, look)
+                if found.answers[0].next_offset <= at:
+                    raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
+                data = b"".join(found.records)
+                with store.decoding(data):
+                    records = Records.walk(data, sizes=found.sizes)
+                    kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
+                    copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
+            except (ReadFailed, StoreCorrupt) as error:
+                if frame == 1:
+                    logger.error("if this record was a commit, its producer is asked again: %s", error)
+                    at += 1
+                frame = 1  # at least one record comes: those around the unreadable one are read one by one
+                continue
+            at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
+            yield copied
+            await asyncio.sleep(0)  # what is in memory is read without waiting
+
+    async def _last_op(self) -> int:
+        """The log offset of the last op record, if it is ours, else 0: RocketMQ's come seconds after their copies."""
+        store = self._broker.store
+        look = partial(store.log_offsets, OP_TOPIC, 0, store.queue_end(OP_TOPIC, 0) - 1)
+        for log_offset in await cold_reads.read(store, look):
+            try:
+                op = await self._record_at(log_offset)
+            except (NotFound, ReadFailed, StoreCorrupt):
+                return 0
+            return log_offset if half_messages.PROPERTY_RESOLUTION in op.properties else 0
+        return 0
+
+    # --- checks back ------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; to be started when the broker takes writes."""
+        try:
+            while self._broker.mastership.standing is Standing.WRITABLE:
+                try:
+                    if self._read_again():
+                        self._ready.clear()
+                    if not self._ready.is_set():
+                        self._check_writable()
+                        await self._find_copies()
+                        self._ready.set()
+                    sleep_s = await self._work()
+                except (RocketSimError, OSError) as error:
+                    logger.warning("open transactions wait: %s", error)
+                    sleep_s = _AFTER_TROUBLE_S
+                await asyncio.sleep(sleep_s)
+        finally:
+            self._ready.clear()
+
+    async def _work(self) -> float:
+        """Write missing op records, and ask for all transactions whose time has come; returns the seconds until the
+        next one's."""
+        while True:
+            self._check_writable()
+            if self.state.unlogged:
+                self._write_ops()
+            now_ms = self._broker.now_ms()
+            due = self.state.due(now_ms, _AT_A_TIME)
+            if not due:
+                break
+            asked = [one for one in due if not self._is_over(one)]
+            if asked:
+                next_ms = now_ms + self._broker.config.transaction_check_interval
+                self._append_checked(Checked(next_ms, tuple((one.queue_offset, one.checks + 1) for one in asked)))
+            by_client: dict[str, list[Prepared]] = {}
+            for one in asked:
+                by_client.setdefault(one.client_id, []).append(one)
+            await _all(*(self._ask_each(some) for some in by_client.values()))
+            for one in due:
+                if self._is_over(one):
+                    await self._give_up(one)
+            await asyncio.sleep(0)
+        due_ms = self.state.next_due_ms()
+        left_s = _LONGEST_SLEEP_S if due_ms is None else (due_ms - now_ms) / 1000
+        return max(0.001, min(left_s, _LONGEST_SLEEP_S))
+
+    def _is_over(self, prepared: Prepared) -> bool:
+        """Whether nobody is asked any more."""
+        return prepared.checks >= self._broker.config.transaction_check_max
+
+    async def _ask_each(self, some: Sequence[Prepared]) -> None:
+        for prepared in some:
+            await self._ask(prepared)
+
+    async def _ask(self, prepared: Prepared) -> None:
+        try:
+            half = await self._half(prepared)
+        except NotFound:
+            await self._give_up(prepared)
+            return
+        except (ReadFailed, StoreCorrupt) as error:
+            logger.error("nobody is asked about transaction %s: %s", _name(prepared), error)
+            return
+        if self._is_open(prepared):
+            check = Check(
+                prepared.transaction, prepared.client_id, half, half_messages.real_queue(half), prepared.checks + 1
+            )
+            if not await self.ask(check):
+                logger.info("no producer is there, and reads, that could say how transaction %s ended", _name(prepared))
+
+    async def _give_up(self, prepared: Prepared) -> None:
+        """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
+
+        One that has expired, or is damaged, is lost; one that the disk cannot read is tried again later.
+        """
+        half: Record | None = None
+        try:
+            half = await self._half(prepared)
+        except ReadFailed as error:
+            logger.error("transaction %s is given up once its message can be read: %s", _name(prepared), error)
+            if self._is_open(prepared):
+                self._unreadable.add(prepared.queue_offset)
+                later_ms = self._broker.now_ms() + int(1000 * _AFTER_TROUBLE_S)
+                self._append_checked(Checked(later_ms, ((prepared.queue_offset, prepared.checks),)))
+            return
+        except (NotFound, StoreCorrupt) as error:
+            logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
+        self._unreadable.discard(prepared.queue_offset)
+        await self._make_topic(DISCARDED_TOPIC)
+        self._check_writable()
+        if not self._is_open(prepared):
+            return
+        self._write_ops()
+        if half is None:
+            self._append_ops([prepared.queue_offset], Resolution.DISCARDED)
+            return
+        logger.warning("transaction %s is given up after %d checks", _name(prepared), prepared.checks)
+        self._append(half_messages.discarded_copy(half))
+        self._write_ops()
+
+    def _is_open(self, prepared: Prepared) -> bool:
+        now = self.state.open.get(prepared.transaction)
+        return now is not None and now.queue_offset == prepared.queue_offset
+
+    # --- retention ----------------------------------------------------------------------------------------------------
+
+    async def move(self, log_offset: int) -> None:
+        """Appends the half messages in front of a log offset again, because the log files before it expire.  Not before
+        all commits are known: their copies name the half messages as they are."""
+        if not self._ready.is_set():
+            return
+        self._check_writable()
+        for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:
+            try:
+                half = await self._half(prepared)
+            except (NotFound, ReadFailed, StoreCorrupt) as error:
+                logger.error("the message of transaction %s cannot be appended again: %s", _name(prepared), error)
+                continue
+            self._check_writable()
+            now = self.state.open.get(prepared.transaction)
+            if now is not None and now.queue_offset == prepared.queue_offset:
+                self._append(half_messages.renewed_half(half, now.checks, now.due_ms, now.client_id))
+        self._write_ops()
+
+    def needed_from(self) -> int | None:
+        """Where the log begins that open transactions need; None: there never was one."""
+        return self._needed.begins_at() if self._broker.store.queue_end(HALF_TOPIC, 0) else None
+
+    def _oldest(self) -> int | None:
+        first = self._broker.store.min_offset
+        some = (one for one in self.state.open.values() if one.queue_offset not in self._unreadable)
+        return min((one.log_offset for one in some if one.log_offset >= first), default=None)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _half(self, prepared: Prepared) -> Record:
+        """The half message; NotFound if it has expired."""
+        return await self._record_at(prepared.log_offset)
+
+    async def _record_at(self, log_offset: int) -> Record:
+        store = self._broker.store
+        data = await cold_reads.read(store, partial(store.read_record, log_offset))
+        return record.decode(data, check_crc=False)
+
+    # --- for RocketMQ -----------------------------------------------------------------------------------------------
+
+    def note_offsets(self) -> None:
+        """At a clean stop: where RocketMQ goes on if it opens this store."""
+        store = self._broker.store
+        if self._broker.is_slave or not store.queue_end(HALF_TOPIC, 0):
+            return
+        first = self.state.first()
+        half = store.queue_end(HALF_TOPIC, 0) if first is None else first.queue_offset
+        op = store.queue_end_at(OP_TOPIC, 0, store.end_offset if first is None else first.log_offset)
+        offsets = self._broker.offsets
+        for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, op)):
+            if offsets.get(TRANSACTION_GROUP, topic, 0).offset != offset:
+                offsets.reset(TRANSACTION_GROUP, topic, {0: offset})
+
+
+async def _nobody(check: Check) -> bool:
+    return False
+
+
+async def _all(*calls: Awaitable[None]) -> None:
+    """Ends when all have ended; raises the first one's error."""
+    for failed in await asyncio.gather(*calls, return_exceptions=True):
+        if failed is not None:
+            raise failed
+
+
+def _transaction_of(message: Record) -> TransactionId:
+    return TransactionId(message.topic, message.message_id)
+
+
+def _name(prepared: Prepared) -> str:
+    return f"{prepared.transaction.id[:80]} of topic {prepared.transaction.topic}"

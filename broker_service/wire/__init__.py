@@ -1,0 +1,1 @@
+"""The calls of clients, one folder for each protocol that they speak."""

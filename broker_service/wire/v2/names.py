@@ -1,0 +1,66 @@
+"""Names of topics and groups as RocketMQ's proxy checks them.  Pure.
+
+A resource's namespace is ignored, as the proxy ignores it, but bounded: answers repeat it for each queue and message.
+"""
+
+from functools import lru_cache
+
+from rocketmq_v2 import definition_pb2 as pb
+
+from broker_service.errors import RocketSimError
+from broker_service.names import (
+    check_group_name,
+    check_topic_name,
+    is_internal_group,
+    is_internal_topic,
+)
+from broker_service.wire.v2.status import Refused
+
+MAX_NAMESPACE = 255
+_REMEMBERED = 4096  # names that are allowed: each call has one or two
+
+
+def topic_of(resource: pb.Resource) -> str:
+    """The topic's name; raises Refused unless users may have such a topic.  %RETRY% and %DLQ% topics may be read."""
+    _check_namespace(resource)
+    return _topic(resource.name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _topic(name: str) -> str:
+    try:
+        check_topic_name(name)
+    except RocketSimError as error:
+        raise Refused(pb.ILLEGAL_TOPIC, str(error)) from error
+    if is_internal_topic(name):
+        raise Refused(pb.ILLEGAL_TOPIC, f"cannot access system topic: {name}")
+    return name
+
+
+def group_of(resource: pb.Resource) -> str:
+    _check_namespace(resource)
+    return _group(resource.name)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _group(name: str) -> str:
+    try:
+        check_group_name(name)
+    except RocketSimError as error:
+        raise Refused(pb.ILLEGAL_CONSUMER_GROUP, str(error)) from error
+    if is_internal_group(name):
+        raise Refused(pb.ILLEGAL_CONSUMER_GROUP, f"cannot use system consumer group: {name}")
+    return name
+
+
+def _check_namespace(resource: pb.Resource) -> None:
+    if len(resource.resource_namespace) > MAX_NAMESPACE:
+        raise Refused(
+            pb.BAD_REQUEST,
+            f"a namespace of {len(resource.resource_namespace)} characters; {MAX_NAMESPACE} at most",
+        )
+
+
+def topic_not_found(topic: str) -> Refused:
+    """The refusal in the words of RocketMQ, which the clients' own tests look for."""
+    return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}")

@@ -1,0 +1,187 @@
+"""Port: the port for RocketMQ 5's clients, open only while this broker is a master that takes writes.
+
+A client that has both addresses of a pair connects to either that listens, so a slave must not listen.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+from rocketmq_v2 import service_pb2, service_pb2_grpc
+from rocketsim_proto.limits import MAX_RPC_BYTES
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.errors import ConfigError
+from broker_service.model import TlsMode
+from broker_service.runtime.machine import Machine
+from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file
+from broker_service.store.files import open_file_limit
+from broker_service.wire.v2.clients import Clients
+from broker_service.wire.v2.front import Front, most_connections
+from broker_service.wire.v2.servicer import V2Servicer
+
+logger = logging.getLogger(__name__)
+
+KEY = "grpcServerPort"
+OFF = -1
+TRY_AGAIN_S = 2.0
+IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's proxy closes it; clients connect again
+FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
+CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
+
+
+class Port:
+    """`opened` is called before the port takes its first call, `changed` when `address` has changed."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        servicer: V2Servicer,
+        clients: Clients,
+        machine: Machine,
+        address_file: Path,
+        opened: Callable[[], None],
+        changed: Callable[[], None],
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+    ) -> None:
+        self._broker = broker
+        self._servicer = servicer
+        self._clients = clients
+        self._machine = machine
+        self._address_file = address_file
+        self._opened = opened
+        self._changed = changed
+        self._interceptors = interceptors
+        self._server: grpc.aio.Server | None = None
+        self._front: Front | None = None
+        servicer.sender_of = self.sender_of
+        self._port = broker.config.grpc_server_port
+        self._notified = asyncio.Event()
+        self._complained = False
+        self._refused = 0  # by fronts before this one
+
+    @property
+    def connections(self) -> int:
+        """Through the front; 0 without one."""
+        return self._front.connections if self._front is not None else 0
+
+    @property
+    def connections_refused(self) -> int:
+        """Since the broker's start."""
+        return self._refused + (self._front.refused if self._front is not None else 0)
+
+    @property
+    def address(self) -> str:
+        """host:port; empty while it is closed."""
+        return self._servicer.own_address if self._server is not None else ""
+
+    def client_of(self, peer: str) -> str:
+        """A caller's address, as gRPC says it, by what `context.peer()` says."""
+        return self._front.client_of(peer) if self._front is not None else peer
+
+    def sender_of(self, peer: str) -> str:
+        """As `client_of`, for records: also of a connection that has just ended."""
+        return self._front.sender_of(peer) if self._front is not None else peer
+
+    def notify(self) -> None:
+        """To be called when the master may have changed."""
+        self._notified.set()
+
+    async def run(self) -> None:
+        """Opens and closes the port until cancelled; to be followed by `close`."""
+        while self._port != OFF:
+            self._notified.clear()
+            failed = False
+            if self._may_be_open and self._server is None:
+                failed = not await self._open()
+            elif not self._may_be_open and self._server is not None:
+                await self.close(CLOSE_GRACE_S)
+                logger.info("the port for RocketMQ 5's clients is closed: %s", self._broker)
+                self._changed()
+            try:
+                async with asyncio.timeout(TRY_AGAIN_S if failed else None):
+                    await self._notified.wait()
+            except TimeoutError:
+                pass
+
+    @property
+    def _may_be_open(self) -> bool:
+        broker = self._broker
+        return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
+
+    async def _open(self) -> bool:
+        """False if another process has the port: it may be the former master, which is still stopping, so try again."""
+        config = self._broker.config
+        try:
+            server, port, front = self._listen()
+        except ConfigError as error:
+            if not self._complained:
+                logger.error(
+                    "RocketMQ 5's clients cannot connect to this broker until its port is free, which is tried every "
+                    "%g s: %s Give each broker of a machine a port of its own, or 0 for any free one, or -1 if no "
+                    "such clients are to connect; all other clients use listenPort",
+                    TRY_AGAIN_S,
+                    error,
+                )
+            self._complained = True
+            return False
+        self._complained = False
+        self._port = port  # kept, so that it opens with the same number again
+        MethodTable(server).add(_service(self._servicer))
+        self._servicer.own_address = host_port(config.advertised_host, port)
+        self._front = front
+        self._opened()
+        await server.start()
+        if front is not None:
+            await front.start()
+        self._server = server
+        try:
+            private = config.is_private(self._address_file)
+            write_address_file(self._address_file, config.advertised_host, port, self._machine.files, private=private)
+        except OSError as error:
+            logger.error("%s is not written: %s", self._address_file, error)
+        logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
+        self._changed()
+        return True
+
+    def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
+        """With certificates there is a front, unless everybody has to speak TLS.  Raises ConfigError."""
+        config, network = self._broker.config, self._machine.network
+        options = [("grpc.max_connection_idle_ms", IDLE_MS)]
+        if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
+            return (
+                *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors, options),
+                None,
+            )
+        listening, port = network.listen_for_front(config.bind_address, self._port, KEY)
+        front = Front(listening, most_connections(open_file_limit()))
+        server = build_server(MAX_RPC_BYTES, self._interceptors, options)
+        server.add_insecure_port(f"unix-abstract:{front.plaintext}")
+        credentials = network.certificates.server_credentials(client_auth=False)
+        server.add_secure_port(f"unix-abstract:{front.tls}", credentials)
+        return server, port, front
+
+    async def close(self, grace_s: float) -> None:
+        """Takes no new calls; those under way have `grace_s` to end."""
+        server, self._server = self._server, None
+        front = self._front
+        if front is not None:
+            front.stop_listening()
+        if server is not None:
+            stopping = asyncio.ensure_future(server.stop(grace_s))
+            await asyncio.sleep(0)  # it takes no new stream from here on
+            self._clients.close()
+            await stopping
+        if front is not None:
+            await front.close()
+            if self._front is front:
+                self._refused += front.refused
+                self._front = None
+
+
+def _service(servicer: V2Servicer) -> Service:
+    name = service_pb2.DESCRIPTOR.services_by_name["MessagingService"].full_name
+    return Service(name, service_pb2_grpc.add_MessagingServiceServicer_to_server, servicer, FREQUENT)

@@ -1,0 +1,176 @@
+"""Receiving: pop, ack, change of the invisible time and dead letters for RocketMQ 5's clients."""
+
+from collections.abc import Sequence
+
+from rocketmq_v2 import definition_pb2, service_pb2
+from rocketsim_proto.records import record
+
+from broker_service.broker.core.broker import Broker
+from broker_service.pop.calls import ConsumptionCalls
+from broker_service.pop.model import (
+    FINAL,
+    MAX_MESSAGES,
+    ChangeInvisible,
+    Delivery,
+    HandleStatus,
+    Pop,
+    PopStatus,
+    Settled,
+    check_handle_count,
+)
+from broker_service.pop.selection import SQL92
+from broker_service.runtime.deadlines import answer_s, wait_s
+from broker_service.wire.v2 import delivered_message, names
+from broker_service.wire.v2.clients import Clients
+from broker_service.wire.v2.message_rules import milliseconds
+from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
+
+pb = definition_pb2
+
+MAX_INVISIBLE_MS = 12 * 3_600_000
+REQUEST_TIMEOUT_S = 3.0  # what official clients add to a poll for its deadline
+
+_EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
+_INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
+
+
+class Receiving:
+    """All calls work before a client has sent settings; settings are used for what a call does not say itself."""
+
+    def __init__(self, broker: Broker, consumption: ConsumptionCalls, clients: Clients) -> None:
+        self._broker = broker
+        self._consumption = consumption
+        self._clients = clients
+
+    async def pop(
+        self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float
+    ) -> tuple[pb.Status, Sequence[Delivery]]:
+        """`left_s`: the rest of the caller's time.
+
+        The messages may be of any queue of the topic, whichever the request names: clients name the queues in turns.
+        """
+        topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
+        if self._broker.topics.get(topic) is None:
+            raise names.topic_not_found(topic)
+        self._check_broker_name(request.message_queue.broker.name)
+        if request.batch_size < 0:
+            raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
+        invisible_ms = 0 if request.auto_renew else self._invisible_ms(request)
+        is_sql = request.filter_expression.type == pb.SQL
+        popped = await self._consumption.pop(
+            Pop(
+                group=group,
+                topic=topic,
+                client_id=client_id,
+                max_messages=min(request.batch_size or MAX_MESSAGES, MAX_MESSAGES),
+                invisible_ms=invisible_ms,
+                auto_renew=request.auto_renew,
+                sub_expression=request.filter_expression.expression,
+                expression_type=SQL92 if is_sql else "TAG",
+                poll_s=max(0.0, min(self._poll_s(request, client_id, left_s), wait_s(left_s))),
+                timeout_s=wait_s(answer_s(left_s)),
+                attempt_id=request.attempt_id,
+            )
+        )
+        if popped.status is PopStatus.FOUND:
+            return OK, popped.deliveries
+        return status(pb.MESSAGE_NOT_FOUND, _EMPTY[popped.status]), ()
+
+    def message_of(self, delivery: Delivery, topic: pb.Resource) -> pb.Message:
+        return delivered_message.message_of(
+            record.decode(delivery.record, check_crc=False),
+            topic,
+            queue_id=delivery.queue_id,
+            queue_offset=delivery.queue_offset,
+            attempt=delivery.attempt,
+            receipt_handle=delivery.receipt_handle,
+            max_body_size=self._broker.config.max_message_size,
+        )
+
+    def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery], begun: int) -> None:
+        """For a call that ended before all were sent: clients then use none of them.  The writing of the first `begun`
+        had begun."""
+        handles = [delivery.receipt_handle for delivery in deliveries]
+        deadlines_ms = [delivery.deadline_ms for delivery in deliveries]
+        self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun, deadlines_ms)
+
+    async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
+        """The response's status is the one that all entries have, or MULTIPLE_RESULTS.
+
+        Of a topic that is gone the handles are invalid, as in the two calls below: push consumers repeat what is
+        answered with any other code every second.
+        """
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
+        check_handle_count(len(request.entries))
+        handles = [entry.receipt_handle for entry in request.entries]
+        settled = await self._consumption.ack(group, topic, handles, timeout_s)
+        statuses = [_status_of(one) for one in settled]
+        codes = {one.code for one in statuses}
+        return service_pb2.AckMessageResponse(
+            status=status(codes.pop() if len(codes) == 1 else pb.MULTIPLE_RESULTS),
+            entries=[
+                service_pb2.AckMessageResultEntry(
+                    message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=one
+                )
+                for entry, one in zip(request.entries, statuses, strict=True)
+            ],
+        )
+
+    async def change_invisible(
+        self, request: service_pb2.ChangeInvisibleDurationRequest, timeout_s: float
+    ) -> pb.Status:
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
+        asked_ms = milliseconds(request.invisible_duration)
+        if asked_ms < 0:
+            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, "the invisibleTime is too small. min is 0")
+        _check_not_too_long(asked_ms)
+        changed = await self._consumption.change_invisible(
+            ChangeInvisible(
+                group=group,
+                topic=topic,
+                receipt_handle=request.receipt_handle,
+                invisible_ms=asked_ms,
+                counted=not request.suspend,
+                timeout_s=timeout_s,
+            )
+        )
+        return _status_of(Settled(changed.status, changed.stored))
+
+    async def forward_to_dlq(
+        self, request: service_pb2.ForwardMessageToDeadLetterQueueRequest, timeout_s: float
+    ) -> pb.Status:
+        topic, group = names.topic_of(request.topic), names.group_of(request.group)
+        return _status_of(await self._consumption.forward_to_dlq(group, topic, request.receipt_handle, timeout_s))
+
+    def _check_broker_name(self, asked: str) -> None:
+        own = self._broker.config.broker_name
+        if asked not in ("", own):
+            raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
+
+    def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
+        asked_ms = milliseconds(request.invisible_duration)
+        least_ms = self._broker.config.min_invisible_time_mills_for_recv
+        if asked_ms < least_ms:
+            raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too small. min is {least_ms}")
+        _check_not_too_long(asked_ms)
+        return asked_ms
+
+    def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
+        """Go's simple consumer has it in its settings only; before these have come, the call's deadline decides."""
+        if request.HasField("long_polling_timeout"):
+            return milliseconds(request.long_polling_timeout) / 1000
+        facts = self._clients.facts_of(client_id)
+        return left_s - REQUEST_TIMEOUT_S if facts is None or facts.poll_s is None else facts.poll_s
+
+
+def _check_not_too_long(invisible_ms: int) -> None:
+    if invisible_ms > MAX_INVISIBLE_MS:
+        raise Refused(pb.ILLEGAL_INVISIBLE_TIME, f"the invisibleTime is too large. max is {MAX_INVISIBLE_MS}")
+
+
+def _status_of(settled: Settled) -> pb.Status:
+    if settled.status is HandleStatus.INVALID_RECEIPT_HANDLE:
+        return _INVALID
+    if settled.stored in FINAL:
+        return OK
+    return status(STORED_BUT[settled.stored], f"it is stored, but {settled.stored.name}; acknowledge it again")

@@ -1,0 +1,128 @@
+"""What a client is told of a topic: its queues, and the brokers and addresses that have them.  Pure."""
+
+import ipaddress
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from rocketmq_v2 import definition_pb2 as pb
+from rocketsim_proto.reserved import MASTER_ID
+
+from broker_service.wire.v2.status import Refused
+
+PERM_READ, PERM_WRITE = 4, 2
+ANY_QUEUE = -1
+MAX_ENDPOINTS_BYTES = 4096  # answers repeat them for each queue
+
+_PERMISSIONS = {0: pb.NONE, PERM_READ: pb.READ, PERM_WRITE: pb.WRITE, PERM_READ | PERM_WRITE: pb.READ_WRITE}
+
+_ACCEPTED: dict[str, list[pb.MessageType]] = {
+    "FIFO": [pb.FIFO],
+    "DELAY": [pb.DELAY],
+    "TRANSACTION": [pb.TRANSACTION],
+    "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
+    # Types of topics in a store of RocketMQ; older clients do not know them and start with no mixed topic of them.
+    "LITE": [pb.LITE],
+    "PRIORITY": [pb.PRIORITY],
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queues:
+    """A topic's queues on one broker name.  `address`: host:port of its master's port for these clients."""
+
+    broker_name: str
+    address: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    message_type: str = ""
+
+
+def check_dialled(endpoints: pb.Endpoints) -> None:
+    if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
+        raise Refused(pb.ILLEGAL_ACCESS_POINT, f"endpoints of {size} bytes; {MAX_ENDPOINTS_BYTES} at most")
+
+
+def message_queues(
+    topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints
+) -> list[pb.MessageQueue]:
+    """The queues on masters only, because some clients send to any queue that is listed.
+
+    The queues of the broker that is asked have the endpoints that the client has dialled, which work through port
+    mappings; queues of other brokers have those brokers' own addresses.
+    """
+    return [
+        pb.MessageQueue(
+            topic=topic,
+            id=queue_id,
+            permission=_PERMISSIONS[perm],
+            broker=_broker(item, own_broker, dialled),
+            accept_message_types=accepted_types(item.message_type),
+        )
+        for item in queues
+        for queue_id, perm in enumerate(_permissions(item))
+    ]
+
+
+def assignments(
+    topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints, *, fifo: bool
+) -> list[pb.Assignment]:
+    """A push consumer runs one loop of receives for each; every consumer of a group gets all assignments.
+
+    There is one for each broker, for any of its queues; in a group that consumes in order, one for each queue.
+    """
+    return [
+        pb.Assignment(
+            message_queue=pb.MessageQueue(
+                topic=topic,
+                id=queue_id,
+                permission=_PERMISSIONS[_usable(item.perm)],
+                broker=_broker(item, own_broker, dialled),
+                accept_message_types=accepted_types(item.message_type),
+            )
+        )
+        for item in queues
+        if item.perm & PERM_READ and item.read_queue_nums
+        for queue_id in (range(item.read_queue_nums) if fifo else (ANY_QUEUE,))
+    ]
+
+
+def accepted_types(message_type: str) -> list[pb.MessageType]:
+    return _ACCEPTED.get(message_type, [pb.NORMAL])
+
+
+def endpoints_of(address: str) -> pb.Endpoints:
+    """Sets the scheme, because clients refuse endpoints without one."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=int(port))])
+
+
+def _scheme(host: str) -> pb.AddressScheme:
+    try:
+        return pb.IPv6 if ipaddress.ip_address(host).version == 6 else pb.IPv4
+    except ValueError:
+        return pb.DOMAIN_NAME
+
+
+def _broker(item: Queues, own_broker: str, dialled: pb.Endpoints) -> pb.Broker:
+    if item.broker_name != own_broker or not dialled.addresses:
+        endpoints = endpoints_of(item.address)
+    elif dialled.scheme:
+        endpoints = dialled
+    else:
+        endpoints = pb.Endpoints(scheme=_scheme(dialled.addresses[0].host), addresses=dialled.addresses)
+    return pb.Broker(name=item.broker_name, id=MASTER_ID, endpoints=endpoints)
+
+
+def _permissions(item: Queues) -> Iterator[int]:
+    """The permissions of each queue by its number: the topic's, as far as that number has a read or a write queue."""
+    perm = _usable(item.perm)
+    for queue_id in range(max(1, item.read_queue_nums, item.write_queue_nums)):
+        readable = PERM_READ if queue_id < item.read_queue_nums else 0
+        writable = PERM_WRITE if queue_id < item.write_queue_nums else 0
+        yield perm & (readable | writable)
+
+
+def _usable(perm: int) -> int:
+    return perm & (PERM_READ | PERM_WRITE)

@@ -1,0 +1,341 @@
+"""The servicer of apache.rocketmq.v2: turns its calls into calls of the broker, and results into responses."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import lru_cache
+from urllib.parse import unquote
+
+import grpc
+from google.protobuf.timestamp_pb2 import Timestamp
+from rocketmq_v2 import definition_pb2, service_pb2_grpc
+from rocketmq_v2 import service_pb2 as pb
+from rocketsim_proto.records.record import encode_host
+
+from broker_service.access.signature import client_of_user
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.reads.commits import NOT_FOUND, Commits
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.errors import RocketSimError
+from broker_service.pop.consumption import MAX_CLIENT_ID
+from broker_service.pop.model import Delivery
+from broker_service.runtime.deadlines import longest_wait_s, time_left_s
+from broker_service.wire.v2 import names, route
+from broker_service.wire.v2.clients import Clients, ClientStream
+from broker_service.wire.v2.message_rules import in_ms
+from broker_service.wire.v2.receiving import Receiving
+from broker_service.wire.v2.routing import PASSED_ON, Routing
+from broker_service.wire.v2.sends import SendPath
+from broker_service.wire.v2.settings import check_settings, reply_to, topics_in
+from broker_service.wire.v2.status import OK, Context, Refused, answers_with, status_of
+from broker_service.wire.v2.transactions import TransactionCalls
+from broker_service.wire.v2.unsent import Unsent
+
+logger = logging.getLogger(__name__)
+
+CLIENT_ID = "x-mq-client-id"
+
+
+class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
+    """`own_address` is set by the port once it has one."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        sends: SendPath,
+        routing: Routing,
+        commits: Commits,
+        queues: QueueLookup,
+        clients: Clients,
+        receiving: Receiving,
+        transactions: TransactionCalls,
+    ) -> None:
+        self._broker = broker
+        self._sends = sends
+        self._routing = routing
+        self._commits = commits
+        self._lookup = queues
+        self._clients = clients
+        self._receiving = receiving
+        self._transactions = transactions
+        self._unsent = Unsent()
+        self.own_address = ""
+        self.sender_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
+
+    # --- where the queues are ---------------------------------------------------------------------------------------
+
+    @answers_with(pb.QueryRouteResponse)
+    async def QueryRoute(self, request: pb.QueryRouteRequest, context: Context) -> pb.QueryRouteResponse:
+        client_id_of(context)
+        queues = await self._queues_of(request.topic, request.endpoints)
+        own = self._broker.config.broker_name
+        return pb.QueryRouteResponse(
+            status=OK, message_queues=route.message_queues(request.topic, queues, own, request.endpoints)
+        )
+
+    @answers_with(pb.QueryAssignmentResponse)
+    async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
+        """The group need not exist."""
+        self._clients.heard(client_id_of(context))
+        group = self._group(request.group)
+        queues = await self._queues_of(request.topic, request.endpoints)
+        found = route.assignments(
+            request.topic,
+            queues,
+            self._broker.config.broker_name,
+            request.endpoints,
+            fifo=group.consume_message_orderly,
+        )
+        if not found:
+            raise Refused(definition_pb2.FORBIDDEN, f"no readable queue of topic {request.topic.name}")
+        return pb.QueryAssignmentResponse(status=OK, assignments=found)
+
+    async def _queues_of(self, topic: definition_pb2.Resource, dialled: definition_pb2.Endpoints) -> list[route.Queues]:
+        route.check_dialled(dialled)
+        name = names.topic_of(topic)
+        queues = await self._routing.queues_of(name, self.own_address)
+        if not queues:
+            raise names.topic_not_found(name)
+        return queues
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
+        """The stream stays open until the client ends it, however long it is idle."""
+        try:
+            stream = ClientStream(client_id_of(context), context)
+            self._clients.opened(stream)
+        except RocketSimError as error:
+            await context.write(pb.TelemetryCommand(status=status_of(error)))
+            return
+        try:
+            # Not `request_iterator`: gRPC's holds the last command while the stream is idle.
+            while (command := await context.read()) is not grpc.aio.EOF:
+                if command.WhichOneof("command") == "settings":
+                    await self._answer_settings(stream, command.settings, context)
+                del command
+        except asyncio.CancelledError:
+            if not stream.is_closing:
+                raise
+        finally:
+            self._clients.ended(stream)
+
+    async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
+        """The call ends with INVALID_ARGUMENT for invalid settings; the topic or group need not exist."""
+        try:
+            check_settings(settings)
+            for topic in topics_in(settings):
+                names.topic_of(topic)
+            group = SubscriptionGroup()
+            if settings.HasField("subscription"):
+                group = self._group(settings.subscription.group)
+        except RocketSimError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        self._clients.settings_came(stream.client_id, settings)
+        for topic in settings.publishing.topics:
+            if self._broker.topics.get(topic.name) is not None:
+                self._clients.publishes(stream.client_id, topic.name)
+        reply = reply_to(settings, group, self._broker.config.max_message_size)
+        await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
+
+    @answers_with(pb.HeartbeatResponse)
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
+        """OK to all clients, also without a client id: Go's client sends none, and gives up its stream on an error."""
+        if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
+            self._clients.heard(client_id)
+        return pb.HeartbeatResponse(status=OK)
+
+    @answers_with(pb.NotifyClientTerminationResponse)
+    async def NotifyClientTermination(
+        self, request: pb.NotifyClientTerminationRequest, context: Context
+    ) -> pb.NotifyClientTerminationResponse:
+        """A producer names no group, or an empty one."""
+        self._clients.terminated(client_id_of(context))
+        return pb.NotifyClientTerminationResponse(status=OK)
+
+    def _group(self, resource: definition_pb2.Resource) -> SubscriptionGroup:
+        name = names.group_of(resource)
+        return self._broker.groups.get(name) or SubscriptionGroup(name)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    @answers_with(pb.SendMessageResponse)
+    async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
+        client_id = client_id_of(context)
+        peer = peer_of(self.sender_of(context.peer()))
+        sent = await self._sends.send(request.messages, peer, longest_wait_s(context), client_id)
+        self._clients.publishes(client_id, request.messages[0].topic.name)
+        return sent
+
+    @answers_with(pb.EndTransactionResponse)
+    async def EndTransaction(self, request: pb.EndTransactionRequest, context: Context) -> pb.EndTransactionResponse:
+        client_id_of(context)
+        return pb.EndTransactionResponse(status=await self._transactions.end(request, longest_wait_s(context)))
+
+    @answers_with(pb.RecallMessageResponse)
+    async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
+        """Clients ask any endpoint that they were given, not the one that took the message."""
+        client_id_of(context)
+        headers = context.invocation_metadata() or ()
+        if (other := self._sends.elsewhere(request)) and PASSED_ON not in dict(headers):
+            answer = await self._routing.recall(request, other, headers, longest_wait_s(context))
+            if answer is not None:
+                return answer
+        message_id = await self._sends.recall(request.topic, request.recall_handle, longest_wait_s(context))
+        return pb.RecallMessageResponse(status=OK, message_id=message_id)
+
+    # --- receiving --------------------------------------------------------------------------------------------------
+
+    async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
+        """Sends a status, the messages and the delivery time.  All are given back if the client ends the call early.
+
+        All messages are made before the first one is sent: gRPC takes less time for writes that follow each other.  One
+        that cannot be made counts as one whose sending had begun.
+        """
+        deliveries: Sequence[Delivery] = ()
+        topic, answers = request.message_queue.topic, []
+        begun, held, all_written, client_id = 0, 0, False, ""
+        try:
+            try:
+                client_id = client_id_of(context)
+                self._clients.heard(client_id)
+                self._unsent.check(client_id)
+                left_s = time_left_s(context)
+                found, deliveries = await self._receiving.pop(request, client_id, left_s)
+                size = 0
+                for delivery in deliveries:
+                    begun += 1
+                    message = self._receiving.message_of(delivery, topic)
+                    answers.append(pb.ReceiveMessageResponse(message=message))
+                    size += max(len(delivery.record), len(message.body))  # the body may have been unpacked
+                begun, deliveries = 0, [delivery._replace(record=b"") for delivery in deliveries]  # held once
+                if deliveries:
+                    held = self._unsent.take(client_id, size)
+            except (RocketSimError, OSError) as error:
+                found = status_of(error)
+            await context.write(pb.ReceiveMessageResponse(status=found))
+            for answer in answers if held else ():
+                begun += 1
+                await context.write(answer)
+            now = Timestamp()
+            now.FromMilliseconds(self._broker.now_ms())
+            await context.write(pb.ReceiveMessageResponse(delivery_timestamp=now))
+            all_written = held > 0 or not deliveries
+        finally:
+            if held:
+                self._unsent.give(client_id, held)
+            if deliveries and not all_written:
+                self._receiving.give_back(request, deliveries, begun)
+
+    @answers_with(pb.AckMessageResponse)
+    async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
+        self._clients.heard(client_id_of(context))
+        return await self._receiving.ack(request, longest_wait_s(context))
+
+    async def ChangeInvisibleDuration(
+        self, request: pb.ChangeInvisibleDurationRequest, context: Context
+    ) -> pb.ChangeInvisibleDurationResponse:
+        """The handle stays the same.  It is in every answer, refusals included, because clients take it before they
+        check the status."""
+        try:
+            self._clients.heard(client_id_of(context))
+            changed = await self._receiving.change_invisible(request, longest_wait_s(context))
+        except (RocketSimError, OSError) as error:
+            changed = status_of(error)
+        return pb.ChangeInvisibleDurationResponse(status=changed, receipt_handle=request.receipt_handle)
+
+    @answers_with(pb.ForwardMessageToDeadLetterQueueResponse)
+    async def ForwardMessageToDeadLetterQueue(
+        self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
+    ) -> pb.ForwardMessageToDeadLetterQueueResponse:
+        """A second call for the same delivery is OK and makes no second copy."""
+        self._clients.heard(client_id_of(context))
+        moved = await self._receiving.forward_to_dlq(request, longest_wait_s(context))
+        return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
+
+    @answers_with(pb.SyncLiteSubscriptionResponse)
+    async def SyncLiteSubscription(
+        self, request: pb.SyncLiteSubscriptionRequest, context: Context
+    ) -> pb.SyncLiteSubscriptionResponse:
+        raise unsupported("SyncLiteSubscription")
+
+    async def PullMessage(
+        self, request: pb.PullMessageRequest, context: Context
+    ) -> AsyncIterator[pb.PullMessageResponse]:
+        yield pb.PullMessageResponse(status=status_of(unsupported("PullMessage")))
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+
+    @answers_with(pb.UpdateOffsetResponse)
+    async def UpdateOffset(self, request: pb.UpdateOffsetRequest, context: Context) -> pb.UpdateOffsetResponse:
+        raise unsupported("UpdateOffset")
+
+    @answers_with(pb.GetOffsetResponse)
+    async def GetOffset(self, request: pb.GetOffsetRequest, context: Context) -> pb.GetOffsetResponse:
+        """The group's committed offset of one queue, the next to be consumed."""
+        client_id_of(context)
+        group = names.group_of(request.group)
+        topic, queue_id = self._queue(request.message_queue)
+        await self._lookup.bounds(topic, [queue_id])  # refuses a queue that does not exist
+        (found,) = await self._commits.query(group, [(topic, queue_id)], zero_for_new_group=False)
+        if found.offset == NOT_FOUND:
+            raise Refused(
+                definition_pb2.OFFSET_NOT_FOUND, f"group {group} has no offset in queue {queue_id} of topic {topic}"
+            )
+        return pb.GetOffsetResponse(status=OK, offset=found.offset)
+
+    @answers_with(pb.QueryOffsetResponse)
+    async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Context) -> pb.QueryOffsetResponse:
+        """A queue's first offset, its end, or the offset of the first message stored at or after a time."""
+        client_id_of(context)
+        topic, queue_id = self._queue(request.message_queue)
+        if request.query_offset_policy == definition_pb2.TIMESTAMP:
+            if not request.HasField("timestamp"):
+                raise Refused(definition_pb2.BAD_REQUEST, "the policy is TIMESTAMP, and the request has no timestamp")
+            (offset,) = await self._lookup.search(topic, [(queue_id, in_ms(request.timestamp))])
+        else:
+            (bounds,) = await self._lookup.bounds(topic, [queue_id])
+            at_end = request.query_offset_policy == definition_pb2.END
+            offset = bounds.max_offset if at_end else bounds.min_offset
+        return pb.QueryOffsetResponse(status=OK, offset=offset)
+
+    def _queue(self, queue: definition_pb2.MessageQueue) -> tuple[str, int]:
+        topic, own = names.topic_of(queue.topic), self._broker.config.broker_name
+        if queue.broker.name not in ("", own):
+            raise Refused(
+                definition_pb2.BAD_REQUEST, f"this is broker {own}, not {queue.broker.name}; ask for the route"
+            )
+        if self._broker.topics.get(topic) is None:
+            raise names.topic_not_found(topic)
+        return topic, queue.id
+
+
+def client_id_of(context: Context) -> str:
+    if client_id := client_id_in(context):
+        return client_id
+    raise Refused(definition_pb2.CLIENT_ID_REQUIRED, "client id cannot be empty")
+
+
+def client_id_in(context: Context) -> str:
+    metadata = context.invocation_metadata() or ()
+    client_id = client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
+    if len(client_id) > MAX_CLIENT_ID and len(client_id.encode()) > MAX_CLIENT_ID:
+        raise Refused(definition_pb2.BAD_REQUEST, f"client id {client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+    return client_id
+
+
+def unsupported(call: str) -> Refused:
+    return Refused(definition_pb2.UNSUPPORTED, f"{call} is not supported")
+
+
+@lru_cache(maxsize=4096)
+def peer_of(peer: str) -> tuple[str, bytes]:
+    """A caller's address, as text and as records keep it; loopback for callers without one, as on a socket file."""
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, port = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not port.isdigit():
+        return "127.0.0.1", encode_host("127.0.0.1", 0)
+    host = host.strip("[]").partition("%")[0]
+    return host, encode_host(host, int(port))

@@ -1,0 +1,108 @@
+"""The status inside an answer, and how a refusal becomes one.  Codes and texts are those of RocketMQ's proxy."""
+
+import functools
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import grpc
+from rocketmq_v2 import definition_pb2 as pb
+
+from broker_service import errors
+from broker_service.broker.reads.subscription import FilterNotSupported
+from broker_service.model import PutStatus
+from broker_service.runtime.peer_call import PeerLost
+from broker_service.runtime.rpc_errors import refusal_of
+from broker_service.transactions.transactions import TransactionIdTaken
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+
+
+# A path of this machine, which the broker's own log has: clients are told the file's name alone.
+_PATH = re.compile(r"(^|[\s'\"(=\[])(?:/[^/\s'\")\],;]+)*/([^/\s'\")\],;:]+)")
+
+
+class Refused(errors.RocketSimError):
+    """A refusal with a code of `apache.rocketmq.v2.Code`."""
+
+    def __init__(self, code: pb.Code, text: str) -> None:
+        super().__init__(text)
+        self.status_code = code
+
+
+# Subclasses first: the first that matches counts.
+_CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
+    (PeerLost, pb.PROXY_TIMEOUT),
+    (errors.TopicNotExist, pb.TOPIC_NOT_FOUND),
+    (errors.SubscriptionGroupNotExist, pb.CONSUMER_GROUP_NOT_FOUND),
+    (errors.SubscriptionParseFailed, pb.ILLEGAL_FILTER_EXPRESSION),
+    (FilterNotSupported, pb.UNSUPPORTED),
+    (errors.AccessDenied, pb.UNAUTHORIZED),
+    (errors.NoPermission, pb.FORBIDDEN),
+    (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
+    (errors.DiskFull, pb.TOO_MANY_REQUESTS),  # clients wait before they try again, elsewhere if they can
+    (errors.NotFound, pb.NOT_FOUND),
+    (TransactionIdTaken, pb.ILLEGAL_MESSAGE_ID),
+    (errors.MessageIllegal, pb.BAD_REQUEST),
+    (errors.InvalidParameter, pb.BAD_REQUEST),
+]
+
+
+# For messages that are stored, but less safely than the mode promises.
+STORED_BUT: dict[PutStatus, pb.Code] = {
+    PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: pb.HA_NOT_AVAILABLE,
+}
+
+
+def status(code: pb.Code, text: str = "") -> pb.Status:
+    """Clients show the text to their users.  It always has the code's name, which users and tests can search for."""
+    if code == pb.OK and not text:
+        return OK
+    name = pb.Code.Name(code)
+    return pb.Status(code=code, message=name if not text else text if name in text else f"{name}: {text}")
+
+
+OK = pb.Status(code=pb.OK, message=pb.Code.Name(pb.OK))
+
+
+def status_of(error: Exception) -> pb.Status:
+    if isinstance(error, Refused):
+        return status(error.status_code, str(error))
+    refusal = refusal_of(error)
+    code = next((code for kind, code in _CODE_OF if isinstance(refusal, kind)), pb.INTERNAL_SERVER_ERROR)
+    if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
+        logger.error("a call failed: %s", refusal)
+    text = str(refusal)
+    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # not the caller's own words
+        text = _PATH.sub(r"\1\2", text)
+    return status(code, text)
+
+
+def answers_with(
+    response_class: Callable[..., Response],
+) -> Callable[
+    [Callable[[Any, Request, Context], Awaitable[Response]]],
+    Callable[[Any, Request, Context], Awaitable[Response]],
+]:
+    """Decorates a unary method of a servicer: its refusal becomes a response that has only a status."""
+
+    def decorated(
+        method: Callable[[Any, Request, Context], Awaitable[Response]],
+    ) -> Callable[[Any, Request, Context], Awaitable[Response]]:
+        @functools.wraps(method)
+        async def answering(self: Any, request: Request, context: Context) -> Response:
+            try:
+                return await method(self, request, context)
+            except (errors.RocketSimError, OSError) as error:
+                return response_class(status=status_of(error))
+
+        return answering
+
+    return decorated

@@ -1,0 +1,69 @@
+"""TransactionCalls: commit and rollback for RocketMQ 5's clients, and checks back with their producers."""
+
+from functools import partial
+
+from rocketmq_v2 import definition_pb2, service_pb2
+
+from broker_service.broker.core.broker import Broker
+from broker_service.pop.model import FINAL
+from broker_service.state.transaction_changes import Resolution, TransactionId
+from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
+from broker_service.wire.v2 import delivered_message, names
+from broker_service.wire.v2.clients import Clients
+from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
+
+pb = definition_pb2
+
+READS_WITHIN_S = 1.0  # a client that has read none of its questions for so long gets no more until it has
+
+_RESOLUTIONS = {pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
+
+
+class TransactionCalls:
+    def __init__(self, broker: Broker, transactions: Transactions, clients: Clients) -> None:
+        self._broker = broker
+        self._transactions = transactions
+        self._clients = clients
+        transactions.ask = self.ask
+
+    async def end(self, request: service_pb2.EndTransactionRequest, timeout_s: float) -> pb.Status:
+        """Without a resolution nothing happens: a checker did not know.  Who asked for it, and why, does not matter."""
+        topic = names.topic_of(request.topic)
+        name = request.transaction_id
+        if not name.strip():
+            raise Refused(pb.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
+        if request.message_id not in ("", name):  # the transaction's id is the id of its message
+            raise Refused(pb.INVALID_TRANSACTION_ID, f"transaction {name[:80]!r} has not the message of the request")
+        if self._broker.topics.get(topic) is None:
+            raise names.topic_not_found(topic)
+        resolution = _RESOLUTIONS.get(request.resolution, Resolution.UNKNOWN)
+        try:
+            stored = await self._transactions.end(TransactionId(topic, name), resolution, timeout_s)
+        except UnknownTransaction as error:
+            raise Refused(pb.INVALID_TRANSACTION_ID, str(error)) from error
+        if stored in FINAL:
+            return OK
+        return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
+
+    async def ask(self, check: Check) -> bool:
+        """Asks the client that has sent the half message, else another producer of its topic."""
+        stream = self._clients.producer_of(check.transaction.topic, check.client_id, check.times)
+        if stream is None:
+            return False
+        question = stream.question or partial(_question, max_body_size=self._broker.config.max_message_size)
+        return await stream.tell_in_turn(question(check), READS_WITHIN_S)
+
+
+def _question(check: Check, *, max_body_size: int) -> service_pb2.TelemetryCommand:
+    topic, name = check.transaction
+    message = delivered_message.message_of(
+        check.half,
+        pb.Resource(name=topic),
+        queue_id=check.queue_id,
+        queue_offset=check.half.queue_offset,
+        attempt=1,
+        receipt_handle="",
+        max_body_size=max_body_size,
+    )
+    command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
+    return service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command)
