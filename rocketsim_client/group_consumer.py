@@ -39,7 +39,7 @@ from rocketsim_client.expression import SqlExpression, TagExpression, expression
 from rocketsim_client.in_flight import InFlight
 from rocketsim_client.model import CommitStatus, worst
 from rocketsim_client.received_message import ReceivedMessage
-from rocketsim_client.retry import backoff_s, is_worth_asking_again
+from rocketsim_client.retry import POLLS, SETTLEMENTS, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.tls import File
 from rocketsim_client.transport.consumption import (
@@ -386,7 +386,7 @@ class Consumer:
             logger.warning("%s on broker %s is asked again later: %s", source.topic, source.broker_name, error)
         source.failures, source.error = source.failures + 1, error
         holds_up_others = isinstance(error, CallTimeout) and len(self._sources) > 1
-        source.retry_at = self._clock() + (10.0 if holds_up_others else backoff_s(source.failures, 0.1, 1.0))
+        source.retry_at = self._clock() + (10.0 if holds_up_others else POLLS.pause_s(source.failures))
 
     # --- settling -------------------------------------------------------------------------------------------------
 
@@ -514,7 +514,7 @@ class Consumer:
                     # What an earlier attempt has done, whose answer was lost, is not looked at again by the broker.
                     statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
-            pause_s = backoff_s(failures, 0.05, 1.0)
+            pause_s = SETTLEMENTS.pause_s(failures)
             if left and (self._clock() + pause_s >= until or (settling.renews and self._closed.is_set())):
                 given_up += [part.error for part in left if part.error is not None]
                 break

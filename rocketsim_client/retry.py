@@ -112,9 +112,24 @@ def _rank(error: RocketSimError) -> int:
     return 1 if isinstance(error, Unreachable) else 2
 
 
-def backoff_s(failures: int, first_s: float, longest_s: float = math.inf) -> float:
-    """The pause after so many failures in a row: it doubles from `first_s` to `longest_s`."""
-    return min(first_s * 2.0 ** min(failures - 1, 64), longest_s)
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses between attempts: each is twice the one before, up to `longest_s`."""
+
+    first_s: float
+    longest_s: float = math.inf
+
+    def pause_s(self, failures: int) -> float:
+        """The pause after that number of failures in a row; none after none."""
+        return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s) if failures else 0.0
+
+
+SENDS = Backoff(0.05)  # of a batch to the same broker; the timeout of the send ends it
+SETTLEMENTS = Backoff(0.05, 1.0)  # of acks and their relatives, and of ends of transactions
+POLLS = Backoff(0.1, 1.0)  # of the pops of a consumer at one broker
+PULLS = Backoff(0.02, 1.0)  # of a queue whose broker is behind
+COPIES = Backoff(1.0, 30.0)  # of a replayed message that a broker has not stored as safely as its mode asks
+BACKGROUND = Backoff(0.1, 5.0)  # of what no caller waits for: replay of a spool, and questions about transactions
 
 
 @dataclass(slots=True)

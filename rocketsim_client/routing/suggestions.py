@@ -4,10 +4,7 @@ help.  Pure."""
 from dataclasses import dataclass, field
 
 from rocketsim_client.model import MASTER_ID, MessageQueue
-from rocketsim_client.retry import backoff_s
-
-FIRST_PAUSE_S = 0.02
-LONGEST_PAUSE_S = 1.0
+from rocketsim_client.retry import PULLS
 
 
 @dataclass(slots=True)
@@ -34,5 +31,4 @@ class Suggestions:
 
     def pause_s(self, queue: MessageQueue) -> float:
         """How long to wait before the next pull of this queue."""
-        times = self._stuck.get(queue, 0)
-        return backoff_s(times, FIRST_PAUSE_S, LONGEST_PAUSE_S) if times else 0.0
+        return PULLS.pause_s(self._stuck.get(queue, 0))

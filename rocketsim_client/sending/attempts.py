@@ -24,14 +24,13 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
-from rocketsim_client.retry import Budget, backoff_s, is_worth_sending_again
+from rocketsim_client.retry import SENDS, Budget, is_worth_sending_again
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.transport.sends import SendCall, SendCalls
 
 logger = logging.getLogger(__name__)
 
-FIRST_PAUSE_S = 0.05  # before the second attempt at the same broker
 # What brokers say of a missing queue that have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
@@ -237,7 +236,7 @@ class SendAttempts:
                 batch.move([queue for queue in other if queue.broker_name == name])
                 if fresh:
                     return True
-        return self._wait(backoff_s(budget.attempts, FIRST_PAUSE_S), budget)
+        return self._wait(SENDS.pause_s(budget.attempts), budget)
 
     def count(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0) -> None:
         with self._lock:

@@ -17,7 +17,7 @@ from rocketsim_proto.records.slices import binary_slices
 
 from rocketsim_client.errors import BrokerNotExist, MessageIllegal, QueueNotExist, RocketSimError, SpoolUnusable
 from rocketsim_client.model import MessageQueue, SendStatus
-from rocketsim_client.retry import backoff_s
+from rocketsim_client.retry import BACKGROUND, COPIES
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.publish_info import PublishTable
@@ -27,10 +27,6 @@ from rocketsim_client.sending.spool_file import Row
 logger = logging.getLogger(__name__)
 
 FRAME_BYTES = 2 << 20  # more than a batch of messages: a spool has to empty faster than it fills
-FIRST_PAUSE_S = 0.1  # after a failure
-LONGEST_PAUSE_S = 5.0
-FIRST_DOUBT_S = 1.0  # after an answer that was not enough: what is sent then is a copy
-LONGEST_DOUBT_S = 30.0
 
 Queues = Mapping[Lane, MessageQueue | None]
 
@@ -114,7 +110,7 @@ class Replay:
         self._forget_failures({*wanted, *at_work, *(f"topic {topic}" for topic in pauses)})
         for name, parts in wanted.items():
             if name not in at_work and not self._begin(name, parts):
-                pauses[name] = LONGEST_PAUSE_S
+                pauses[name] = BACKGROUND.longest_s
         return min(pauses.values(), default=None)
 
     def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
@@ -217,8 +213,8 @@ class Replay:
             self._failures[name] = count, "" if failure is None else str(failure)
             self._tell_failure()
         if isinstance(failure, _NotEnough):
-            return backoff_s(count, FIRST_DOUBT_S, LONGEST_DOUBT_S)
-        return backoff_s(count, FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            return COPIES.pause_s(count)
+        return BACKGROUND.pause_s(count)
 
     def _went_well(self, name: str) -> None:
         with self._lock:
@@ -301,7 +297,7 @@ class Replay:
             except SpoolUnusable as error:
                 failures += 1
                 logger.error("spool %s: a record that a broker has taken stays: %s", self._spool.directory, error)
-                if not self._spool.pause(backoff_s(failures, FIRST_PAUSE_S, LONGEST_PAUSE_S)):
+                if not self._spool.pause(BACKGROUND.pause_s(failures)):
                     raise
 
 

@@ -25,7 +25,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.message_view import MessageView
 from rocketsim_client.model import MASTER_ID, CommitStatus, Message, MessageQueue, SendResult
-from rocketsim_client.retry import backoff_s, is_worth_asking_again
+from rocketsim_client.retry import BACKGROUND, SETTLEMENTS, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
@@ -39,7 +39,6 @@ from rocketsim_client.transport.under_way import UnderWay
 logger = logging.getLogger(__name__)
 
 CHECK_S = 30.0  # a call for questions lasts so long; the next one may go to another master
-LONGEST_PAUSE_S = 5.0  # between calls for questions that fail
 
 Checker = Callable[[MessageView], bool | None]  # True: commit, False: roll back, None: not known yet
 
@@ -223,7 +222,7 @@ class Transactions:
                         raise
                     failure, why = error, str(error)
                 failures += 1
-                pause_s = backoff_s(failures, 0.05, 1.0)
+                pause_s = SETTLEMENTS.pause_s(failures)
                 if self._clock() + pause_s >= until:
                     raise SendFailed(
                         f"transaction {transaction_id} of topic {queue.topic!r}: whether it is {word} is not known: "
@@ -275,7 +274,7 @@ class Transactions:
                     logger.warning("questions of broker %s are not heard, tried again: %s", broker_name, error)
                 for topic in topics[:1]:
                     self._cluster.refresh_after_failure(topic)
-                self._closed.wait(backoff_s(failures, 0.1, LONGEST_PAUSE_S))
+                self._closed.wait(BACKGROUND.pause_s(failures))
 
     def _answer_one_call(self, broker_name: str, topics: list[str]) -> None:
         member = self._cluster.next_member(topics[0], broker_name, MASTER_ID, only_this=True)

@@ -11,8 +11,8 @@ from rocketsim_client.retry import (
     INCURABLE,
     SENT_AGAIN,
     Another,
+    Backoff,
     another_may_do_better,
-    backoff_s,
     cure_of,
     is_worth_asking_again,
     is_worth_sending_again,
@@ -103,5 +103,5 @@ def test_an_answer_tells_more_than_silence_and_a_slaves_ignorance_least() -> Non
 
 
 def test_a_pause_doubles_up_to_the_longest_one_however_many_attempts_fail() -> None:
-    assert [backoff_s(failures, 0.5, 2.0) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 2.0]
-    assert backoff_s(5000, 0.5, 2.0) == 2.0
+    assert [Backoff(0.5, 2.0).pause_s(failures) for failures in (1, 2, 3, 4)] == [0.5, 1.0, 2.0, 2.0]
+    assert Backoff(0.5, 2.0).pause_s(5000) == 2.0

@@ -33,6 +33,7 @@ from rocketsim_client import (
 )
 from rocketsim_client.errors import CallTimeout, MessageIllegal, QueueNotExist
 from rocketsim_client.model import BatchPart
+from rocketsim_client.retry import Backoff
 from rocketsim_client.sending import replay, spool_file
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
@@ -47,7 +48,7 @@ SPOOLED, SEND_OK = SendStatus.SPOOLED, SendStatus.SEND_OK
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch):
-    monkeypatch.setattr(replay, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(replay, "BACKGROUND", Backoff(0.1, 0.1))
 
 
 @pytest.fixture
@@ -189,8 +190,7 @@ def test_an_unknown_outcome_of_a_replay_keeps_the_record_and_its_id_and_the_orde
 
 @pytest.fixture
 def no_pauses_in_doubt(monkeypatch):
-    monkeypatch.setattr(replay, "FIRST_DOUBT_S", 0.01)
-    monkeypatch.setattr(replay, "LONGEST_DOUBT_S", 0.05)
+    monkeypatch.setattr(replay, "COPIES", Backoff(0.01, 0.05))
 
 
 LESS_SAFE = [SendStatus.FLUSH_DISK_TIMEOUT, SendStatus.FLUSH_SLAVE_TIMEOUT, SendStatus.SLAVE_NOT_AVAILABLE]

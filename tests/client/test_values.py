@@ -30,10 +30,10 @@ from rocketsim_client.model import (
     Segment,
 )
 from rocketsim_client.range_pull import RangeProgress
-from rocketsim_client.retry import Budget, is_worth_sending_again
+from rocketsim_client.retry import PULLS, Budget, is_worth_sending_again
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 from rocketsim_client.routing.route_cache import RouteCache
-from rocketsim_client.routing.suggestions import LONGEST_PAUSE_S, Suggestions
+from rocketsim_client.routing.suggestions import Suggestions
 from rocketsim_client.validation import check, check_topic_for_sending
 
 
@@ -182,7 +182,7 @@ def test_an_answer_that_leads_nowhere_sends_the_next_pull_to_the_master_after_a_
         known.answered(QUEUE, 1, progress=False)
         assert known.broker_id(QUEUE) == 0
         pauses.append(known.pause_s(QUEUE))
-    assert pauses == sorted(pauses) and pauses[0] < pauses[1] and pauses[-1] == LONGEST_PAUSE_S
+    assert pauses == sorted(pauses) and pauses[0] < pauses[1] and pauses[-1] == PULLS.longest_s
     known.answered(QUEUE, 1, progress=True)
     assert (known.broker_id(QUEUE), known.pause_s(QUEUE)) == (1, 0.0)
 
