@@ -124,6 +124,10 @@ STAYS_OUT_OF = {
     "rocketsim_source/commits": {"rocketsim_source.reading", "rocketsim_source.sink", "rocketsim_source.stream_query"},
     "rocketsim_source/reading": {"rocketsim_source.commits", "rocketsim_source.sink", "rocketsim_source.stream_query"},
     "rocketsim_source/sink": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.sink"},
+    # Of a task: what a frame is worth, and which broker to ask, are decided without network, clock or log.
+    "rocketsim_source/reading/task_progress.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/reading/broker_choice.py": {"grpc", "time", "logging", "pyspark"},
+    "rocketsim_source/reading/unreadable.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/epochs.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/limits.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/offsets.py": {"grpc", "time", "logging", "pyspark"},

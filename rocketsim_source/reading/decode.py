@@ -1,14 +1,17 @@
 """Records -> Spark's Arrow batches: the client's decoder with Kafka's columns beside RocketMQ's."""
 
+from collections.abc import Generator
+
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 from rocketsim_proto.records.arrays import numbers
-from rocketsim_proto.records.record import PROPERTY_KEYS
+from rocketsim_proto.records.record import PROPERTY_KEYS, RecordError
 
 from rocketsim_client.arrow import COLUMNS, RecordDecoder, Rows, bodies, repeated, timestamps
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.partition_numbers import partition_number
+from rocketsim_source.reading.fetched import Fetched, Undecoded
 
 
 def headers(rows: Rows) -> pa.Array:
@@ -40,3 +43,14 @@ class Decoder(RecordDecoder):
             expression=options.expression,
             check_crcs=options.check_crcs,
         )
+
+    def decode(self, fetched: Fetched) -> Generator[pa.RecordBatch, None, Undecoded | None]:
+        """The frame's batches.  The value that it returns says which records it could not read."""
+        given = 0
+        try:
+            for batch in self.batches(fetched.records, fetched.extents, fetched.broker_id):
+                yield batch
+                given += batch.num_rows
+        except RecordError as error:
+            return Undecoded(self.done(given), self.unreadable(fetched.records), error)
+        return None

@@ -10,7 +10,6 @@ from collections.abc import Iterator, MutableMapping
 import pyarrow as pa
 from pyspark.sql.types import StructType
 from rocketsim_proto.allocation import share_freed_memory
-from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.connection import Connection
 from rocketsim_client.model import MessageQueue
@@ -53,14 +52,8 @@ def read_partition(
     decoder = Decoder(schema, options)
     hints = worker_hints(options, partition.hints)
     fetch = RangeFetch(worker_cluster(options), partition.ranges, hints, options, read_in=partition.read_in)
-    for fetched in fetch.frames():
-        given = 0
-        try:
-            for batch in decoder.batches(fetched.records, fetched.extents, fetched.broker_id):
-                rows = options.pull_batch_size or batch.num_rows
-                for start in range(0, batch.num_rows, rows):
-                    yield batch.slice(start, rows)
-                given += batch.num_rows
-        except RecordError as error:
-            fetched.unreadable_after(decoder.done(given), decoder.unreadable(fetched.records), error)
+    for batch in fetch.decoded(decoder.decode):
+        rows = options.pull_batch_size or batch.num_rows
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
     freeze_loaded_modules()

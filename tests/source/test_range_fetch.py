@@ -23,7 +23,8 @@ from rocketsim_client.errors import (
 from rocketsim_client.model import GetMessageStatus, MessageQueue, OffsetRange, PullFrame, Segment
 from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
-from rocketsim_source.reading.range_fetch import RangeFetch, SlaveBehind
+from rocketsim_source.reading.early_ends import SlaveBehind
+from rocketsim_source.reading.range_fetch import RangeFetch
 from tests.source.memory_cluster import MemoryCluster, message
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)

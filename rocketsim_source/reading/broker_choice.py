@@ -1,0 +1,79 @@
+"""Which broker a task asks for a queue: its hint, else the master; after each frame the broker that it suggests."""
+
+from collections.abc import MutableMapping
+
+from rocketsim_client.model import MASTER_ID, MessageQueue
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.source_cluster import SourceCluster
+
+
+class BrokerChoice:
+    """`hints`: the broker to ask first for a queue; updated with the brokers' suggestions, for later tasks."""
+
+    def __init__(
+        self, cluster: SourceCluster, options: SourceOptions, hints: MutableMapping[MessageQueue, int]
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._hints = dict(hints)  # this task's own
+        self._learned = hints
+        self._left_slave: set[MessageQueue] = set()  # a slave lacked records: the task asks the master
+        self._instead: dict[MessageQueue, int] = {}  # the broker to ask after another sent unreadable records
+
+    @property
+    def only_master(self) -> bool:
+        return self._options.read_from == "masterOnly"
+
+    def members(self, queue: MessageQueue) -> dict[int, bool]:
+        """The broker ids of the queue's broker name, and whether each is worth trying."""
+        return self._cluster.members(queue)
+
+    def target(self, queue: MessageQueue) -> int:
+        if queue in self._instead:
+            return self._instead[queue]
+        if queue in self._left_slave:
+            return MASTER_ID
+        match self._options.read_from:
+            case "slave":
+                slaves = sorted(i for i, usable in self.members(queue).items() if i != MASTER_ID and usable)
+                return slaves[0] if slaves else MASTER_ID  # a suggestion may name the master
+            case "suggested":
+                return self._hints.get(queue, MASTER_ID)
+        return MASTER_ID
+
+    def follow(self, queue: MessageQueue, suggested: int, answering: int) -> bool:
+        """Take a broker's suggestion.  True: another broker is to be asked for this queue now."""
+        if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
+            return False
+        if suggested != answering and not self.members(queue).get(suggested, False):
+            return False  # unknown, or it failed a moment ago: stay
+        self._learned[queue] = suggested
+        if "task" not in self._options.suggest_scope:
+            return False
+        self._hints[queue] = suggested
+        return suggested != answering
+
+    def leave_slave(self, queue: MessageQueue) -> bool:
+        """From now on the master is asked, which may have the records that a slave lacks.  False: it has been asked, or
+        it does not answer."""
+        master_is_there = self.members(queue).get(MASTER_ID, False) if queue not in self._left_slave else False
+        self._left_slave.add(queue)
+        return master_is_there
+
+    def ask_instead(self, queue: MessageQueue, broker_id: int) -> None:
+        """Another broker has sent unreadable records of the queue."""
+        self._instead[queue] = broker_id
+
+    def ask_instead_of(self, queue: MessageQueue, broker_id: int) -> None:
+        """Any other broker of the name that answers, if there is one and it may be asked."""
+        members = {} if self.only_master else self.members(queue)
+        others = [other for other, usable in members.items() if usable and other != broker_id]
+        if others:
+            self._instead[queue] = min(others, key=lambda other: (other < broker_id, other))
+
+    def was_asked_instead(self, queue: MessageQueue, broker_id: int) -> bool:
+        """True if that broker was to be asked instead of another; it is not any more."""
+        if self._instead.get(queue) != broker_id:
+            return False
+        del self._instead[queue]
+        return True

@@ -1,0 +1,89 @@
+"""A broker has no records where a range goes on: why, and where the task continues.
+
+A slave that lacks a record is behind, which is no data loss: the task asks the master, and waits if it does not answer.
+Only the master's answer says that records are lost.
+"""
+
+from rocketsim_client.model import MASTER_ID, GetMessageStatus
+from rocketsim_source.options.data_loss import TRUNCATED
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.reading.broker_choice import BrokerChoice
+from rocketsim_source.reading.losses import Losses
+from rocketsim_source.reading.patience import Patience
+from rocketsim_source.reading.task_progress import EarlyEnd, TaskProgress
+
+TRUNCATION_GRACE_S = 3.0
+NOT_ENOUGH = frozenset(
+    {
+        GetMessageStatus.OFFSET_OVERFLOW_BADLY,
+        GetMessageStatus.OFFSET_OVERFLOW_ONE,
+        GetMessageStatus.OFFSET_FOUND_NULL,
+        GetMessageStatus.NO_MESSAGE_IN_QUEUE,
+        GetMessageStatus.NO_MATCHED_LOGIC_QUEUE,
+    }
+)
+
+
+class SlaveBehind(RuntimeError):
+    """The master is away and its slave does not have what was planned while the master was there."""
+
+
+class EarlyEnds:
+    def __init__(
+        self, progress: TaskProgress, brokers: BrokerChoice, patience: Patience, losses: Losses, options: SourceOptions
+    ) -> None:
+        self._progress = progress
+        self._brokers = brokers
+        self._patience = patience
+        self._losses = losses
+        self._options = options
+
+    def resolve(self, end: EarlyEnd) -> None:
+        """Returns when the broker to ask next or the position of the range has changed, or after a pause; raises when
+        the task fails."""
+        if end.broker_id != MASTER_ID:
+            if self._is_left_to_the_master(end):
+                return
+        elif end.segment.status in NOT_ENOUGH and self._patience.wait(end.index, TRUNCATION_GRACE_S):
+            return
+        self._patience.end_wait(end.index)
+        if end.segment.status == GetMessageStatus.OFFSET_TOO_SMALL:
+            self._skip_trimmed(end)
+        else:
+            self._skip_truncated(end)
+
+    def _is_left_to_the_master(self, end: EarlyEnd) -> bool:
+        """False: no master answers, and the slave says that the records are deleted."""
+        queue, _, until = self._progress.ranges[end.index]
+        if self._brokers.leave_slave(queue):
+            return True
+        if self._patience.wait(end.index, self._options.slave_behind_wait_ms / 1000):
+            return True
+        if end.segment.status != GetMessageStatus.OFFSET_TOO_SMALL:
+            raise SlaveBehind(
+                f"{queue}: broker {end.broker_id} has records up to {end.segment.max_offset} and the master, which "
+                f"has them up to {until}, did not answer for {self._options.slave_behind_wait_ms} ms "
+                "(slaveBehindWaitMs)"
+            )
+        return False
+
+    def _skip_trimmed(self, end: EarlyEnd) -> None:
+        queue, _, until = self._progress.ranges[end.index]
+        at, first = self._progress.at[end.index], end.segment.min_offset
+        self._losses.trimmed(queue, at, min(first, until))
+        self._progress.at[end.index] = min(max(at, first), until)
+
+    def _skip_truncated(self, end: EarlyEnd) -> None:
+        queue, _, until = self._progress.ranges[end.index]
+        at, segment = self._progress.at[end.index], end.segment
+        if segment.status == GetMessageStatus.OFFSET_TRUNCATED:
+            what = (
+                f"was planned to be read from {at} to {until}, but a broker that did not have all of that was promoted "
+                f"since: from {segment.next_offset} on its records are others, or none"
+            )
+        else:
+            what = (
+                f"ends at {segment.max_offset}, but was planned to be read from {at} to {until} ({segment.status.name})"
+            )
+        self._losses.allow(TRUNCATED, queue, what)
+        self._progress.at[end.index] = until

@@ -1,0 +1,21 @@
+"""Records that are lost: the options allow it, which is logged, or the task fails."""
+
+import logging
+
+from rocketsim_client.model import MessageQueue
+from rocketsim_source.options.data_loss import TRIMMED, DataLossPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class Losses:
+    def __init__(self, policy: DataLossPolicy) -> None:
+        self._policy = policy
+
+    def allow(self, kind: str, queue: MessageQueue, what: str) -> None:
+        """Raises DataLossError unless the options allow that kind of loss."""
+        self._policy.allow(kind, queue, what)
+        logger.warning("data loss allowed by the options: %s %s", queue, what)
+
+    def trimmed(self, queue: MessageQueue, start: int, end: int) -> None:
+        self.allow(TRIMMED, queue, f"lost its records {start} to {end - 1} before they were read (retention?)")

@@ -1,0 +1,107 @@
+"""Where a task is in each of its ranges, and what a frame adds to that.  Knows no network and no clock."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from rocketsim_proto.records.columnar import Records
+
+from rocketsim_client.arrow import OfQueue
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import GetMessageStatus, OffsetRange
+from rocketsim_client.range_pull import check_rows
+from rocketsim_source.options.source_options import SourceOptions
+from rocketsim_source.reading.losses import Losses
+
+if TYPE_CHECKING:
+    from rocketsim_client.model import PullFrame, Segment
+
+
+class Move(NamedTuple):
+    """The position in a range before and after an extent of rows."""
+
+    range_index: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyEnd:
+    """A range that its broker ended before the task had all of it."""
+
+    index: int
+    segment: "Segment"
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFrame:
+    """A frame whose counts, order and queues are right.  It is not used beyond a range that its broker ended early: a
+    task that is repeated must return its rows in the same order."""
+
+    records: Records
+    extents: list[OfQueue]
+    moves: list[Move]  # one for each extent
+    early_end: EarlyEnd | None
+
+
+class TaskProgress:
+    def __init__(self, ranges: list[OffsetRange], options: SourceOptions, losses: Losses) -> None:
+        self.ranges = ranges
+        self.at = [queue_range.from_offset for queue_range in ranges]
+        self._is_filtered = options.broker_filters
+        self._losses = losses
+
+    def first_open(self) -> int | None:
+        return next((index for index in range(len(self.ranges)) if self.is_open(index)), None)
+
+    def is_open(self, index: int) -> bool:
+        return self.at[index] < self.ranges[index].until_offset
+
+    def left_of(self, indices: list[int]) -> list[OffsetRange]:
+        return [self.ranges[index]._replace(from_offset=self.at[index]) for index in indices]
+
+    def check(self, frame: "PullFrame", indices: list[int]) -> CheckedFrame:
+        """`indices`: of the ranges that were asked for.  RecordError or BadAnswer: it is wrong; nothing moves."""
+        records = Records.walk(frame.records, frame.count, frame.sizes or None)
+        offsets, queue_ids = records.queue_offset, records.queue_id
+        moves: list[Move] = []
+        extents: list[OfQueue] = []
+        early_end: EarlyEnd | None = None
+        row = 0
+        at = {index: self.at[index] for index in indices}
+        for segment in frame.segments:
+            index = indices[segment.range_index]
+            queue, _, until = self.ranges[index]
+            rows = slice(row, row + segment.count)
+            row += segment.count
+            check_rows(queue, queue_ids[rows], offsets[rows], at[index], min(until, segment.next_offset))
+            self._check_gap(index, at[index], segment)
+            before = at[index]
+            at[index] = before if segment.ends_range else max(before, min(segment.next_offset, until))
+            moves.append(Move(index, before, at[index]))
+            extents.append(OfQueue(queue, segment.count))
+            if segment.ends_range and at[index] < until:
+                early_end = EarlyEnd(index, segment, frame.broker_id)
+                break
+        return CheckedFrame(records[:row] if row < len(records) else records, extents, moves, early_end)
+
+    def _check_gap(self, index: int, at: int, segment: "Segment") -> None:
+        """Offsets may have no record if a filter has left them out or retention has deleted them."""
+        queue, _, until = self.ranges[index]
+        gap = segment.next_offset - at - segment.count
+        if self._is_filtered or not gap:
+            return
+        if gap > 0 and segment.status == GetMessageStatus.MESSAGE_WAS_REMOVING:
+            self._losses.trimmed(queue, at, segment.next_offset)
+        elif segment.next_offset <= until and segment.status in (
+            GetMessageStatus.FOUND,
+            GetMessageStatus.NO_MATCHED_MESSAGE,
+        ):
+            raise BadAnswer(f"{queue}: {segment.count} records from {at} to {segment.next_offset}")
+
+    def advance(self, moves: list[Move]) -> set[int]:
+        """The ranges that have come further."""
+        further = {index for index, _, after in moves if after > self.at[index]}
+        for index, _, after in moves:
+            self.at[index] = after
+        return further
