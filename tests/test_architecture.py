@@ -26,6 +26,12 @@ BROKERS_FEATURES = {
 }
 BROKERS_CALLS = {"broker_service.wire", "broker_service.broker.put"}
 
+# The lowest first.  So there is no cycle between them.
+BROKERS_ROOMS = (
+    *("store", "replication", "broker/metadata", "broker/core", "state", "broker", "broker/reads"),
+    *("rocketmq_handover", "delayed", "transactions", "pop", "leadership"),
+)
+
 ABOVE_CONSUMPTION = {
     "grpc",
     *(f"broker_service.{room}" for room in ("admin", "namesrv", "leadership", "wire", "node")),
@@ -173,9 +179,28 @@ def test_dependencies_point_one_way(where):
         assert not [module for module in imported_modules(path) if is_within(module, STAYS_OUT_OF[where])], path
 
 
+def room_of(module: str) -> str:
+    """The innermost room that a module of the broker lies in; "" for one that lies in none."""
+    parts = module.split(".")[1:]
+    for depth in (2, 1):
+        if (name := "/".join(parts[:depth])) in BROKERS_ROOMS:
+            return name
+    return ""
+
+
+def test_each_room_of_the_broker_knows_only_those_below_it():
+    for path in sources("broker_service"):
+        own = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        known = {room_of(module) for module in imported_modules(path) if module.startswith("broker_service.")} - {""}
+        above = {room for room in known if own and BROKERS_ROOMS.index(room) > BROKERS_ROOMS.index(own)}
+        assert not above, f"{path} knows {above}"
+
+
 def test_every_package_named_above_is_there():
     """So that a rename does not disable a rule silently; modules may come and go."""
-    assert [where for where in STAYS_OUT_OF if not where.endswith(".py") and not sources(where)] == []
+    named = [where for where in STAYS_OUT_OF if not where.endswith(".py")]
+    named += [f"broker_service/{room}" for room in BROKERS_ROOMS]
+    assert [where for where in named if not sources(where)] == []
 
 
 def test_of_the_contract_the_store_knows_only_records():

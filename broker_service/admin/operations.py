@@ -17,9 +17,9 @@ from broker_service.config.process_config import as_properties
 from broker_service.errors import InvalidParameter, NotFound, RocketSimError, ServiceNotAvailable
 from broker_service.leadership.leadership import Leadership, Promoted
 from broker_service.model import BrokerRole
-from broker_service.pop.retries import group_of, retry_topic
 from broker_service.runtime import cold_reads
 from broker_service.runtime.tasks import to_its_end
+from broker_service.state.moves import group_of, retry_topic
 from broker_service.store.key_search import Found
 from broker_service.store.offset_journal import NO_OFFSET
 

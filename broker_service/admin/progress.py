@@ -12,8 +12,8 @@ from broker_service.broker.core.broker import Broker
 from broker_service.errors import SubscriptionGroupNotExist
 from broker_service.names import check_group_name
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.retries import original_topic
 from broker_service.runtime import cold_reads
+from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
 ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn

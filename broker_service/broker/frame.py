@@ -13,6 +13,7 @@ from rocketsim_proto.records.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
     PROPERTY_DELAY,
+    PROPERTY_DELIVER_MS,
     PROPERTY_WAIT,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_COMPRESSED,
@@ -23,14 +24,14 @@ from rocketsim_proto.records.record import (
 )
 
 from broker_service.errors import MessageIllegal
+from broker_service.state.half_messages import PROPERTY_PREPARED
+from broker_service.state.timer_record import PROPERTY_DELETE_KEY, PROPERTY_TIMER_SOURCE
 from broker_service.store.batch import Batch, Fields
 
 # Set on a delayed message when it is delivered: its level and offset in the schedule topic.  Recovery relies on them,
 # so clients may not set them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
-PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of the copy of a timer: second and log offset of what it settles
-PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"  # the delivery time that a client sets
 
 _CLIENT_SYS_FLAGS = (
     SYS_FLAG_COMPRESSED
@@ -41,10 +42,10 @@ _CLIENT_SYS_FLAGS = (
 )
 # Properties of message types that this broker does not support and would store as normal messages.
 _UNSUPPORTED: dict[bytes, str] = {
-    b"TRAN_MSG": "transactional messages are not supported",
+    PROPERTY_PREPARED.encode(): "transactional messages are not supported",
     b"TIMER_DELAY_SEC": f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
     b"TIMER_DELAY_MS": f"delays in milliseconds are not supported; use {PROPERTY_DELIVER_MS}",
-    b"TIMER_DEL_UNIQKEY": "the property belongs to the broker",
+    PROPERTY_DELETE_KEY.encode(): "the property belongs to the broker",
     PROPERTY_TIMER_SOURCE.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_LEVEL.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",

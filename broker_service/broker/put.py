@@ -13,7 +13,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.frame import PROPERTY_DELIVER_MS, Frame, FrameLimits, check_frame
+from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
@@ -210,7 +210,7 @@ class PutPath:
         message.properties[PROPERTY_REAL_TOPIC] = message.topic
         message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.properties[record.PROPERTY_DELAY] = str(level)
-        message.properties.pop(PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
+        message.properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
         return message
 

@@ -34,7 +34,7 @@ from broker_service.errors import (
 )
 from broker_service.model import PutStatus
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH, is_internal_group
-from broker_service.pop import receipt_handle, retries
+from broker_service.pop import outcome, receipt_handle
 from broker_service.pop.looks import Found, Looks
 from broker_service.pop.model import (
     MAX_MESSAGES,
@@ -48,14 +48,15 @@ from broker_service.pop.model import (
     PopStatus,
     Settled,
 )
+from broker_service.pop.outcome import Outcome
 from broker_service.pop.polls import Polls
 from broker_service.pop.receipt_handle import ReceiptHandle
-from broker_service.pop.retries import Fate, original_topic, retry_topic
 from broker_service.pop.selection import Selection, Selections
 from broker_service.rocketmq_handover import order_info, take_over
 from broker_service.runtime import cold_reads
 from broker_service.runtime.quiet_turns import QuietTurns
-from broker_service.state import transitions
+from broker_service.state import moves, transitions
+from broker_service.state.moves import original_topic, retry_topic
 from broker_service.state.state import Due, State
 from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import (
@@ -345,11 +346,11 @@ class Consumption:
     def retry_topics(self, group: str, topic: str) -> list[str]:
         """The broker's own, and the one with RocketMQ's retries, unless it has these of another group."""
         names = [retry_topic(group, topic)]
-        old = retries.retry_topic_v1(group, topic)
+        old = moves.retry_topic_v1(group, topic)
         if old in self._broker.topics.entries:
             place = Place(group, old, 0)
             is_own = place in self.state.queues or self._broker.offsets.get(*place).offset >= 0
-            if is_own or old.removeprefix(retries.RETRY_PREFIX) not in self._broker.groups.entries:
+            if is_own or old.removeprefix(moves.RETRY_PREFIX) not in self._broker.groups.entries:
                 names.append(old)
         return names
 
@@ -372,7 +373,7 @@ class Consumption:
 
     def _taking(self, pop: Pop, found: Found) -> _Taking:
         now_ms = self._broker.now_ms()
-        invisible_ms = retries.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
+        invisible_ms = outcome.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
         deadline_ms = now_ms + invisible_ms
         if found.again:
             before = [one.deadline_ms for it in found.again if (one := self.state.get(found.place, it)) is not None]
@@ -380,7 +381,7 @@ class Consumption:
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         self._taken[found.place] = found.next
-        renewed_until_ms = now_ms + retries.MAX_RENEWED_MS if pop.auto_renew else 0
+        renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0
         if found.groups is not None:
             return TakeInOrder(
                 place=found.place,
@@ -479,7 +480,7 @@ class Consumption:
         if due is not None:
             message = await self._message(due)
             if message is not None:
-                await self._make_topic(retries.copy_topic(due.place, is_dead_letter=True))
+                await self._make_topic(moves.copy_topic(due.place, is_dead_letter=True))
             self._flush()
             self._check_takes_changes()
             due = self._under_way(group, topic, named)
@@ -550,12 +551,12 @@ class Consumption:
         """The delivery that a handle names, while it may be acknowledged."""
         if named is None:
             return None
-        topics = (retry_topic(group, topic), retries.retry_topic_v1(group, topic)) if named.is_retry else (topic,)
+        topics = (retry_topic(group, topic), moves.retry_topic_v1(group, topic)) if named.is_retry else (topic,)
         for name in topics:
             place = Place(group, name, named.queue_id)
             if (delivery := self.state.get(place, named.delivery)) is not None:
                 due, now_ms = Due(place, named.delivery.queue_offset, delivery), self._broker.now_ms()
-                return due if now_ms < delivery.deadline_ms or self._fate(due, now_ms) is Fate.RENEW else None
+                return due if now_ms < delivery.deadline_ms or self._outcome(due, now_ms) is Outcome.RENEW else None
         return None
 
     def _check_writable(self) -> None:
@@ -628,20 +629,20 @@ class Consumption:
             expired = self.state.due(now_ms, _EXPIRED_AT_A_TIME)
             if not expired:
                 break
-            fates = [(due, self._fate(due, now_ms)) for due in expired]
+            fates = [(due, self._outcome(due, now_ms)) for due in expired]
             renewed: dict[Place, list[DeliveryId]] = {}
             returned: dict[Place, list[DeliveryId]] = {}
             others = []
             for due, fate in fates:
                 delivery = DeliveryId(due.delivery.pop, due.queue_offset)
-                if fate is Fate.RENEW:
+                if fate is Outcome.RENEW:
                     renewed.setdefault(due.place, []).append(delivery)
-                elif fate is Fate.RETRY and self.state.is_ordered(due.place, due.queue_offset):
+                elif fate is Outcome.RETRY and self.state.is_ordered(due.place, due.queue_offset):
                     returned.setdefault(due.place, []).append(delivery)
                 else:
                     others.append((due, fate))
             for place, deliveries in renewed.items():
-                later = now_ms + retries.RENEWED_FOR_MS
+                later = now_ms + outcome.RENEWED_FOR_MS
                 self._append_now(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
             self._append_now(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
             self.counts.retried += sum(map(len, returned.values()))
@@ -658,19 +659,19 @@ class Consumption:
     def _group_of(self, due: Due) -> SubscriptionGroup:
         return self._broker.groups.get(due.place.group) or SubscriptionGroup(due.place.group)
 
-    def _fate(self, due: Due, now_ms: int) -> Fate:
+    def _outcome(self, due: Due, now_ms: int) -> Outcome:
         group = self._group_of(due)
         client_id = due.delivery.client_id
         is_connected = self._broker.clock() < self._grace_until or self.is_connected(client_id)
-        return retries.fate(
+        return outcome.outcome_of(
             due.delivery,
             now_ms,
-            group.retry_max_times,
+            group.max_attempts,
             is_connected=is_connected,
             took_over_after_ms=self._took_over_after_ms,
         )
 
-    async def _expire_one(self, due: Due, fate: Fate) -> None:
+    async def _expire_one(self, due: Due, fate: Outcome) -> None:
         delivery = DeliveryId(due.delivery.pop, due.queue_offset)
         try:
             message = await self._message(due)
@@ -725,12 +726,12 @@ class Consumption:
             end = self._append(copy)
         except RecordError as error:
             raise MessageIllegal(f"the message cannot be moved to {copy.topic}: {error}") from error
-        if copy.topic.startswith(retries.DLQ_PREFIX):
+        if copy.topic.startswith(moves.DLQ_PREFIX):
             self.counts.dead_letters += 1
-            if (move := retries.move_of(copy)) is not None:
+            if (move := moves.move_of(copy)) is not None:
                 # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
                 self._submit(Settle(move.place, (move.delivery,)))
-        elif copy.topic.startswith(retries.RETRY_PREFIX):
+        elif copy.topic.startswith(moves.RETRY_PREFIX):
             self.counts.retried += 1
         return end
 
@@ -801,7 +802,7 @@ class Consumption:
         names = {topic for topic in self._broker.topics.entries if topic.startswith(own)}
         for topic in of_group:
             names.update(self.retry_topics(group, original_topic(Place(group, topic, 0))))
-        plain = f"{retries.RETRY_PREFIX}{group}"
+        plain = f"{moves.RETRY_PREFIX}{group}"
         is_anothers = any(place.topic == plain and place.group != group for place in self.state.queues)
         return names if is_anothers else names | {plain}
 
@@ -886,11 +887,11 @@ def _bodies(changes: Sequence[Transition]) -> list[bytes]:
     return bodies if bodies and not some else [*bodies, transitions.body_of(some)]
 
 
-def _copy(message: Record, due: Due, fate: Fate) -> Record:
+def _copy(message: Record, due: Due, fate: Outcome) -> Record:
     """For the retry topic or the dead letters; for these also if a retry would not fit."""
-    if fate is Fate.RETRY:
-        copy = retries.retry_copy(message, due)
-        if retries.fits(copy.properties):
+    if fate is Outcome.RETRY:
+        copy = moves.retry_copy(message, due)
+        if moves.fits(copy.properties):
             return copy
         logger.warning(
             "message %d of %s is a dead letter of group %s: its properties leave no room for those of a retry",
@@ -900,7 +901,7 @@ def _copy(message: Record, due: Due, fate: Fate) -> Record:
 
 
 def _dead_letter(message: Record, due: Due) -> Record:
-    copy = retries.dead_letter(message, due)
+    copy = moves.dead_letter(message, due)
     if left_out := sorted(message.properties.keys() - copy.properties.keys()):
         logger.warning(
             "the dead letter of message %d of %s for group %s is without properties that do not fit: %.200s",

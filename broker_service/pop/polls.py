@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 from broker_service.errors import SystemBusy
-from broker_service.pop.retries import retry_topic
+from broker_service.state.moves import retry_topic
 
 A_CLIENTS_SHARE = 4  # a client may hold one poll in so many of those that may be held
 Waiters = dict[asyncio.Future[bool], None]  # the oldest first; false: the poll has to end

@@ -20,10 +20,10 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import NotFound, ReadFailed, StoreCorrupt
-from broker_service.pop.retries import RETRY_PREFIX
 from broker_service.rocketmq_handover import rocketmq_pops, timer_check
 from broker_service.rocketmq_handover.rocketmq_pops import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, Checkpoints, Held
 from broker_service.runtime import cold_reads
+from broker_service.state.moves import RETRY_PREFIX
 from broker_service.state.state import State
 from broker_service.state.transitions import Copied, Place, Take, Transition
 from broker_service.store.message_store import MessageStore

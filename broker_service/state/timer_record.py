@@ -10,6 +10,7 @@ from dataclasses import replace
 from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import (
     MAX_PROPERTIES_SIZE,
+    PROPERTY_DELIVER_MS,
     PROPERTY_REAL_QUEUE_ID,
     PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
@@ -19,7 +20,6 @@ from rocketsim_proto.records.record import (
 )
 from rocketsim_proto.reserved import TIMER_TOPIC
 
-from broker_service.broker.frame import PROPERTY_DELIVER_MS, PROPERTY_TIMER_SOURCE
 from broker_service.errors import InvalidParameter, MessageIllegal
 
 MAX_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
@@ -27,6 +27,7 @@ MAX_TIMERS = 10_000_000  # some 10 to 30 bytes of memory each
 
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_DELETE_KEY = "TIMER_DEL_UNIQKEY"
+PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of the copy of a timer: second and log offset of what it settles
 _RECALL_TAG = "_RECALL_TAG_"  # RocketMQ's
 _RECALL_BODY = b"0"
 _LONGEST_SOURCE = f"{'9' * 11} {'9' * 19}"

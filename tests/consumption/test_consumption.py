@@ -35,9 +35,10 @@ from broker_service.pop import looks as looks_module
 from broker_service.pop import receipt_handle, selection
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.pop.outcome import RENEWED_FOR_MS
 from broker_service.pop.polls import Polls
-from broker_service.pop.retries import RENEWED_FOR_MS, retry_topic
 from broker_service.state import state_log
+from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
 from tests.support.brokers import goes_by, message, put, running, send_of

@@ -12,9 +12,10 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import DEFAULT, retry_times_ms
-from broker_service.pop import receipt_handle, retries
+from broker_service.pop import outcome, receipt_handle
+from broker_service.pop.outcome import Outcome
 from broker_service.pop.receipt_handle import ReceiptHandle
-from broker_service.pop.retries import Fate
+from broker_service.state import moves
 from broker_service.state.state import Due, UnderWay
 from broker_service.state.transitions import DeliveryId, Move, Place
 
@@ -27,36 +28,36 @@ MESSAGE = Record("my_t", b"body", properties={"UNIQ_KEY": "id", "TAGS": "a"}, re
 @pytest.mark.parametrize(
     ("attempt", "counted", "renewed_until_ms", "is_connected", "expected"),
     [
-        (1, True, 0, False, Fate.RETRY),
-        (2, True, 0, False, Fate.RETRY),
-        (3, True, 0, False, Fate.DEAD_LETTER),  # retryMaxTimes 2: three deliveries
-        (3, False, 0, False, Fate.RETRY),
-        (3, True, 10_001, True, Fate.RENEW),
-        (1, True, 10_001, False, Fate.RETRY),
-        (1, True, 10_000, True, Fate.RETRY),  # renewed for long enough
-        (1, True, 0, True, Fate.RETRY),
+        (1, True, 0, False, Outcome.RETRY),
+        (2, True, 0, False, Outcome.RETRY),
+        (3, True, 0, False, Outcome.DEAD_LETTER),  # retryMaxTimes 2: three deliveries
+        (3, False, 0, False, Outcome.RETRY),
+        (3, True, 10_001, True, Outcome.RENEW),
+        (1, True, 10_001, False, Outcome.RETRY),
+        (1, True, 10_000, True, Outcome.RETRY),  # renewed for long enough
+        (1, True, 0, True, Outcome.RETRY),
     ],
 )
-def test_fate(attempt: int, counted: bool, renewed_until_ms: int, is_connected: bool, expected: Fate) -> None:
+def test_outcome(attempt: int, counted: bool, renewed_until_ms: int, is_connected: bool, expected: Outcome) -> None:
     delivery = DELIVERY._replace(attempt=attempt, counted=counted, renewed_until_ms=renewed_until_ms)
-    assert retries.fate(delivery, 10_000, 2, is_connected=is_connected) is expected
+    assert outcome.outcome_of(delivery, 10_000, 3, is_connected=is_connected) is expected
 
 
 @pytest.mark.parametrize(
     ("popped_ms", "deadline_ms", "expected"),
     [
-        (5_000, 65_000, Fate.RETRY),  # by a master before this one: the client may have no answer
-        (5_000, 65_001, Fate.RENEW),  # it was renewed
-        (5_001, 65_001, Fate.RENEW),  # by this master
+        (5_000, 65_000, Outcome.RETRY),  # by a master before this one: the client may have no answer
+        (5_000, 65_001, Outcome.RENEW),  # it was renewed
+        (5_001, 65_001, Outcome.RENEW),  # by this master
     ],
 )
 def test_what_another_master_delivered_is_renewed_if_it_had_been(
-    popped_ms: int, deadline_ms: int, expected: Fate
+    popped_ms: int, deadline_ms: int, expected: Outcome
 ) -> None:
     delivery = DELIVERY._replace(
         attempt=3, popped_ms=popped_ms, deadline_ms=deadline_ms, renewed_until_ms=3_600_000, counted=True
     )
-    found = retries.fate(delivery, 65_001, 2, is_connected=True, took_over_after_ms=5_000)
+    found = outcome.outcome_of(delivery, 65_001, 3, is_connected=True, took_over_after_ms=5_000)
     assert found is expected, "and it is no dead letter"
 
 
@@ -65,17 +66,17 @@ def test_what_another_master_delivered_is_renewed_if_it_had_been(
 )
 def test_a_dead_letter_leaves_out_what_does_not_fit_the_brokers_own_first(size: int, left_out: set[str]) -> None:
     message = replace(MESSAGE, properties={"BIG": "x" * size, "A": "a"})
-    copy = retries.dead_letter(message, Due(PLACE, 5, DELIVERY))
+    copy = moves.dead_letter(message, Due(PLACE, 5, DELIVERY))
     record.encode(copy)
     assert left_out.isdisjoint(copy.properties)
     assert ("BIG" in copy.properties) is ("BIG" not in left_out)
     assert ("RETRY_TOPIC" in copy.properties) is (not left_out)
     assert copy.properties["A"] == "a"
-    assert retries.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 5), True)
+    assert moves.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 5), True)
 
 
 def test_no_retries_are_one_delivery() -> None:
-    assert [retries.max_attempts(times) for times in (-1, 0, 1, 16)] == [1, 1, 2, 17]
+    assert [SubscriptionGroup(retry_max_times=times).max_attempts for times in (-1, 0, 1, 16)] == [1, 1, 2, 17]
 
 
 def test_back_off_is_rocketmqs_schedule() -> None:
@@ -131,35 +132,35 @@ def test_what_is_no_retry_policy_is_refused(policy: dict[str, Any]) -> None:
 
 
 def test_a_retried_message_says_which_delivery_it_settles_and_counts_the_attempt() -> None:
-    copy = retries.retry_copy(MESSAGE, Due(PLACE, 42, DELIVERY))
+    copy = moves.retry_copy(MESSAGE, Due(PLACE, 42, DELIVERY))
     assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%RETRY%g+my_t", 0, 1)
     assert (copy.body, copy.born_timestamp, copy.properties["UNIQ_KEY"], copy.properties["TAGS"]) == (
         *(b"body", 7, "id", "a"),
     )
     assert (copy.properties["ORIGIN_GROUP"], copy.properties["1ST_POP_TIME"]) == ("g", "5000")
-    assert retries.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 42), is_dead_letter=False)
-    again = retries.retry_copy(copy, Due(RETRIED, 7, DELIVERY._replace(attempt=2, popped_ms=9_000)))
+    assert moves.move_of(copy) == Move(PLACE, DeliveryId(0xABC, 42), is_dead_letter=False)
+    again = moves.retry_copy(copy, Due(RETRIED, 7, DELIVERY._replace(attempt=2, popped_ms=9_000)))
     assert (again.topic, again.reconsume_times, again.properties["1ST_POP_TIME"]) == ("%RETRY%g+my_t", 2, "5000")
-    assert retries.move_of(again) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=False)
+    assert moves.move_of(again) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=False)
 
 
 def test_what_is_given_back_counts_no_attempt() -> None:
     due = Due(RETRIED, 7, DELIVERY._replace(attempt=2, counted=False))
-    assert retries.retry_copy(MESSAGE, due).reconsume_times == 1
+    assert moves.retry_copy(MESSAGE, due).reconsume_times == 1
 
 
 def test_a_dead_letter_names_where_it_comes_from() -> None:
-    copy = retries.dead_letter(replace(MESSAGE, reconsume_times=2), Due(RETRIED, 7, DELIVERY._replace(attempt=3)))
+    copy = moves.dead_letter(replace(MESSAGE, reconsume_times=2), Due(RETRIED, 7, DELIVERY._replace(attempt=3)))
     assert (copy.topic, copy.queue_id, copy.reconsume_times) == ("%DLQ%g", 0, 3)
     assert copy.properties["RETRY_TOPIC"] == "%RETRY%g+my_t"
     assert (copy.properties["DLQ_ORIGIN_TOPIC"], copy.properties["DLQ_ORIGIN_MESSAGE_ID"]) == ("my_t", "id")
-    assert retries.move_of(copy) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=True)
+    assert moves.move_of(copy) == Move(RETRIED, DeliveryId(0xABC, 7), is_dead_letter=True)
 
 
 @pytest.mark.parametrize("source", [None, "", "1 2 3", "x 1 2 g t", "1 2 3 g t u"])
 def test_other_records_of_such_topics_settle_nothing(source: str | None) -> None:
     properties = {} if source is None else {"__SOURCE": source}
-    assert retries.move_of(Record("%RETRY%g+t", b"", properties=properties)) is None
+    assert moves.move_of(Record("%RETRY%g+t", b"", properties=properties)) is None
 
 
 numbers = st.integers(0, 2**64 - 1)

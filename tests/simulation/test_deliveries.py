@@ -8,7 +8,7 @@ import pytest
 
 from broker_service.errors import RocketSimError
 from broker_service.model import PutStatus
-from broker_service.pop import retries
+from broker_service.pop import outcome
 from broker_service.pop.consumption import Consumption
 from broker_service.state import state_log
 from broker_service.state.state import State
@@ -129,8 +129,8 @@ def forget_locks_at_a_start(plant):
 
 
 def deliver_dead_letters(plant):
-    whole = retries.fate
-    plant(retries, "fate", lambda due, now_ms, most, **more: whole(due, now_ms, most + 1, **more))
+    whole = outcome.outcome_of
+    plant(outcome, "outcome_of", lambda due, now_ms, most, **more: whole(due, now_ms, most + 1, **more))
 
 
 @pytest.mark.parametrize(

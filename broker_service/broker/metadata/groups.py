@@ -50,6 +50,11 @@ class SubscriptionGroup:
     def name(self) -> str:
         return self.group_name
 
+    @property
+    def max_attempts(self) -> int:
+        """How often a message is delivered: `retryMaxTimes` N allows N + 1 deliveries."""
+        return max(0, self.retry_max_times) + 1
+
     def backoff_ms(self, attempt: int) -> int:
         """How long a message waits after the attempt that failed, from 1."""
         times = retry_times_ms(self.group_retry_policy)

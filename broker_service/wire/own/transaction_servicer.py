@@ -13,7 +13,6 @@ from rocketsim_proto.records.record import Record, RecordError
 from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.frame import PROPERTY_DELIVER_MS
 from broker_service.broker.put import PutPath, Send
 from broker_service.errors import InvalidParameter, MessageIllegal, NotFound
 from broker_service.model import PutStatus, commit_status
@@ -134,7 +133,7 @@ def _message_of(request: pb.PrepareRequest) -> Record:
         raise MessageIllegal(f"topic {request.topic}: the record cannot be read: {error}") from error
     if not message.properties.get(record.PROPERTY_UNIQ_KEY):
         raise MessageIllegal(f"topic {request.topic}: a transactional message has an id (UNIQ_KEY)")
-    if not message.properties.keys().isdisjoint((record.PROPERTY_DELAY, PROPERTY_DELIVER_MS)):
+    if not message.properties.keys().isdisjoint((record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS)):
         raise MessageIllegal(f"topic {request.topic}: a transactional message cannot have a delay or a delivery time")
     return message
 

@@ -14,13 +14,14 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.compression import CompressionError, decompress
 from rocketsim_proto.records.record import Record
 
+from broker_service.state.half_messages import PROPERTY_PREPARED
 from broker_service.wire.v2.message_rules import HIDDEN_PROPERTIES
 from broker_service.wire.v2.sent_message import KEY_SEPARATOR, PROPERTY_BORN_HOST, PROPERTY_TRACE_CONTEXT
 
 logger = logging.getLogger(__name__)
 
 _GZIP = b"\x1f\x8b"
-_DELAYED = frozenset(("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"))
+_DELAYED = frozenset((record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS"))
 
 
 def message_of(
@@ -57,7 +58,7 @@ def message_of(
         system.message_group = group
     if trace_context := properties.get(PROPERTY_TRACE_CONTEXT):
         system.trace_context = trace_context
-    due_ms = properties.get("TIMER_DELIVER_MS", "")
+    due_ms = properties.get(record.PROPERTY_DELIVER_MS, "")
     if due_ms.isascii() and due_ms.isdigit():
         system.delivery_timestamp.CopyFrom(_time(int(due_ms[:18])))
     if dead := properties.get("DLQ_ORIGIN_MESSAGE_ID"):
@@ -81,7 +82,7 @@ def _body(stored: Record, max_size: int) -> tuple[bytes, pb.Encoding]:
 
 
 def _type(properties: Mapping[str, str]) -> pb.MessageType:
-    if properties.get("TRAN_MSG") == "true":
+    if properties.get(PROPERTY_PREPARED) == "true":
         return pb.TRANSACTION
     if not _DELAYED.isdisjoint(properties):
         return pb.DELAY

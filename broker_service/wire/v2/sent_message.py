@@ -4,7 +4,6 @@ from rocketmq_v2 import definition_pb2 as pb
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from broker_service.broker.frame import PROPERTY_DELIVER_MS
 from broker_service.wire.v2.message_rules import in_ms, is_time
 
 PROPERTY_PRODUCER_GROUP = "PGROUP"
@@ -33,7 +32,7 @@ def record_of(
     if system.message_group:
         properties[record.PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("delivery_timestamp"):
-        properties[PROPERTY_DELIVER_MS] = str(in_ms(system.delivery_timestamp))
+        properties[record.PROPERTY_DELIVER_MS] = str(in_ms(system.delivery_timestamp))
     if system.trace_context:
         properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
     properties[PROPERTY_BORN_HOST] = system.born_host.strip() or address

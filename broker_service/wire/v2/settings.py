@@ -10,7 +10,6 @@ from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import retry_times_ms
-from broker_service.pop.retries import max_attempts
 from broker_service.wire.v2.status import Refused
 
 PRODUCER_ATTEMPTS = 3
@@ -42,7 +41,7 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.max_body_size = max_body_size
         reply.publishing.validate_message_type = True
         return reply
-    reply.backoff_policy.max_attempts = max_attempts(group.retry_max_times)
+    reply.backoff_policy.max_attempts = group.max_attempts
     # An exponential policy is told as a list, too: Python's client knows only those, and Node's, which knows only the
     # other kind, takes its seconds for milliseconds.  With a list Node's gives messages back with no delay, for which
     # `receiving.py` has the group's back-off.

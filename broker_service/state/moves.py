@@ -1,22 +1,18 @@
-"""Decides whether a delivery that was not acknowledged in time is renewed, retried, or a dead letter.  Pure.
+"""Moves: what a retry copy and a dead letter are in the log, and what the topics that have them are called.  Pure.
 
-Names and attempts are RocketMQ 5's, the back-off is the group's (`SubscriptionGroup.backoff_ms`).  A property of the
-copy names the delivery that it settles, so the copy and the settlement are one record.
+A message that is moved is appended again, to a topic of the broker's own.  A property of the copy names the delivery
+that it settles, so the copy and the settlement are one record.  Names and attempts are RocketMQ 5's.
 """
 
 from collections.abc import Mapping
-from enum import Enum, auto
 
 from rocketsim_proto.records.record import MAX_PROPERTIES_SIZE, Record, encode_properties
 
-from broker_service.state.state import Due, UnderWay
+from broker_service.state.state import Due
 from broker_service.state.transitions import DeliveryId, Move, Place
 
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
-
-RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
-MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
 
 PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
@@ -32,12 +28,6 @@ _LEFT_OUT_FIRST = (
     PROPERTY_ORIGIN_GROUP,
     PROPERTY_DLQ_ORIGIN_TOPIC,
 )
-
-
-class Fate(Enum):
-    RENEW = auto()
-    RETRY = auto()
-    DEAD_LETTER = auto()
 
 
 def retry_topic(group: str, topic: str) -> str:
@@ -64,32 +54,6 @@ def original_topic(place: Place) -> str:
     """The topic that the group subscribes to, for a place in it or in one of its retry topics."""
     prefixes = retry_topic(place.group, ""), retry_topic_v1(place.group, "")
     return next((place.topic.removeprefix(one) for one in prefixes if place.topic.startswith(one)), place.topic)
-
-
-def max_attempts(retry_max_times: int) -> int:
-    """`retryMaxTimes` N allows N + 1 deliveries."""
-    return max(0, retry_max_times) + 1
-
-
-def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
-    """Whether the client may have no answer to its pop: a master before this one delivered it, and may have died then.
-
-    `took_over_after_ms`: when the last delivery of that master was popped.  What was renewed had been received.
-    """
-    return delivery.popped_ms <= took_over_after_ms and delivery.deadline_ms <= delivery.popped_ms + RENEWED_FOR_MS
-
-
-def fate(
-    delivery: UnderWay, now_ms: int, retry_max_times: int, *, is_connected: bool, took_over_after_ms: int = 0
-) -> Fate:
-    """The fate of a delivery whose deadline has come."""
-    if delivery.renewed_until_ms and may_be_lost(delivery, took_over_after_ms):
-        return Fate.RETRY
-    if is_connected and now_ms < delivery.renewed_until_ms:
-        return Fate.RENEW
-    if delivery.counted and delivery.attempt >= max_attempts(retry_max_times):
-        return Fate.DEAD_LETTER
-    return Fate.RETRY
 
 
 def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
