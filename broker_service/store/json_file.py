@@ -101,9 +101,6 @@ class JsonFile:
         """The content, from the backup if the file is missing or damaged; None if neither was ever written.
         StoreCorrupt if both are damaged.  What is returned is on disk: a power loss does not take it back.
         """
-        if self._private:
-            for path in (self.path, self.backup):
-                self._keep_private(path)
         damage = []
         for path in (self.path, self.backup):
             try:
@@ -127,16 +124,6 @@ class JsonFile:
         if damage:
             raise StoreCorrupt("; ".join(damage) + ": repair it, or move it away to start without it")
         return None
-
-    def _keep_private(self, path: Path) -> None:
-        """Somebody may have copied it here."""
-        try:
-            if self._files.make_private(path):
-                logger.warning("%s: others could read it; from now on its owner alone can", path)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            logger.error("%s: others may read it: it cannot be made its owner's alone: %s", path, error)
 
     def save(self, value: dict[str, Any]) -> None:
         """On return the new content is on disk; a crash before that leaves the old or the new one."""
