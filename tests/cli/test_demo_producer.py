@@ -13,7 +13,7 @@ from tests.support.processes import pids_by_argument
 DEMO = """
 import subprocess, sys
 from pathlib import Path
-from rocketsim_cli.demo_producer import ProducerProcess
+from rocketsim_cli.demo.producer import ProducerProcess
 with ProducerProcess(sys.argv[1], "T", 100, Path(sys.argv[2])) as producer:
     child = subprocess.Popen(["sleep", "600"], pass_fds=[producer._process.stdout.fileno()])
     print(child.pid, flush=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rocketsim_cli.demo_query import in_few_words
+from rocketsim_cli.demo.query import in_few_words
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from rocketsim_cli.demo_report import DemoReport, QueueProgress
-from rocketsim_cli.demo_screen import show_report
+from rocketsim_cli.demo.report import DemoReport, QueueProgress
+from rocketsim_cli.demo.screen import show_report
 
 
 def report(**changes: object) -> DemoReport:

@@ -3,7 +3,7 @@
 import json
 from itertools import islice
 
-from rocketsim_cli.telemetry import Reading, Telemetry
+from rocketsim_cli.demo.telemetry import Reading, Telemetry
 
 
 def test_readings_of_every_kind_come_in_turn():

@@ -19,14 +19,14 @@ from rocketsim_cli.tables import console, show_json
 from rocketsim_cli.trouble import Trouble
 
 if TYPE_CHECKING:
-    from rocketsim_cli.demo_report import DemoReport
-    from rocketsim_cli.demo_screen import DemoState
+    from rocketsim_cli.demo.report import DemoReport
+    from rocketsim_cli.demo.screen import DemoState
 
 TOPIC = "telemetry"
 GROUP = "telemetry-windows"
 QUEUES_PER_BROKER = 4
 # The 2m-2s-sync files of a checkout; an installed package writes the same settings itself.
-CONF = Path(__file__).resolve().parent.parent / "conf" / "2m-2s-sync"
+CONF = Path(__file__).resolve().parents[2] / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
 # Upper bounds for a busy machine; both phases end as soon as their condition holds.
 START_S = 180.0
@@ -47,7 +47,7 @@ def demo(
     ] = False,
 ) -> None:
     """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then a report."""
-    from rocketsim_cli.demo_screen import open_screen, show_report
+    from rocketsim_cli.demo.screen import open_screen, show_report
 
     end_in_order()
     out = console(stderr=as_json)
@@ -108,9 +108,9 @@ class Demo:
         return self._account(victim)
 
     def _start(self) -> None:
-        from rocketsim_cli.demo_offsets import DemoOffsets
-        from rocketsim_cli.demo_producer import ProducerProcess
-        from rocketsim_cli.demo_query import TelemetryQuery, start_spark
+        from rocketsim_cli.demo.offsets import DemoOffsets
+        from rocketsim_cli.demo.producer import ProducerProcess
+        from rocketsim_cli.demo.query import TelemetryQuery, start_spark
         from rocketsim_cli.readiness import open_admin
 
         self._tell("starting a name server, two broker pairs and Spark")
@@ -149,7 +149,7 @@ class Demo:
         self._tell(f"{victim.name} is back on {victim.address}")
 
     def _account(self, victim: ServerProcess) -> "DemoReport":
-        from rocketsim_cli.demo_report import DemoReport
+        from rocketsim_cli.demo.report import DemoReport
 
         sent = self._producer.finish()
         self._tell("the producer has stopped; the query reads what is left")
@@ -176,8 +176,8 @@ class Demo:
 
     def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Show the progress until `until` holds (True) or the time is over (False)."""
-        from rocketsim_cli.demo_query import summarize
-        from rocketsim_cli.demo_screen import DemoState
+        from rocketsim_cli.demo.query import summarize
+        from rocketsim_cli.demo.screen import DemoState
 
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Self
 
-from rocketsim_cli.demo_report import QueueProgress
+from rocketsim_cli.demo.report import QueueProgress
 from rocketsim_cli.local_cluster import ServerProcess
 
 TIMEOUT_S = 2.0

@@ -48,7 +48,7 @@ class ProducerProcess:
         with self._log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 until_parent_ends.command(
-                    *("rocketsim_cli.telemetry", "--name-server", name_server, "--topic", topic),
+                    *("rocketsim_cli.demo.telemetry", "--name-server", name_server, "--topic", topic),
                     *("--rate", str(rate), "--ids", str(self._ids_file)),
                 ),
                 stdin=subprocess.DEVNULL,

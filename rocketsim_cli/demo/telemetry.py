@@ -1,7 +1,7 @@
 """This machine's telemetry as messages: the demo's live input.
 
-`Telemetry` takes readings (psutil).  As a program (`python -m rocketsim_cli.telemetry`) it sends them until SIGTERM:
-in a process of its own, because Spark forks and a process with gRPC channels should not be forked.
+`Telemetry` takes readings (psutil).  As a program (`python -m rocketsim_cli.demo.telemetry`) it sends them until
+SIGTERM.  It has a process of its own, because Spark forks and a process with gRPC channels should not be forked.
 """
 
 import argparse
@@ -161,7 +161,7 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m rocketsim_cli.telemetry")
+    parser = argparse.ArgumentParser(prog="python -m rocketsim_cli.demo.telemetry")
     parser.add_argument("--name-server", required=True)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--rate", type=float, required=True, help="messages a second")

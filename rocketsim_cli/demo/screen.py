@@ -12,9 +12,9 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from rocketsim_cli.demo_producer import Sent
-from rocketsim_cli.demo_query import KindSummary
-from rocketsim_cli.demo_report import DemoReport, QueueProgress
+from rocketsim_cli.demo.producer import Sent
+from rocketsim_cli.demo.query import KindSummary
+from rocketsim_cli.demo.report import DemoReport, QueueProgress
 from rocketsim_cli.tables import table
 
 PLAIN_EVERY_S = 5.0

@@ -1,0 +1,1 @@
+"""`rocketsim demo`: the whole system on live data, with its producer, its Spark query and its screen."""
