@@ -231,7 +231,7 @@ class Member:
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
         """Until none has come for `WAIT_S`, or until `stop`."""
         from rocketsim_client.errors import RocketSimError
-        from rocketsim_client.group_consumer import is_curable
+        from rocketsim_client.group_consumer import may_succeed_later
 
         while not stop.is_set():
             try:
@@ -243,7 +243,7 @@ class Member:
                         return
                     self.commit()
             except RocketSimError as error:
-                if not follow or not is_curable(error):
+                if not follow or not may_succeed_later(error):
                     raise
                 self._tell(f"{error}; trying again")
                 stop.wait(WAIT_S)

@@ -365,7 +365,7 @@ class Consumer:
         except RocketSimError as error:
             if not isinstance(error, Unreachable):
                 source.attempt_id = ""
-            if not is_curable(error):
+            if not may_succeed_later(error):
                 raise
             self._failed(source, error)
             return False
@@ -503,7 +503,7 @@ class Consumer:
                 try:
                     answer = self._try_to_settle(settling, part, share_s)
                 except RocketSimError as error:
-                    if not is_curable(error):
+                    if not may_succeed_later(error):
                         given_up.append(error)
                         self._note_deleted(part, error)
                         continue
@@ -707,7 +707,7 @@ def _check_invisible(invisible_s: float) -> None:
         raise InvalidParameter(f"invisible_s {invisible_s}: 0.001 to {MAX_INVISIBLE_S:g} s")
 
 
-def is_curable(error: RocketSimError) -> bool:
+def may_succeed_later(error: RocketSimError) -> bool:
     """Whether the same call may succeed in a moment."""
     if type(error) is BrokerRefused and error.code == UNSUPPORTED:
         return False

@@ -43,43 +43,43 @@ class Another(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cure:
+class RetryRule:
     another: Another
     read: bool
     send: bool
 
 
 # The most particular class first: the first that fits counts.
-CURES: dict[type[RocketSimError], Cure] = {
-    NameServerUnavailable: Cure(Another.NO, read=True, send=True),
-    Unreachable: Cure(Another.YES, read=True, send=True),
-    NoRoute: Cure(Another.NO, read=True, send=True),
-    BrokerNotExist: Cure(Another.NO, read=True, send=True),
-    ServiceNotAvailable: Cure(Another.YES, read=True, send=True),
-    SystemBusy: Cure(Another.YES, read=True, send=True),
-    StoreDamaged: Cure(Another.YES, read=True, send=True),
-    BrokerRefused: Cure(Another.YES, read=True, send=True),
-    BadAnswer: Cure(Another.BY_A_TASK, read=True, send=True),
-    TopicNotExist: Cure(Another.OF_A_SLAVE, read=False, send=True),
-    InvalidParameter: Cure(Another.OF_A_SLAVE, read=False, send=False),
-    GroupNotExist: Cure(Another.OF_A_SLAVE, read=False, send=False),
-    AccessDenied: Cure(Another.NO, read=False, send=False),
-    NotSupported: Cure(Another.NO, read=False, send=False),
-    NoPermission: Cure(Another.NO, read=False, send=True),
-    TlsFailed: Cure(Another.NO, read=False, send=True),
+RETRY_RULES: dict[type[RocketSimError], RetryRule] = {
+    NameServerUnavailable: RetryRule(Another.NO, read=True, send=True),
+    Unreachable: RetryRule(Another.YES, read=True, send=True),
+    NoRoute: RetryRule(Another.NO, read=True, send=True),
+    BrokerNotExist: RetryRule(Another.NO, read=True, send=True),
+    ServiceNotAvailable: RetryRule(Another.YES, read=True, send=True),
+    SystemBusy: RetryRule(Another.YES, read=True, send=True),
+    StoreDamaged: RetryRule(Another.YES, read=True, send=True),
+    BrokerRefused: RetryRule(Another.YES, read=True, send=True),
+    BadAnswer: RetryRule(Another.BY_A_TASK, read=True, send=True),
+    TopicNotExist: RetryRule(Another.OF_A_SLAVE, read=False, send=True),
+    InvalidParameter: RetryRule(Another.OF_A_SLAVE, read=False, send=False),
+    GroupNotExist: RetryRule(Another.OF_A_SLAVE, read=False, send=False),
+    AccessDenied: RetryRule(Another.NO, read=False, send=False),
+    NotSupported: RetryRule(Another.NO, read=False, send=False),
+    NoPermission: RetryRule(Another.NO, read=False, send=True),
+    TlsFailed: RetryRule(Another.NO, read=False, send=True),
 }
-INCURABLE = Cure(Another.NO, read=False, send=False)
+NO_RETRY = RetryRule(Another.NO, read=False, send=False)
 # Of a broker's other refusals (BrokerRefused), those that a send is repeated for.
 SENT_AGAIN = frozenset({1, 204, 205})
 
 
-def cure_of(error: BaseException) -> Cure:
-    return next((cure for kind, cure in CURES.items() if isinstance(error, kind)), INCURABLE)
+def retry_rule_of(error: BaseException) -> RetryRule:
+    return next((rule for kind, rule in RETRY_RULES.items() if isinstance(error, kind)), NO_RETRY)
 
 
 def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
     """Whether to ask another member of the name now that this one has failed."""
-    match cure_of(error).another:
+    match retry_rule_of(error).another:
         case Another.YES:
             return True
         case Another.OF_A_SLAVE:
@@ -89,14 +89,14 @@ def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
 
 def is_worth_asking_again(error: BaseException) -> bool:
     """For who reads: the same question may be answered in a moment."""
-    return cure_of(error).read
+    return retry_rule_of(error).read
 
 
 def is_worth_sending_again(error: BaseException) -> bool:
     """For who sends: another attempt may be acknowledged."""
     if type(error) is BrokerRefused:
         return error.code in SENT_AGAIN
-    return cure_of(error).send
+    return retry_rule_of(error).send
 
 
 def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
@@ -107,7 +107,7 @@ def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
 
 
 def _rank(error: RocketSimError) -> int:
-    if cure_of(error).another is Another.OF_A_SLAVE:
+    if retry_rule_of(error).another is Another.OF_A_SLAVE:
         return 0
     return 1 if isinstance(error, Unreachable) else 2
 

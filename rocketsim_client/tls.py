@@ -53,17 +53,22 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
     """What is wrong between this client and whoever listens there, by connections of its own; empty if that is not
     TLS.  For a server that accepts connections and closes them: gRPC does not say why."""
     if tls is None or pem is None:
-        return SPEAKS_TLS if _look(address, _trusting()) in (Found.OPEN, Found.CLOSED, Found.ALERT) else ""
-    found = _look(address, pem.context)
-    if found is Found.CLOSED:
-        found = _look(address, pem.context)  # perhaps it was just ending
+        return (
+            SPEAKS_TLS
+            if _handshake(address, _trusting())
+            in (HandshakeOutcome.OPEN, HandshakeOutcome.CLOSED, HandshakeOutcome.ALERT)
+            else ""
+        )
+    found = _handshake(address, pem.context)
+    if found is HandshakeOutcome.CLOSED:
+        found = _handshake(address, pem.context)  # perhaps it was just ending
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
         host = address.rpartition(":")[0]
         return f"the server's certificate is not valid for {host}: {found.verify_message} (checked with {checked})"
-    if found is Found.PLAINTEXT:
+    if found is HandshakeOutcome.PLAINTEXT:
         return "the server speaks plaintext, and this client TLS: leave out the option tls"
-    if found in (Found.CLOSED, Found.ALERT):
+    if found in (HandshakeOutcome.CLOSED, HandshakeOutcome.ALERT):
         own = f"tlsCert={tls.cert} is none" if tls.cert else "set tlsCert and tlsKey"
         return f"the server takes only clients with a certificate of a CA that it knows: {own}"
     return ""
@@ -72,8 +77,8 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
 SPEAKS_TLS = "the server speaks TLS, and this client plaintext: set the option tls, and tlsCa"
 
 
-class Found(Enum):
-    """At a server's address."""
+class HandshakeOutcome(Enum):
+    """Of a TLS handshake at a server's address."""
 
     OPEN = auto()  # TLS, and its first byte
     CLOSED = auto()  # TLS, and then the end: so it is with a client whose certificate is not taken
@@ -82,14 +87,14 @@ class Found(Enum):
     NOTHING = auto()
 
 
-def _look(address: str, context: ssl.SSLContext) -> Found | ssl.SSLCertVerificationError:
+def _handshake(address: str, context: ssl.SSLContext) -> HandshakeOutcome | ssl.SSLCertVerificationError:
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
     try:
         plain = socket.create_connection((host, int(port)), LOOK_S)
     except (OSError, ValueError):
-        return Found.NOTHING
+        return HandshakeOutcome.NOTHING
     with plain:
         try:
             made = context.wrap_socket(plain, server_hostname=host)
@@ -98,22 +103,22 @@ def _look(address: str, context: ssl.SSLContext) -> Found | ssl.SSLCertVerificat
         except ssl.SSLError as error:
             return _of_handshake(error.reason or "")
         except (OSError, ValueError):
-            return Found.NOTHING
+            return HandshakeOutcome.NOTHING
         with made:
             try:
-                return Found.OPEN if made.recv(1) else Found.CLOSED
+                return HandshakeOutcome.OPEN if made.recv(1) else HandshakeOutcome.CLOSED
             except TimeoutError:
-                return Found.OPEN
+                return HandshakeOutcome.OPEN
             except ssl.SSLError as error:
-                return Found.ALERT if "ALERT" in (error.reason or "") else Found.CLOSED
+                return HandshakeOutcome.ALERT if "ALERT" in (error.reason or "") else HandshakeOutcome.CLOSED
             except OSError:
-                return Found.CLOSED
+                return HandshakeOutcome.CLOSED
 
 
-def _of_handshake(reason: str) -> Found:
+def _of_handshake(reason: str) -> HandshakeOutcome:
     if "ALERT" in reason:
-        return Found.ALERT
-    return Found.PLAINTEXT if reason == "WRONG_VERSION_NUMBER" else Found.NOTHING
+        return HandshakeOutcome.ALERT
+    return HandshakeOutcome.PLAINTEXT if reason == "WRONG_VERSION_NUMBER" else HandshakeOutcome.NOTHING
 
 
 def _trusting() -> ssl.SSLContext:

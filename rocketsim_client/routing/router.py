@@ -24,7 +24,7 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.model import MASTER_ID, MessageQueue
-from rocketsim_client.retry import Another, another_may_do_better, cure_of, tells_more
+from rocketsim_client.retry import Another, another_may_do_better, retry_rule_of, tells_more
 from rocketsim_client.route import BrokerData, TopicRoute
 from rocketsim_client.routing.members import Member, candidates
 from rocketsim_client.routing.route_cache import RouteCache
@@ -44,7 +44,7 @@ def no_answer(topic: str, broker_name: str, only_id: int | None, failure: Rocket
     if failure is None:
         wanted = "" if only_id is None else f"broker id {only_id} of "
         return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
-    if cure_of(failure).another is Another.OF_A_SLAVE:
+    if retry_rule_of(failure).another is Another.OF_A_SLAVE:
         error = MasterNotExist(f"no master of broker {broker_name!r} is there, and its slave may not know: {failure}")
         error.__cause__ = failure
         return error

@@ -9,7 +9,7 @@ import pytest
 
 import rocketsim_client
 from rocketsim_client import errors
-from rocketsim_client.retry import CURES, Another
+from rocketsim_client.retry import RETRY_RULES, Another
 from tests.client.conftest import RealPair
 from tests.support.processes import ROOT
 
@@ -71,7 +71,7 @@ def test_every_error_is_in_the_table_with_its_code() -> None:
 def test_what_is_tried_again_is_what_the_table_says() -> None:
     another = {Another.YES: "yes", Another.NO: "no", Another.BY_A_TASK: "no", Another.OF_A_SLAVE: "if a slave says it"}
     by_name = {name: row for row in rows("Errors") for name in re.findall(r"`(\w+)`", row[0])}
-    for kind, cure in CURES.items():
+    for kind, cure in RETRY_RULES.items():
         row = by_name[kind.__name__]
         assert row[3] == another[cure.another], kind
         if kind is not errors.BrokerRefused:  # by its code

@@ -7,15 +7,15 @@ import pytest
 
 from rocketsim_client import errors
 from rocketsim_client.retry import (
-    CURES,
-    INCURABLE,
+    NO_RETRY,
+    RETRY_RULES,
     SENT_AGAIN,
     Another,
     Backoff,
     another_may_do_better,
-    cure_of,
     is_worth_asking_again,
     is_worth_sending_again,
+    retry_rule_of,
     tells_more,
 )
 
@@ -35,9 +35,11 @@ def documented() -> dict[str, tuple[str, str, str]]:
 
 def test_the_table_in_the_document_is_the_one_of_the_code() -> None:
     answers = {True: "yes", False: "no"}
-    said = {kind.__name__: (str(cure.another), answers[cure.read], answers[cure.send]) for kind, cure in CURES.items()}
+    said = {
+        kind.__name__: (str(cure.another), answers[cure.read], answers[cure.send]) for kind, cure in RETRY_RULES.items()
+    }
     found = documented()
-    assert found.pop("all others") == (str(INCURABLE.another), "no", "no")
+    assert found.pop("all others") == (str(NO_RETRY.another), "no", "no")
     # Sends tell the codes of a refusal apart, which the table says in its own words.
     assert found.pop("BrokerRefused") == (
         *said.pop("BrokerRefused")[:2],
@@ -47,7 +49,7 @@ def test_the_table_in_the_document_is_the_one_of_the_code() -> None:
 
 
 def test_the_first_class_that_fits_is_the_most_particular() -> None:
-    kinds = list(CURES)
+    kinds = list(RETRY_RULES)
     for index, kind in enumerate(kinds):
         assert not any(issubclass(kind, before) for before in kinds[:index]), kind
 
@@ -85,14 +87,14 @@ def test_a_send_is_not_repeated_for_others(code: int) -> None:
 
 
 def test_what_is_no_error_of_the_client_is_incurable() -> None:
-    assert cure_of(ValueError("x")) is INCURABLE
+    assert retry_rule_of(ValueError("x")) is NO_RETRY
 
 
 def test_a_slave_may_not_have_heard_yet_and_a_master_has() -> None:
     assert another_may_do_better(made("TopicNotExist"), broker_id=1)
     assert not another_may_do_better(made("TopicNotExist"), broker_id=0)
     assert another_may_do_better(made("SystemBusy"), broker_id=0)
-    assert cure_of(made("BadAnswer")).another is Another.BY_A_TASK
+    assert retry_rule_of(made("BadAnswer")).another is Another.BY_A_TASK
 
 
 def test_an_answer_tells_more_than_silence_and_a_slaves_ignorance_least() -> None:

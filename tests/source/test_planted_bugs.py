@@ -32,9 +32,9 @@ def an_empty_route_is_a_deletion(plant: Plant) -> None:
 
 def a_slave_s_word_is_believed(plant: Plant) -> None:
     """A topic that a slave does not know counts as deleted."""
-    cures = dict(retry.CURES)
-    cures[TopicNotExist] = retry.Cure(retry.Another.NO, read=False, send=True)
-    plant(retry, "CURES", cures)
+    rules = dict(retry.RETRY_RULES)
+    rules[TopicNotExist] = retry.RetryRule(retry.Another.NO, read=False, send=True)
+    plant(retry, "RETRY_RULES", rules)
 
 
 def a_commit_under_way_is_forgotten(plant: Plant) -> None:
