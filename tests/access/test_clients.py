@@ -252,7 +252,7 @@ def test_a_broker_that_refuses_to_tell_its_state_is_no_silent_one(monkeypatch: p
 
     monkeypatch.setattr("rocketsim_cli.admin.brokers.open_admin", lambda *_: nullcontext(Refused()))
     status, said = rocketsim("admin", "clusterList", "-n", "127.0.0.1:1")
-    assert status == 0 and "broker-a" in said
+    assert status == 1 and "broker-a" in said
     assert "10.0.0.1:10911 does not tell its state: User:n has no permission" in said
 
 
