@@ -28,6 +28,9 @@ class GrpcTransport:
         self.routes = GrpcRoutes(self.channels, connection.name_servers)
         self.reads = GrpcReads(self.channels, self.streams)
         self._sends: GrpcSends | None = None
+        self._consumption: GrpcConsumption | None = None
+        self._transactions: GrpcTransactions | None = None
+        self._admin: GrpcAdmin | None = None
 
     @property
     def sends(self) -> "GrpcSends":
@@ -39,21 +42,27 @@ class GrpcTransport:
 
     @property
     def consumption(self) -> "GrpcConsumption":
-        from rocketsim_client.transport.own.consumption import GrpcConsumption
+        if self._consumption is None:
+            from rocketsim_client.transport.own.consumption import GrpcConsumption
 
-        return GrpcConsumption(self.channels)
+            self._consumption = GrpcConsumption(self.channels)
+        return self._consumption
 
     @property
     def transactions(self) -> "GrpcTransactions":
-        from rocketsim_client.transport.own.transactions import GrpcTransactions
+        if self._transactions is None:
+            from rocketsim_client.transport.own.transactions import GrpcTransactions
 
-        return GrpcTransactions(self.channels)
+            self._transactions = GrpcTransactions(self.channels)
+        return self._transactions
 
     @property
     def admin(self) -> "GrpcAdmin":
-        from rocketsim_client.transport.own.admin import GrpcAdmin
+        if self._admin is None:
+            from rocketsim_client.transport.own.admin import GrpcAdmin
 
-        return GrpcAdmin(self.channels)
+            self._admin = GrpcAdmin(self.channels)
+        return self._admin
 
     def close(self) -> None:
         self.channels.close()
