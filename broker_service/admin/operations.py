@@ -329,7 +329,7 @@ class Operations:
         if broker_id in broker.acknowledgements.tracker.slaves:
             raise InvalidParameter(f"slave {broker_id} follows this master now: stop it first, and for good")
         address = broker.known_slaves.addresses.get(broker_id, "")
-        had_promise = self._leadership.forget(broker_id, address)
+        had_promise = self._leadership.promises.forget(broker_id, address)
         if address or not had_promise:
             broker.known_slaves.remove(broker_id)
         broker.mastership.forget_slave(broker_id)

@@ -10,7 +10,8 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.traffic import Traffic
 from broker_service.delayed.schedule_service import ScheduleService
-from broker_service.leadership.leadership import Leadership
+from broker_service.leadership.following import Following
+from broker_service.leadership.promises import Promises
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
@@ -33,7 +34,8 @@ class Status:
     def __init__(
         self,
         broker: Broker,
-        leadership: Leadership,
+        following: Following,
+        promises: Promises,
         master: ReplicationMaster,
         slave: ReplicationSlave,
         taken: Traffic,
@@ -41,7 +43,8 @@ class Status:
         schedule: ScheduleService,
     ) -> None:
         self._broker = broker
-        self._leadership = leadership
+        self._following = following
+        self._promises = promises
         self._master = master
         self._slave = slave
         self._taken = taken
@@ -81,7 +84,7 @@ class Status:
 
     @property
     def master_address(self) -> str:
-        return self._leadership.master_address if self._broker.is_slave else self._master.identity.address
+        return self._following.master_address if self._broker.is_slave else self._master.identity.address
 
     @property
     def confirm_offset(self) -> int:
@@ -91,7 +94,7 @@ class Status:
     def line(self) -> str:
         """One line, as in the log."""
         if self._broker.is_slave:
-            promised = self._leadership.promised
+            promised = self._promises.promised
             return f"{self._broker} | {self._slave}" + (f" | has promised {promised}" if promised else "")
         waiting = self._broker.mastership.standing is Standing.WAITING
         return f"{self._broker} | {self._master}" + (f" | waits: {self._broker.waits_for()}" if waiting else "")

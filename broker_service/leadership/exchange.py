@@ -1,7 +1,7 @@
 """Topics, groups and offsets as they travel between a master and its slaves: snapshots, changes, and their merging."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rocketsim_proto import metadata_pb2
 
@@ -23,30 +23,22 @@ from broker_service.broker.metadata.messages import (
     version_to_proto,
 )
 from broker_service.delayed.schedule import DelayPosition
+from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
 
 class MetadataExchange:
-    """`delays` tells how far delayed messages are delivered here, `take_delays` hears what the master says of that."""
-
-    def __init__(
-        self,
-        broker: Broker,
-        *,
-        delays: Callable[[], DelayPosition],
-        take_delays: Callable[[DelayPosition], None],
-    ) -> None:
+    def __init__(self, broker: Broker, schedule: ScheduleService) -> None:
         self._broker = broker
-        self._delays = delays
-        self._take_delays = take_delays
+        self._schedule = schedule
 
     # --- the master's side ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> metadata_pb2.Metadata:
         broker = self._broker
-        position = self._delays()
+        position = self._schedule.position()
         snapshot = metadata_pb2.Metadata(
             topics_version=version_to_proto(broker.topics.version),
             topics=[topic_to_proto(topic) for topic in broker.topics.entries.values()],
@@ -147,7 +139,7 @@ class MetadataExchange:
         )
         if metadata.complete:
             delays = {item.delay_level: item.offset for item in metadata.delay_offsets}
-            self._take_delays(DelayPosition(metadata.end_offset, delays))
+            self._schedule.take_masters_position(DelayPosition(metadata.end_offset, delays))
         broker.changes.forget()
 
     def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:

@@ -5,22 +5,25 @@ One task does both, so a broker is never a master and somebody's slave at once.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.config.process_config import with_updates
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
+from broker_service.leadership.following import Following
+from broker_service.leadership.inquiry import Inquiry
 from broker_service.leadership.master_file import MasterFile
+from broker_service.leadership.promises import Promises
 from broker_service.leadership.promotion import Forfeit, Other, forfeits, objections
 from broker_service.leadership.role_file import RoleFile
 from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import LogState
-from broker_service.replication.epoch_file import EpochFile
-from broker_service.replication.epochs import NO_EPOCH, PROMOTION
-from broker_service.replication.promise import Promise, refusal
+from broker_service.replication.epochs import NO_EPOCH
+from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.promise import Promise
 
 logger = logging.getLogger(__name__)
 
@@ -28,15 +31,11 @@ LOOK_AGAIN_S = 0.1
 ASK_AGAIN_S = 0.5  # whether a promise is over
 
 
-class Follows(Protocol):
-    """A slave's task; `ReplicationSlave` is one."""
+class MastersWork(Protocol):
+    """What a master does besides answering calls."""
 
-    async def follow(self, master_address: str) -> Any: ...
-
-    def is_following(self) -> bool: ...
-
-    def notify(self) -> None:
-        """The master is back: a follower that pauses between two tries tries now."""
+    def begin(self) -> None:
+        """Called once, when this broker has begun to take writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,73 +62,34 @@ class Promoted:
 
 
 class Leadership:
-    """`begin_epoch` hears whether it is a promotion, and which epochs it has to be above; `take_back_epoch` undoes it,
-    before anybody has heard of it.  `ask_others` asks everybody of the name, and the masters it is given, what they
-    have; `tell_others` asks once more, for the question names the epoch of now.  `ask_promises` asks the slaves among
-    them to follow no master below an epoch, `is_over` a candidate whether it has given up what was promised to it.
-    `disconnect_slaves` hears why their streams end; they connect again.  `notified` is set by whoever learns a fact: a
-    name server or slave has answered, the master has another address.
+    """Opens a master's log for writes, keeps a slave at its master, and promotes it.
+
+    It runs again whenever `broker.members_changed` is notified.
     """
 
     def __init__(
         self,
         broker: Broker,
         *,
-        follower: Follows,
-        epochs: EpochFile,
-        begin_epoch: Callable[[bool, int], Awaitable[int]],
-        take_back_epoch: Callable[[], None],
-        continue_epoch: Callable[[], None],
-        ask_others: Callable[[str, str], Awaitable[list[Other]]],
-        ask_promises: Callable[[int, list[Other]], Awaitable[list[Other]]],
-        tell_others: Callable[[list[str]], None],
-        is_over: Callable[[Promise], Awaitable[bool]],
-        log_state: Callable[[], LogState],
-        opened: Callable[[], None],
+        following: Following,
+        promises: Promises,
+        master: ReplicationMaster,
+        inquiry: Inquiry,
+        masters_work: MastersWork,
         role_file: RoleFile,
         master_file: MasterFile,
-        disconnect_slaves: Callable[[str], None],
-        notified: asyncio.Event,
     ) -> None:
         self._broker = broker
-        self._follower = follower
-        self._epochs = epochs
-        self._begin_epoch = begin_epoch
-        self._take_back_epoch = take_back_epoch
-        self._continue_epoch = continue_epoch
-        self._ask_others = ask_others
-        self._ask_promises = ask_promises
-        self._tell_others = tell_others
-        self._is_over = is_over
-        self._log_state = log_state
-        self._opened = opened
+        self._following = following
+        self.promises = promises
+        self._master = master
+        self._inquiry = inquiry
+        self._masters_work = masters_work
         self._role_file = role_file
         self._master_file = master_file
-        self._disconnect_slaves = disconnect_slaves
-        self._notified = notified
+        self._notified = broker.members_changed.waiter()
         self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
         self._settled = asyncio.Event()
-        self._following: asyncio.Task[Any] | None = None
-        self._followed = ""
-        self._master_is_there = False
-
-    @property
-    def master_address(self) -> str:
-        """The master this slave follows; its own configuration's before a name server's word."""
-        if self._broker.config.ha_master_address:
-            return self._broker.config.ha_master_address
-        master = self._broker.peers.master()
-        return master.address if master else self._followed
-
-    @property
-    def follows(self) -> str:
-        """The address of the master whose stream this slave has; empty: none."""
-        return self._followed if self._broker.is_slave and self._follower.is_following() else ""
-
-    @property
-    def promised(self) -> Promise | None:
-        """To whom this slave has promised to follow no master of a lower epoch, as long as that holds."""
-        return self._epochs.promised
 
     async def settled(self, within_s: float) -> None:
         """Return when this broker is past its start (it takes writes, or never will by itself), or the time is over."""
@@ -147,9 +107,9 @@ class Leadership:
                 over = await self._promise_that_is_over()  # a promotion does not wait for this
                 async with self._lock:
                     if self._broker.mastership.standing is Standing.SLAVE:
-                        if over is not None and over is self._epochs.promised:
-                            self._end_promise(over, "it was not promoted")
-                        await self._follow(self.master_address)
+                        if over is not None and over is self.promises.promised:
+                            self.promises.end(over, "it was not promoted")
+                        await self._following.follow_master()
                     elif self._broker.mastership.standing is Standing.WAITING:
                         waits_for = self._broker.waits_for()
                         if waits_for is None:
@@ -162,22 +122,23 @@ class Leadership:
                         self._settled.set()
                 await self._pause()
         finally:
-            await self._stop_following()
+            await self._following.stop()
 
     async def _pause(self) -> None:
-        pause_s = ASK_AGAIN_S if self._epochs.promised else None
+        pause_s = ASK_AGAIN_S if self.promises.promised else None
         if self._broker.mastership.standing is Standing.WAITING:
             pause_s = LOOK_AGAIN_S
         watched = {asyncio.ensure_future(self._notified.wait())}
         try:
-            following = {self._following} if self._following is not None else set()
+            following = {task for task in (self._following.task,) if task is not None}
             await asyncio.wait(
                 watched | following,
                 timeout=pause_s,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            if self._following is not None and self._following.done():
-                self._following.result()  # A follower never ends but by a fault of ours: let it be seen.
+            for task in following:
+                if task.done() and task is self._following.task:
+                    task.result()  # A follower ends by a fault of ours only: let it be seen.
         finally:
             for task in watched:
                 task.cancel()
@@ -197,10 +158,12 @@ class Leadership:
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
             # A slave that a configuration makes a master was promoted by that.
-            epoch = await self._begin_epoch(not self._epochs.begun_here, self._promised_epoch)
+            epoch = await self._master.begin_epoch(
+                promotion=not self._master.epochs.begun_here, above=self.promises.epoch
+            )
             self._clamp_offsets()
         else:
-            self._continue_epoch()
+            broker.acknowledgements.begin()
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
             return  # fenced meanwhile
@@ -208,86 +171,19 @@ class Leadership:
         if misses is not None:
             logger.warning("this master goes on alone: %s", misses)
         logger.info("this master takes writes: %s", broker)
-        self._opened()
+        self._begin_work()
+
+    def _begin_work(self) -> None:
+        self._masters_work.begin()
+        self._broker.description_changed.notify()
+
+    async def _promise_that_is_over(self) -> Promise | None:
+        promise = self.promises.may_be_over
+        return promise if promise is not None and await self._inquiry.is_over(promise) else None
 
     def _clamp_offsets(self) -> None:
         for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=True):
             logger.warning("consumer offset beyond the end of its queue: %s", line)
-
-    async def _follow(self, address: str) -> None:
-        was_there, self._master_is_there = self._master_is_there, self._broker.peers.master() is not None
-        if self._master_is_there and not was_there:
-            self._follower.notify()
-        if address == self._followed and self._following is not None:
-            return
-        await self._stop_following()
-        if address:
-            self._followed = address
-            logger.info("slave of the master at %s", address)
-            self._following = asyncio.create_task(self._follower.follow(address), name="follow")
-
-    async def _stop_following(self) -> None:
-        following, self._following = self._following, None
-        if following is not None:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-
-    # --- promises to those who are promoted -------------------------------------------------------------------------
-
-    def promise(self, candidate: Promise) -> str:
-        """From now on this slave follows no master of a lower epoch; else why not, a clause."""
-        mastership = self._broker.mastership
-        reason = refusal(
-            candidate,
-            self._epochs.promised,
-            self._epochs.epochs.last,
-            is_slave=self._broker.is_slave,
-            follows=self.follows,
-            candidate_epoch=mastership.candidate_epoch,
-        )
-        return reason or self._note(candidate)
-
-    def hears_of_master(self, master: Promise) -> None:
-        """Of a newer promotion, from the promoted one: the master that it replaced is not followed any more."""
-        newest = max(self._epochs.epochs.last, self._promised_epoch)
-        if self._broker.is_slave and master.epoch // PROMOTION > newest // PROMOTION:
-            if problem := self._note(master):
-                logger.error("this slave %s", problem)
-
-    @property
-    def _promised_epoch(self) -> int:
-        return self._epochs.promised.epoch if self._epochs.promised else NO_EPOCH
-
-    def forget(self, broker_id: int, address: str) -> bool:
-        """An operator says that this broker is gone for good; whether something was promised to it, which is over."""
-        promised = self._epochs.promised
-        if promised is None or (broker_id != promised.broker_id and address != promised.address):
-            return False
-        self._end_promise(promised, "that broker is gone for good")
-        return True
-
-    def _note(self, promise: Promise) -> str:
-        try:
-            self._epochs.promise(promise)
-        except OSError as error:
-            return f"cannot write its promise: {error}"
-        logger.warning("promised %s: no master of a lower epoch is followed", promise)
-        self._notified.set()
-        return ""
-
-    async def _promise_that_is_over(self) -> Promise | None:
-        promise = self._epochs.promised
-        if promise is None or self._broker.mastership.standing is not Standing.SLAVE:
-            return None
-        return promise if await self._is_over(promise) else None
-
-    def _end_promise(self, promise: Promise, why: str) -> None:
-        logger.warning("the promise of %s is over: %s", promise, why)
-        try:
-            self._epochs.end_promise()
-        except OSError as error:
-            logger.warning("%s: after a restart it has to end once more", error)
-        self._follower.notify()
 
     # --- what an OK means -------------------------------------------------------------------------------------------
 
@@ -312,7 +208,7 @@ class Leadership:
             logger.warning("configuration: %s=%s %s", key, value, until)
         if not broker.is_slave:
             role, flush = (setting.name for setting in meaning)
-            self._disconnect_slaves(f"it is {role} with {flush} from now on: connect again")
+            self._master.disconnect(f"it is {role} with {flush} from now on: connect again")
 
     def _check_change_of_role(self, role_name: str) -> None:
         broker = self._broker
@@ -347,17 +243,17 @@ class Leadership:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if asked_role is BrokerRole.SLAVE:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
-        others = await self._ask_others(self.master_address, self._followed)
+        others = await self._inquiry.others(self._following.master_address, self._following.last_followed)
         async with self._lock:
             self._check_promotion(expected_epoch)
             role, flush = self._kept_from_the_master(asked_role)
             self._check_objections(self._objections(others), force=force)
-            await self._stop_following()  # which ends the pause of `run`: it follows again if what comes now fails
+            await self._following.stop()  # which ends the pause of `run`: it follows again if what comes now fails
             above = self._newest_epoch(others)
-            broker.mastership.candidate_epoch = self._epochs.epochs.next(promotion=True, above=above)
+            broker.mastership.candidate_epoch = self._master.epochs.epochs.next(promotion=True, above=above)
             try:
                 if not force:
-                    others = await self._ask_promises(broker.mastership.candidate_epoch, others)
+                    others = await self._inquiry.promises(broker.mastership.candidate_epoch, others)
                     self._check_objections(self._objections(others), force=False)
                 before = self._log_state()
                 epoch = await self._take_over(role, flush, above)
@@ -371,9 +267,9 @@ class Leadership:
             epoch, before.end_offset, tuple(forfeits(before, others)), role, flush, self._master_file.role
         )
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
-        self._opened()
-        self._tell_others([other.address for other in others])  # a master that is alive stops taking writes now
-        self._notified.set()
+        self._begin_work()
+        self._inquiry.tell(others)  # a master that is alive stops taking writes now
+        broker.members_changed.notify()
         return promoted
 
     def _kept_from_the_master(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
@@ -391,17 +287,17 @@ class Leadership:
         """That anybody knows, or has promised to anybody."""
         answers = [other.answer for other in others if other.answer is not None]
         known = [number for answer in answers for number in (answer.epoch, answer.promised_epoch)]
-        return max(self._broker.peers.newest_epoch, self._promised_epoch, *known)
+        return max(self._broker.peers.newest_epoch, self.promises.epoch, *known)
 
     async def _take_over(self, role: BrokerRole, flush: FlushDiskType, above: int) -> int:
         """The new epoch; it, the offsets and the role are on disk, in this order: with the role all of it counts, and
         without it, after a restart too, the epoch has not been."""
-        epoch = await self._begin_epoch(True, above)
+        epoch = await self._master.begin_epoch(promotion=True, above=above)
         try:
             self._clamp_offsets()
             self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
-            self._take_back_epoch()  # else it would fence the master that it goes on to follow
+            self._master.take_back_epoch()  # else it would fence the master that it goes on to follow
             raise
         return epoch
 
@@ -417,14 +313,18 @@ class Leadership:
                 f"the epoch is {known} now, not {expected_epoch}: somebody else may have promoted a broker"
             )
 
+    def _log_state(self) -> LogState:
+        store = self._broker.store
+        return LogState(self._master.epochs.epochs, store.min_offset, store.end_offset)
+
     def _objections(self, others: list[Other]) -> list[str]:
         broker = self._broker
         against = objections(self._log_state(), others)
-        if self._follower.is_following():
-            against.insert(0, f"the master at {self._followed} still answers: stop it first")
+        if self._following.is_following():
+            against.insert(0, f"the master at {self._following.last_followed} still answers: stop it first")
         if master := broker.peers.master():
             against.insert(0, f"a name server still knows a live master at {master.address}: stop it first")
-        if promised := self._epochs.promised:
+        if promised := self.promises.promised:
             against.append(f"this broker has promised {promised}, and asks it whether that is over: try again")
         return against
 

@@ -4,8 +4,8 @@ A name server answers with all live brokers of the name, a slave that the config
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Protocol
 
 from rocketsim_proto import namesrv_pb2, replication_pb2
 from rocketsim_proto.versions import WIRE
@@ -15,6 +15,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.peers import Member
 from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
 from broker_service.leadership.promotion import Answer, Other
+from broker_service.leadership.role_file import RoleFile
 from broker_service.model import MASTER_ID
 from broker_service.replication.handshake import epoch_list
 from broker_service.runtime.peer_call import PeerLost
@@ -24,25 +25,18 @@ logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 0.5
 
 
-class Membership:
-    """`fence` hears of every epoch that others name, `notify` that a fact has changed.  `v2_address` is that of the
-    port for RocketMQ 5's clients now; empty: closed.
-    """
+class V2Port(Protocol):
+    @property
+    def address(self) -> str:
+        """host:port for RocketMQ 5's clients; empty while the port is closed."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        address: str,
-        *,
-        v2_address: Callable[[], str],
-        fence: Callable[[int, str], None],
-        notify: Callable[[], None],
-    ) -> None:
+
+class Membership:
+    def __init__(self, broker: Broker, address: str, v2_port: V2Port, role_file: RoleFile) -> None:
         self._broker = broker
         self._address = address
-        self._v2_address = v2_address
-        self._fence = fence
-        self._notify = notify
+        self._v2_port = v2_port
+        self._role_file = role_file
         self._refusals: dict[str, str] = {}
 
     def registration(self) -> namesrv_pb2.BrokerRegistration:
@@ -59,7 +53,7 @@ class Membership:
             topics=[topic_to_proto(topic) for topic in topics],
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
-            v2_address=self._v2_address(),
+            v2_address=self._v2_port.address,
             broker_role=broker.config.broker_role.name,
             wire_version=WIRE,
         )
@@ -68,19 +62,31 @@ class Membership:
         broker = self._broker
         members = [Member(item.broker_id, item.address, item.epoch, item.end_offset) for item in reply.members]
         broker.peers.answered(name_server, members, reply.newest_epoch, self._address)
-        self._fence(reply.newest_epoch, f"name server {name_server}")
+        self.fence(reply.newest_epoch, f"name server {name_server}")
         broker.mastership.heard(name_server)
         if not reply.refused:
             broker.mastership.answered(broker.clock())
         elif reply.refused != self._refusals.get(name_server):
             logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
         self._refusals[name_server] = reply.refused  # said once
-        self._notify()
+        self._broker.members_changed.notify()
 
     def name_server_lost(self, name_server: str) -> None:
         """Whom it knew is not known any more: it may have died together with them."""
         self._broker.peers.forget(name_server)
-        self._notify()
+        self._broker.members_changed.notify()
+
+    def fence(self, epoch: int, by: str) -> None:
+        """Somebody names an epoch: a newer one than this master's ends its writes."""
+        if self._broker.mastership.newer_epoch(epoch, by):
+            logger.error(
+                "FENCED by %s: no more writes here. To follow the new master, stop this broker, %sstart it with "
+                "brokerRole=SLAVE and a brokerId that no other broker of its name has; what only this log has will be "
+                "kept aside",
+                self._broker.mastership.fenced_by,
+                self._role_file.to_be_removed_first(),
+            )
+            self._broker.members_changed.notify()
 
     def slaves(self) -> set[str]:
         """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
@@ -114,6 +120,10 @@ class Membership:
         found = dict.fromkeys(masters, MASTER_ID) | known | broker.peers.addresses()
         return {address: broker_id for address, broker_id in found.items() if address not in ("", self._address)}
 
+    def is_gone(self, address: str) -> None:
+        """This broker is not asked any more."""
+        self._broker.peers.forget(address)
+
     def pause_s(self) -> float:
         """Until they are asked again: often at a start, later as often as name servers hear of this broker."""
         waiting = self._broker.mastership.standing is Standing.WAITING
@@ -128,11 +138,11 @@ class Membership:
             return
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
-        self._fence(reply.epoch, f"broker {reply.broker_id} at {address}")
+        self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
         if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:  # else a promotion has not ended there
             broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
-        self._notify()
+        self._broker.members_changed.notify()
 
 
 def with_promise(other: Other, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:

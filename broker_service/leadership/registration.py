@@ -5,13 +5,15 @@ Name servers share nothing, so each has a task of its own; one that is lost is t
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import grpc
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.versions import WIRE, too_new
 
+from broker_service.broker.core.broker import Broker
+from broker_service.leadership.membership import Membership
 from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, read_stream, write_stream
 from broker_service.runtime.server import OpenChannel
 
@@ -22,31 +24,31 @@ RETRY_S = (0.2, 0.5, 1.0, 2.0)
 REFUSED_RETRY_S = 1.0
 UNREGISTER_WITHIN_S = 1.0
 
-Describe = Callable[[], namesrv_pb2.BrokerRegistration]
-Lost = Callable[[str], None]
-Answered = Callable[[str, namesrv_pb2.RegistrationReply], None]
 Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply]
 
 
 class Registration:
-    """Registers every `period_s` and when `notify` is called.  `describe` says what, `answered` hears the reply.
+    """Registers every `period_s`, and at once when `broker.description_changed` or `notify` says so.
 
-    `lost` hears of a name server whose connection has ended, or that has not answered in time: what it said last is
-    not true any more.  So an answer that counts is never older than `period_s` and ANSWER_WITHIN_S together.
+    `membership` says what is registered and hears the replies.  It also hears of a name server whose connection has
+    ended, or that has not answered in time: what that name server said last is not true any more.  So an answer that
+    counts is never older than `period_s` and ANSWER_WITHIN_S together.
     """
 
     def __init__(
         self,
-        name_servers: tuple[str, ...],
+        broker: Broker,
+        membership: Membership,
+        open_channel: OpenChannel,
         *,
         period_s: float,
-        describe: Describe,
-        answered: Answered,
-        lost: Lost,
-        open_channel: OpenChannel,
     ) -> None:
-        self._lost = lost
-        self._links = [_Link(address, period_s, describe, answered, lost, open_channel) for address in name_servers]
+        self._membership = membership
+        changed = broker.description_changed
+        self._links = [
+            _Link(address, period_s, changed.waiter(), membership, open_channel)
+            for address in broker.config.name_servers
+        ]
 
     async def run(self) -> None:
         """Until cancelled; `unregister` first says good-bye."""
@@ -63,7 +65,7 @@ class Registration:
         failed, or the time is over.  A name server that has not answered by then is lost."""
         for address in await self._ask(self._links, within_s):
             logger.warning("name server %s does not answer now: what it said before does not count", address)
-            self._lost(address)
+            self._membership.name_server_lost(address)
 
     async def unregister(self) -> None:
         """Say that this broker goes; consumers and producers hear of it at once."""
@@ -94,22 +96,19 @@ class _Link:
         self,
         address: str,
         period_s: float,
-        describe: Describe,
-        answered: Answered,
-        lost: Lost,
+        wanted: asyncio.Event,
+        membership: Membership,
         open_channel: OpenChannel,
     ) -> None:
         self.address = address
-        self.wanted = asyncio.Event()
+        self.wanted = wanted
         self.tried_now = asyncio.Event()  # ends the pause after a try that has failed
         self.leaving = False
         self.connected = False
         self.answers = 0
         self.failures = 0
         self._period_s = period_s
-        self._describe = describe
-        self._answered = answered
-        self._lost = lost
+        self._membership = membership
         self._open_channel = open_channel
         self._refused = False
         self._news = asyncio.Condition()  # an answer, or the end of the stream
@@ -127,7 +126,7 @@ class _Link:
             if self._tries == 0 and not self.leaving:
                 logger.warning("name server %s is lost: %s; tried again until it is back", self.address, reason)
             self.connected = False
-            self._lost(self.address)
+            self._membership.name_server_lost(self.address)
             delay_s = RETRY_S[min(self._tries, len(RETRY_S) - 1)]
             self._tries += 1
             self.failures += 1
@@ -164,7 +163,7 @@ class _Link:
                 while not reading.done():
                     answers = self.answers
                     self.wanted.clear()
-                    registration = self._describe()
+                    registration = self._membership.registration()
                     registration.unregister = self.leaving
                     await self._wait(reading, self._register(stream, registration), ANSWER_WITHIN_S)
                     if self.answers == answers and not reading.done():
@@ -187,7 +186,7 @@ class _Link:
             self.connected = True
             self.answers += 1
             self._refused = bool(reply.refused)
-            self._answered(self.address, reply)
+            self._membership.name_server_answered(self.address, reply)
             async with self._news:
                 self._news.notify_all()
 

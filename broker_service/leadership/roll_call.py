@@ -6,17 +6,17 @@ server, of one that was promoted meanwhile or has what was lost here.  A slave a
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import grpc
 from rocketsim_proto.replication_pb2 import (
-    GetMemberRequest,
     GetMemberResponse,
     PromiseEpochRequest,
     PromiseEpochResponse,
 )
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
+from broker_service.leadership.membership import Membership
 from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask
 from broker_service.runtime.server import OpenChannel
 
@@ -24,29 +24,12 @@ logger = logging.getLogger(__name__)
 
 ANSWER_WITHIN_S = 2.0
 
-Answered = Callable[[str, GetMemberResponse | None], None]
-
 
 class RollCall:
-    """`slaves` says whom to ask now, `request` makes the question, `answered` hears each answer or that there was none,
-    `forget` of those that are asked no more, `pause_s` says how long to wait for the next round.
-    """
+    """`membership` says whom to ask and what, and hears each answer, or that there was none."""
 
-    def __init__(
-        self,
-        *,
-        slaves: Callable[[], Iterable[str]],
-        request: Callable[[], GetMemberRequest],
-        answered: Answered,
-        forget: Callable[[str], None],
-        pause_s: Callable[[], float],
-        open_channel: OpenChannel,
-    ) -> None:
-        self._slaves = slaves
-        self._request = request
-        self._answered = answered
-        self._forget = forget
-        self._pause_s = pause_s
+    def __init__(self, membership: Membership, open_channel: OpenChannel) -> None:
+        self._membership = membership
         self._open_channel = open_channel
         self._troubles: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -56,13 +39,13 @@ class RollCall:
         """Until cancelled.  The next round does not wait for who has not answered in the last one."""
         async with asyncio.TaskGroup() as tasks:
             while True:
-                before, self._asked = self._asked, set(self._slaves())
+                before, self._asked = self._asked, set(self._membership.slaves())
                 for address in sorted(before - self._asked):
-                    self._forget(address)
+                    self._membership.is_gone(address)
                 for address in sorted(self._asked - self._under_way):
                     self._under_way.add(address)
                     tasks.create_task(self._ask(address), name=f"ask-{address}")
-                await asyncio.sleep(self._pause_s())
+                await asyncio.sleep(self._membership.pause_s())
 
     async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
         """What each of them answers now; None: it does not."""
@@ -90,17 +73,19 @@ class RollCall:
             return
         if isinstance(reply, GetMemberResponse):
             self._troubles.pop(address, None)
-            self._answered(address, reply)
+            self._membership.slave_answered(address, reply)
             return
         if str(reply) != self._troubles.get(address):  # once, not at every try
             logger.warning("slave %s does not answer: %s; asked again", address, reply)
             self._troubles[address] = str(reply)
-        self._answered(address, None)
+        self._membership.slave_answered(address, None)
 
     async def _ask_once(self, address: str) -> GetMemberResponse | PeerLost:
         async with self._channel(address) as channel:
             try:
-                return await ask(ReplicationStub(channel).GetMember(self._request(), timeout=ANSWER_WITHIN_S))
+                return await ask(
+                    ReplicationStub(channel).GetMember(self._membership.question(), timeout=ANSWER_WITHIN_S)
+                )
             except PeerLost as lost:
                 return lost
 

@@ -54,27 +54,29 @@ from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.config.process_config import BrokerConfig
 from broker_service.config.store_settings import store_config
 from broker_service.delayed.schedule_service import ScheduleService
-from broker_service.errors import ConfigError, RocketSimError, ServiceNotAvailable
+from broker_service.errors import ConfigError, RocketSimError
 from broker_service.leadership.exchange import MetadataExchange, delete_queues
+from broker_service.leadership.following import Following
+from broker_service.leadership.inquiry import Inquiry
 from broker_service.leadership.leadership import Leadership
 from broker_service.leadership.master_file import MasterFile
-from broker_service.leadership.membership import Membership, answer_of, with_promise
-from broker_service.leadership.promotion import Other
+from broker_service.leadership.master_link import MasterLink
+from broker_service.leadership.membership import Membership
+from broker_service.leadership.promises import Promises
 from broker_service.leadership.registration import Registration
-from broker_service.leadership.replication_link import ReplicationLink
 from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
+from broker_service.leadership.slave_link import SlaveLink
 from broker_service.model import BrokerRole
+from broker_service.node.masters_work import MastersWork
 from broker_service.node.periodic import PeriodicTasks
 from broker_service.pop.consumption import Consumption
 from broker_service.replication import master_frame
 from broker_service.replication.acknowledgement import Acknowledgements
-from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity
 from broker_service.replication.master import ReplicationMaster
-from broker_service.replication.promise import Promise, is_over
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.tracker import Tracker
@@ -101,7 +103,6 @@ from broker_service.wire.v2.transactions import TransactionCalls
 
 logger = logging.getLogger(__name__)
 
-PROMOTION_LOOK_S = 2.0  # for the name servers' word before a promotion
 GRACE_S = 8.0  # for calls that are under way when the broker stops
 DRAIN_S = 7.0  # for puts that wait for a disk or a slave
 CATCH_UP_S = 2.0  # for slaves that lack the last of the log
@@ -184,18 +185,14 @@ class BrokerNode:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     async def start(self, server: grpc.aio.Server, address: str, store_host: bytes) -> None:
-        self.address = address
         self.server = server
-        self._make_broker(store_host)
-        self._make_replication()
+        self.assemble(address, store_host)
         self.health = await add_services(server, self._services())
-        self._make_v2()
         if self.config.metrics_port:
             self._serve_metrics()
         stream_sockets = self._stream_sockets()
         self.flusher.start()
         await server.start()
-        self.tasks = OwnedTasks()
         self.tasks.own("leadership", self.leadership.run())
         self.tasks.own("registration", self.registration.run())
         self.tasks.own("roll-call", self.roll_call.run())
@@ -203,6 +200,15 @@ class BrokerNode:
         self.tasks.own("range-streams", self.range_streams.serve(stream_sockets))
         for name, work in self.periodic.loops():
             self.tasks.own(name, work)
+
+    def assemble(self, address: str, store_host: bytes) -> None:
+        """Make all parts; none of them does anything yet."""
+        self.address = address
+        self.tasks = OwnedTasks()
+        self._make_broker(store_host)
+        self._make_calls()
+        self._make_v2()
+        self._make_replication()
 
     def _make_broker(self, store_host: bytes) -> None:
         config, store = self.config, self.store
@@ -261,29 +267,11 @@ class BrokerNode:
         access = ReadAccess(self.broker, Commits(self.broker))
         self.consumption = Consumption(self.broker, access, self.machine.chance)
         self.consumption.start()
-        self.metadata = MetadataExchange(
-            self.broker, delays=self.schedule.position, take_delays=self.schedule.take_masters_position
-        )
+        self.metadata = MetadataExchange(self.broker, self.schedule)
 
     def _make_replication(self) -> None:
         config, store = self.config, self.store
-        facts = asyncio.Event()
-
-        def notify() -> None:
-            facts.set()
-            self.v2_port.notify()
-
-        link = ReplicationLink(
-            self.broker,
-            self.metadata,
-            self.schedule,
-            self._role_file,
-            self._master_file,
-            notify,
-            lambda: self.leadership,
-            catch_up=self.consumption.catch_up,
-            reload=self.consumption.reload,
-        )
+        membership = self.membership = Membership(self.broker, self.address, self.v2_port, self._role_file)
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -292,27 +280,12 @@ class BrokerNode:
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
         )
-        self.replication_master = ReplicationMaster(
-            log=store,
-            epochs=self.epochs,
-            identity=identity,
-            acks=self.acknowledgements,
-            flusher=self.flusher,
-            broker=link,
-            settings=TransferSettings(
-                frame_bytes=config.ha_transfer_batch_size,
-                heartbeat_s=config.ha_send_heartbeat_interval / 1000,
-                housekeeping_s=config.ha_housekeeping_interval / 1000,
-            ),
-            streams=self.slave_streams,
-            chance=self.machine.chance,
-        )
         self.replication_slave = ReplicationSlave(
             log=store,
             epochs=self.epochs,
             identity=identity,
             flusher=self.flusher,
-            broker=link,
+            broker=SlaveLink(self.broker, self.metadata, self.schedule, self.consumption, self._master_file),
             diverged=config.store_path_root_dir / "rocketsim" / "diverged",
             settings=SlaveSettings(
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
@@ -321,63 +294,64 @@ class BrokerNode:
             open_channel=self._open_channel,
             chance=self.machine.chance,
         )
-        membership = self.membership = Membership(
-            self.broker, self.address, v2_address=lambda: self.v2_port.address, fence=link.fenced, notify=notify
+        self.following = Following(self.broker, self.replication_slave)
+        self.promises = Promises(self.broker, self.epochs, self.following)
+        self.replication_master = ReplicationMaster(
+            log=store,
+            epochs=self.epochs,
+            identity=identity,
+            acks=self.acknowledgements,
+            flusher=self.flusher,
+            broker=MasterLink(self.broker, self.metadata, membership, self.following, self.promises),
+            settings=TransferSettings(
+                frame_bytes=config.ha_transfer_batch_size,
+                heartbeat_s=config.ha_send_heartbeat_interval / 1000,
+                housekeeping_s=config.ha_housekeeping_interval / 1000,
+            ),
+            streams=self.slave_streams,
+            chance=self.machine.chance,
         )
         self.registration = Registration(
-            config.name_servers,
-            period_s=config.register_name_server_period / 1000,
-            describe=membership.registration,
-            answered=membership.name_server_answered,
-            lost=membership.name_server_lost,
-            open_channel=self._open_channel,
+            self.broker, membership, self._open_channel, period_s=config.register_name_server_period / 1000
         )
-        self.roll_call = RollCall(
-            slaves=membership.slaves,
-            request=membership.question,
-            answered=membership.slave_answered,
-            forget=self.broker.peers.forget,
-            pause_s=membership.pause_s,
-            open_channel=self._open_channel,
-        )
+        self.roll_call = RollCall(membership, self._open_channel)
+        self.inquiry = Inquiry(membership, self.registration, self.roll_call, self.tasks)
         self.leadership = Leadership(
             self.broker,
-            follower=self.replication_slave,
-            epochs=self.epochs,
-            begin_epoch=lambda promotion, above: self.replication_master.begin_epoch(promotion=promotion, above=above),
-            take_back_epoch=self.replication_master.take_back_epoch,
-            continue_epoch=self.acknowledgements.begin,
-            ask_others=self._ask_others,
-            ask_promises=self._ask_promises,
-            is_over=self._is_over,
-            tell_others=lambda addresses: self.tasks.own("tell", self.roll_call.ask_each(addresses)),
-            log_state=lambda: LogState(self.epochs.epochs, store.min_offset, store.end_offset),
-            opened=self._opened,
+            following=self.following,
+            promises=self.promises,
+            master=self.replication_master,
+            inquiry=self.inquiry,
+            masters_work=MastersWork(self.broker, self.schedule, self.consumption, self.tasks),
             role_file=self._role_file,
             master_file=self._master_file,
-            disconnect_slaves=self.replication_master.disconnect,
-            notified=facts,
         )
-        self.topics.changed.append(lambda _: self.registration.notify())
-        self.broker.config_changed.append(lambda _: self.registration.notify())
+        self.topics.changed.append(lambda _: self.broker.description_changed.notify())
+        self.broker.config_changed.append(lambda _: self.broker.description_changed.notify())
         self.broker.config_changed.append(lambda changed: store.reconfigure(store_config(changed)))
         self.broker.config_changed.append(self._identify)
 
-    def _services(self) -> list[Service]:
-        taken, given = Traffic(), Traffic()
-        commits, lookup = self.commits, self.lookup = Commits(self.broker), QueueLookup(self.broker)
+    def _make_calls(self) -> None:
+        taken, given = self._taken, self._given = Traffic(), Traffic()
+        commits = self.commits = Commits(self.broker)
+        self.lookup = QueueLookup(self.broker)
         access = ReadAccess(self.broker, commits)
         self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.weight)
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
         self.range_streams = RangeStreams(self.broker, self.ranges, self.puts)
+        self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
+        self.consumption.is_connected = self.clients.is_connected
+
+    def _services(self) -> list[Service]:
         self.status = Status(
             self.broker,
-            self.leadership,
+            self.following,
+            self.promises,
             self.replication_master,
             self.replication_slave,
-            taken,
-            given,
+            self._taken,
+            self._given,
             self.schedule,
         )
         self.progress = Progress(self.broker, self.consumption)
@@ -401,20 +375,25 @@ class BrokerNode:
             status=self.status,
             metrics=self.metrics,
             progress=self.progress,
-            register=self.registration.notify,
         )
         operations = Operations(self.broker, self.leadership)
         users = UserOperations(self.broker, self.leadership)
         transactions = self.consumption.transactions
-        self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
-        self.consumption.is_connected = self.clients.is_connected
         if self.access is not None:
             self.access.users.changed.append(self._rights_changed)
             self.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
         return broker_services(
-            BrokerServicer(self.broker, self.puts, self.pulls, self.ranges, commits, lookup, self.range_streams.offer),
+            BrokerServicer(
+                self.broker,
+                self.puts,
+                self.pulls,
+                self.ranges,
+                self.commits,
+                self.lookup,
+                self.range_streams.offer,
+            ),
             self.replication_master,
-            AdminServicer(self.broker, operations, self.progress, self.status, lookup, users),
+            AdminServicer(self.broker, operations, self.progress, self.status, self.lookup, users),
             ConsumptionServicer(self.broker, self.consumption),
             TransactionServicer(self.broker, self.puts, transactions, self.clients),
         )
@@ -439,7 +418,6 @@ class BrokerNode:
             self.machine,
             self.config.grpc_address_path,
             opened=sends.opened,
-            changed=self.registration.notify,
             interceptors=self._v2_interceptors,
         )
 
@@ -498,22 +476,6 @@ class BrokerNode:
         if credentials is None:
             return channel
         return SigningChannel(channel, credentials, now=lambda: self.machine.now_ms() / 1000)
-
-    async def _make_first_user(self, access: AccessTables) -> None:
-        """Of a master that has just begun to take writes."""
-        first = self.config.init_user
-        if first is None:
-            return
-        try:
-            made = await access.make_first_user(first.access_key, first.secret_key, self.broker.now_ms())
-        except ServiceNotAvailable as error:
-            logger.error(
-                "User:%s of initAuthenticationUser is not made, restart to try again: %s", first.access_key, error
-            )
-            return
-        if made:
-            self.broker.changes.publish()
-            logger.info("User:%s of initAuthenticationUser is made: a super user", first.access_key)
 
     def _stream_sockets(self) -> list[socket.socket]:
         config = self.config
@@ -586,47 +548,7 @@ class BrokerNode:
             self.store.close()
         logger.info("broker %s stopped at %d", self.config.broker_name, self.store.end_offset)
 
-    async def _ask_others(self, *masters: str) -> list[Other]:
-        """What every broker of this name that anybody knows of has, before a promotion."""
-        candidates = self.membership.candidates(*masters)
-        replies, _ = await asyncio.gather(
-            self.roll_call.ask_each(candidates), self.registration.refresh(PROMOTION_LOOK_S)
-        )
-        candidates = self.membership.candidates(*masters)
-        replies |= await self.roll_call.ask_each(candidates.keys() - replies.keys())  # of whom a name server told now
-        return [
-            Other(reply.broker_id if reply else candidates[address], address, answer_of(reply))
-            for address, reply in replies.items()
-            if address in candidates
-        ]
-
-    async def _ask_promises(self, epoch: int, others: list[Other]) -> list[Other]:
-        """What the slaves among them have, each of which has promised to follow no lower epoch before it says so."""
-        asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
-        replies = await self.roll_call.ask_promises(asked, self.membership.request_for_promise(epoch))
-        return [with_promise(other, epoch, replies.get(other.address)) for other in others]
-
-    async def _is_over(self, promise: Promise) -> bool:
-        """Whether its candidate says so, at the address of the promise or where that broker is known to be now."""
-        known = self.membership.candidates().items()
-        elsewhere = [address for address, broker_id in known if broker_id == promise.broker_id]
-        replies = await self.roll_call.ask_each([promise.address, *elsewhere])
-        there = replies.pop(promise.address)
-        same = [reply for reply in replies.values() if reply is not None and reply.broker_id == promise.broker_id]
-        answers = same if there is None else [there]
-        return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
-
     # --- what happens -----------------------------------------------------------------------------------------------
-
-    def _opened(self) -> None:
-        self.v2_port.notify()
-        if self.access is not None:
-            self.tasks.own("first-user", self._make_first_user(self.access))
-        self.tasks.own("schedule", self.schedule.run())
-        self.tasks.own("consumption", self.consumption.run())
-        self.tasks.own("transactions", self.consumption.transactions.run())
-        self.tasks.own("timers", self.consumption.timer_delivery.run())
-        self.registration.notify()
 
     def _identify(self, config: BrokerConfig) -> None:
         """A promoted slave's id is 0 from then on, and its own is free for the former master."""
@@ -637,8 +559,7 @@ class BrokerNode:
         self.broker.failure = str(failure)
         logger.critical("%s: takes no more writes", failure)
         self.acknowledgements.abandon()
-        self.v2_port.notify()
-        self.registration.notify()
+        self.broker.description_changed.notify()
 
 
 def broker_services(

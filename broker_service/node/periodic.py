@@ -28,8 +28,6 @@ EXPIRE_EVERY_S = 10.0  # RocketMQ's cleanResourceInterval
 
 
 class PeriodicTasks:
-    """`register` tells the name servers at once."""
-
     def __init__(
         self,
         broker: Broker,
@@ -40,7 +38,6 @@ class PeriodicTasks:
         status: Status,
         metrics: Metrics,
         progress: Progress,
-        register: Callable[[], None],
     ) -> None:
         self._broker = broker
         self._schedule = schedule
@@ -49,7 +46,6 @@ class PeriodicTasks:
         self._status = status
         self._metrics = metrics
         self._progress = progress
-        self._register = register
         self._writing: list[asyncio.Future[None]] = []
 
     def loops(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
@@ -85,7 +81,7 @@ class PeriodicTasks:
                 broker.changes.publish()
             if writable != broker.takes_clients_writes:
                 writable = not writable
-                self._register()
+                self._broker.description_changed.notify()
             await asyncio.sleep(TICK_S)
 
     async def _sample(self) -> None:
@@ -94,7 +90,7 @@ class PeriodicTasks:
             if self._broker.config.metrics_port:
                 self._metrics.picture()
             if self._broker.is_slave and not self._slave.is_following():
-                self._register()  # the master may have come back at another address
+                self._broker.description_changed.notify()  # the master may have come back at another address
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def _look_at_lags(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rocketsim_proto.replication_pb2 import Epoch, GetMemberRequest, GetMemberResponse, PromiseEpochResponse
+from rocketsim_proto.replication_pb2 import Epoch, GetMemberResponse, PromiseEpochResponse
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core.mastership import Standing
@@ -340,7 +340,9 @@ async def test_a_promise_ends_when_the_candidate_is_back_at_another_address(tmp_
                     assert two.epochs.promised is None and master.mastership.is_master
 
 
-async def test_a_promotion_does_not_wait_for_the_answer_of_a_silent_candidate(tmp_path: Path) -> None:
+async def test_a_promotion_does_not_wait_for_the_answer_of_a_silent_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with two_slaves(tmp_path, slave_timeout=500) as (_, one, _, to_one, _):
         asked = asyncio.Event()
 
@@ -349,9 +351,9 @@ async def test_a_promotion_does_not_wait_for_the_answer_of_a_silent_candidate(tm
             await asyncio.Event().wait()
             return False
 
-        one.leadership._is_over = silent
+        monkeypatch.setattr(one.inquiry, "is_over", silent)
         await cut(to_one, one)
-        assert one.leadership.promise(Promise(PROMOTION, 7, "127.0.0.1:1")) == ""
+        assert one.promises.promise(Promise(PROMOTION, 7, "127.0.0.1:1")) == ""
         await asked.wait()
         await promote(one, force=True)
         assert one.mastership.standing is Standing.WRITABLE
@@ -464,14 +466,24 @@ async def test_a_slave_that_does_not_answer_costs_the_others_no_time(monkeypatch
         return GetMemberResponse()
 
     monkeypatch.setattr(RollCall, "_ask_once", asked)
-    call = RollCall(
-        slaves=lambda: addresses,
-        request=GetMemberRequest,
-        answered=lambda address, _: heard.append(address),
-        forget=gone.append,
-        pause_s=lambda: 0.0,
-        open_channel=lambda *_: pytest.fail("no channel is needed"),
-    )
+
+    class Members(Membership):
+        def __init__(self) -> None:
+            pass
+
+        def slaves(self) -> set[str]:
+            return addresses
+
+        def slave_answered(self, address: str, reply: GetMemberResponse | None) -> None:
+            heard.append(address)
+
+        def is_gone(self, address: str) -> None:
+            gone.append(address)
+
+        def pause_s(self) -> float:
+            return 0.0
+
+    call = RollCall(Members(), lambda *_: pytest.fail("no channel is needed"))
     task = asyncio.create_task(call.run())
     await until(lambda: len(heard) > 10, "each round asks the one that answers")
     addresses.remove("good:1")

@@ -7,12 +7,12 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker_service.errors import RocketSimError
 from broker_service.model import BrokerRole
+from broker_service.node.masters_work import MastersWork
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList
 from broker_service.replication.follower import Follower
@@ -23,6 +23,12 @@ from tests.support.memory_files import MemoryFiles
 
 ROOT = Path("/store")
 OF_MASTER = EpochList.of((1, 0))
+
+
+@pytest.fixture(autouse=True)
+def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A promoted broker makes no disk calls beside those of its promotion."""
+    monkeypatch.setattr(MastersWork, "begin", lambda self: None)
 
 
 def opened(disk: MemoryFiles) -> BrokerNode:
@@ -36,16 +42,7 @@ def slave_on(disk: MemoryFiles) -> BrokerNode:
     stores.put(node.store, "t", 0, [b"x", b"y", b"z"])
     node.store._flush_thoroughly()
     node.offsets.commit("g", "t", {0: 5})
-    node.address = "127.0.0.1:1"
-    node._make_broker(bytes(8))
-    node._make_replication()
-
-    async def nobody(*masters: str) -> list[Any]:
-        return []
-
-    node.leadership._ask_others = nobody
-    node.leadership._opened = lambda: None
-    node.leadership._tell_others = lambda addresses: None
+    node.assemble("127.0.0.1:1", bytes(8))
     return node
 
 
@@ -132,7 +129,7 @@ async def test_a_promotion_that_died_forgets_no_epoch_that_the_slave_had_heard_o
         disk = disk.kill()
 
 
-def test_a_promotion_that_an_older_version_began_is_forgotten_too() -> None:
+async def test_a_promotion_that_an_older_version_began_is_forgotten_too() -> None:
     """It noted no epochs but those with bytes."""
     node = slave_on(disk := MemoryFiles())
     entries = [{"epoch": 1, "startOffset": 0}, {"epoch": PROMOTION, "startOffset": node.store.end_offset, "id": "7"}]

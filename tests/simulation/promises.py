@@ -614,7 +614,7 @@ class Promises:
         if not broker.live.replication_slave.is_following():
             return
         for master in self._world.serving():
-            if master.address == broker.live.leadership._followed and master.started_at < broker.started_at:
+            if master.address == broker.live.following.last_followed and master.started_at < broker.started_at:
                 ours, theirs = broker.live.epochs.epochs.last, master.live.epochs.epochs.last
                 if ours > theirs:
                     raise PromiseBroken(f"{broker} follows {master}, which is of an older epoch")

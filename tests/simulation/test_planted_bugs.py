@@ -20,7 +20,7 @@ from broker_service.config.process_config import BrokerConfig
 from broker_service.delayed import schedule_service
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.leadership import exchange, leadership
-from broker_service.leadership.leadership import Leadership
+from broker_service.leadership.following import Following
 from broker_service.model import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements
@@ -255,7 +255,7 @@ def believe_the_first_slave(plant):
 
 def promise_and_forget(plant):
     """A slave answers a candidate whatever it does, and goes on to acknowledge the old master."""
-    plant(Leadership, "follows", property(lambda self: ""))
+    plant(Following, "address", property(lambda self: ""))
     plant(Follower, "_check_promise", lambda self, masters_epoch: None)
 
 

@@ -29,6 +29,7 @@ from broker_service.names import is_internal_topic
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epochs import EpochList
 from broker_service.replication.slave_streams import SlaveStreams
+from broker_service.runtime.notice import Notice
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 
@@ -84,6 +85,8 @@ class Broker:
         self.stopping = False
         self.failure: str | None = None  # why the disk is not trusted any more
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
+        self.members_changed = Notice()  # a broker of this name, or a name server, has said something new
+        self.description_changed = Notice()  # what this broker tells name servers about itself
         # Before the table: group, topic, offsets.  Returns whether anything has moved.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # A group is deleted with all that it has read; called before its offsets are deleted.

@@ -34,7 +34,7 @@ CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the mast
 
 
 class Port:
-    """`opened` is called before the port takes its first call, `changed` when `address` has changed."""
+    """`opened` is called before the port takes its first call."""
 
     def __init__(
         self,
@@ -44,7 +44,6 @@ class Port:
         machine: Machine,
         address_file: Path,
         opened: Callable[[], None],
-        changed: Callable[[], None],
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._broker = broker
@@ -53,13 +52,13 @@ class Port:
         self._machine = machine
         self._address_file = address_file
         self._opened = opened
-        self._changed = changed
         self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
         self._front: Front | None = None
         servicer.sender_of = self.sender_of
         self._port = broker.config.grpc_server_port
-        self._notified = asyncio.Event()
+        self._notified = broker.members_changed.waiter()
+        broker.description_changed.wakes(self._notified)
         self._complained = False
         self._refused = 0  # by fronts before this one
 
@@ -100,7 +99,7 @@ class Port:
             elif not self._may_be_open and self._server is not None:
                 await self.close(CLOSE_GRACE_S)
                 logger.info("the port for RocketMQ 5's clients is closed: %s", self._broker)
-                self._changed()
+                self._broker.description_changed.notify()
             try:
                 async with asyncio.timeout(TRY_AGAIN_S if failed else None):
                     await self._notified.wait()
@@ -144,7 +143,7 @@ class Port:
         except OSError as error:
             logger.error("%s is not written: %s", self._address_file, error)
         logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
-        self._changed()
+        self._broker.description_changed.notify()
         return True
 
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:

@@ -1,0 +1,60 @@
+"""Inquiry: what a slave asks the other brokers of its name when it is promoted, and when it has promised something."""
+
+import asyncio
+
+from broker_service.leadership.membership import Membership, answer_of, with_promise
+from broker_service.leadership.promotion import Other
+from broker_service.leadership.registration import Registration
+from broker_service.leadership.roll_call import RollCall
+from broker_service.replication.promise import Promise, is_over
+from broker_service.runtime.tasks import OwnedTasks
+
+NAME_SERVERS_WITHIN_S = 2.0  # how long a promotion waits for what name servers say
+
+
+class Inquiry:
+    """`RollCall` asks, `Membership` says whom.  An address that does not answer is part of every result."""
+
+    def __init__(
+        self, membership: Membership, registration: Registration, roll_call: RollCall, tasks: OwnedTasks
+    ) -> None:
+        self._membership = membership
+        self._registration = registration
+        self._roll_call = roll_call
+        self._tasks = tasks
+
+    async def others(self, *masters: str) -> list[Other]:
+        """What every known broker of this name has.  `masters`: addresses that this slave follows or would follow."""
+        candidates = self._membership.candidates(*masters)
+        replies, _ = await asyncio.gather(
+            self._roll_call.ask_each(candidates), self._registration.refresh(NAME_SERVERS_WITHIN_S)
+        )
+        candidates = self._membership.candidates(*masters)
+        # A name server may have told of more brokers in the meantime.
+        replies |= await self._roll_call.ask_each(candidates.keys() - replies.keys())
+        return [
+            Other(reply.broker_id if reply else candidates[address], address, answer_of(reply))
+            for address, reply in replies.items()
+            if address in candidates
+        ]
+
+    async def promises(self, epoch: int, others: list[Other]) -> list[Other]:
+        """Asks the slaves among them to follow no master of a lower epoch.  Their answers say what they have then."""
+        asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
+        replies = await self._roll_call.ask_promises(asked, self._membership.request_for_promise(epoch))
+        return [with_promise(other, epoch, replies.get(other.address)) for other in others]
+
+    async def is_over(self, promise: Promise) -> bool:
+        """Asks the candidate, at the address of the promise and where that broker is known to be now, whether it has
+        given up what was promised to it."""
+        known = self._membership.candidates().items()
+        elsewhere = [address for address, broker_id in known if broker_id == promise.broker_id]
+        replies = await self._roll_call.ask_each([promise.address, *elsewhere])
+        there = replies.pop(promise.address)
+        same = [reply for reply in replies.values() if reply is not None and reply.broker_id == promise.broker_id]
+        answers = same if there is None else [there]
+        return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
+
+    def tell(self, others: list[Other]) -> None:
+        """Asks them once more, in a task: the question names the epoch of now, so they hear of a promotion at once."""
+        self._tasks.own("tell", self._roll_call.ask_each([other.address for other in others]))
