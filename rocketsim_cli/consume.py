@@ -230,8 +230,8 @@ class Member:
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
         """Until none has come for `WAIT_S`, or until `stop`."""
+        from rocketsim_client.consuming.consumer import may_succeed_later
         from rocketsim_client.errors import RocketSimError
-        from rocketsim_client.group_consumer import may_succeed_later
 
         while not stop.is_set():
             try:

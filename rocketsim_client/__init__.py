@@ -75,9 +75,7 @@ if TYPE_CHECKING:
     from rocketsim_client.expression import (
         SqlExpression as SqlExpression,
     )
-    from rocketsim_client.group_consumer import (
-        Consumer as Consumer,
-    )
+    from rocketsim_client.consuming.consumer import Consumer as Consumer
     from rocketsim_client.message_view import (
         FoundMessages as FoundMessages,
         Messages as Messages,
@@ -142,7 +140,7 @@ _MODULES = {  # where each name is
     "CommitStatus": "model",
     "ConsumeProgress": "admin_model",
     "Connection": "connection",
-    "Consumer": "group_consumer",
+    "Consumer": "consuming.consumer",
     "ExpressionInvalid": "errors",
     "Forfeit": "admin_model",
     "FoundMessages": "message_view",

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 SENDING = "rocketsim_client.sending"
-CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "pull_consumer", "group_consumer", "admin")}
+CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "pull_consumer", "consuming", "admin")}
 ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_client.transport"}
 
 OWN_CALLS = "rocketsim_client.transport.own"
@@ -119,7 +119,14 @@ STAYS_OUT_OF = {
     "rocketsim_client/routing/members.py": {"grpc", "time", "threading"},
     "rocketsim_client/routing/route_cache.py": {"grpc", "time", "threading"},
     "rocketsim_client/retry.py": {"grpc", "time", "threading"},
-    "rocketsim_client/in_flight.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
+    "rocketsim_client/consuming/in_flight.py": {
+        *CALLERS,
+        *ROOMS,
+        "rocketsim_client.cluster",
+        "grpc",
+        "time",
+        "threading",
+    },
     "rocketsim_client/sending/latency_fault.py": {"grpc", "time", "threading"},
     "rocketsim_client/sending/accumulator.py": {"grpc", "time", "threading"},
     "rocketsim_source": {"broker_service", "rocketsim_cli", "asyncio", "rocketmq_v2"},

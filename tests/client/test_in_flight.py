@@ -5,7 +5,7 @@ from math import inf
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
-from rocketsim_client.in_flight import InFlight
+from rocketsim_client.consuming.in_flight import InFlight
 from rocketsim_client.received_message import ReceivedMessage
 
 SIZE = 200  # bytes of each record

@@ -28,7 +28,7 @@ from rocketsim_client import (
     TlsFailed,
     Unreachable,
 )
-from rocketsim_client.group_consumer import Consumer
+from rocketsim_client.consuming.consumer import Consumer
 from rocketsim_client.tls import Tls, read, why_not
 from rocketsim_client.transport.own.reads import GrpcReads
 from tests.client.test_fork import in_child

@@ -22,6 +22,7 @@ from rocketsim_client import forks, validation
 from rocketsim_client.addresses import Brokers
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Where
+from rocketsim_client.consuming.in_flight import InFlight
 from rocketsim_client.errors import (
     BrokerRefused,
     CallTimeout,
@@ -36,7 +37,6 @@ from rocketsim_client.errors import (
     Unreachable,
 )
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
-from rocketsim_client.in_flight import InFlight
 from rocketsim_client.model import CommitStatus, worst
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.retry import POLLS, SETTLEMENTS, is_worth_asking_again

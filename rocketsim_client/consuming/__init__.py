@@ -1,0 +1,1 @@
+"""The consumer of a group: what it has received, asks brokers for, settles and renews."""
