@@ -230,7 +230,7 @@ class Member:
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
         """Until none has come for `WAIT_S`, or until `stop`."""
-        from rocketsim_client.consuming.consumer import may_succeed_later
+        from rocketsim_client.consuming.settler import may_succeed_later
         from rocketsim_client.errors import RocketSimError
 
         while not stop.is_set():

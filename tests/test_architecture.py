@@ -119,6 +119,12 @@ STAYS_OUT_OF = {
     "rocketsim_client/routing/members.py": {"grpc", "time", "threading"},
     "rocketsim_client/routing/route_cache.py": {"grpc", "time", "threading"},
     "rocketsim_client/retry.py": {"grpc", "time", "threading"},
+    # consumer -> poller -> renewal -> settler -> inbox -> in_flight
+    "rocketsim_client/consuming/poller.py": {"rocketsim_client.consuming.consumer"},
+    "rocketsim_client/consuming/renewal.py": {f"rocketsim_client.consuming.{name}" for name in ("consumer", "poller")},
+    "rocketsim_client/consuming/settler.py": {
+        f"rocketsim_client.consuming.{name}" for name in ("consumer", "poller", "renewal")
+    },
     "rocketsim_client/consuming/in_flight.py": {
         *CALLERS,
         *ROOMS,

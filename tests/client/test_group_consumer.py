@@ -276,7 +276,7 @@ def test_in_order_what_waits_behind_a_message_is_kept_until_it_is_given_back_wit
             raise CallTimeout("the question was lost")
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._brokers, "change_invisible", lost)
+            patched.setattr(consumer.cluster.transport.consumption, "change_invisible", lost)
             with pytest.raises(CallTimeout):
                 consumer.nack(first, delay_s=0, timeout_s=0)
         assert consumer.in_flight == 3 and consumer.receive(timeout_s=0) == []
@@ -299,7 +299,7 @@ def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
     send(broker, b"1")
     with consumer_of(broker) as consumer:
         (message,) = consumer.receive(timeout_s=SOON_S)
-        change, calls = consumer._brokers.change_invisible, []
+        change, calls = consumer.cluster.transport.consumption.change_invisible, []
 
         def late_at_first(*arguments: Any) -> Any:
             answer = change(*arguments)
@@ -310,7 +310,7 @@ def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
             return Settled(answer.valid, again=True)
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._brokers, "change_invisible", late_at_first)
+            patched.setattr(consumer.cluster.transport.consumption, "change_invisible", late_at_first)
             assert consumer.nack(message, delay_s=0) is CommitStatus.UNSAID  # nobody has waited for the slave again
         assert calls == [[True], [False]]
         consumer.ack(consumer.receive(timeout_s=SOON_S))
@@ -356,7 +356,7 @@ def test_an_ack_that_a_slave_does_not_take_says_so(broker: BrokerThread, monkeyp
         assert message is not None
         with monkeypatch.context() as patched:
             late = Settled([True], again=True, status=CommitStatus.FLUSH_SLAVE_TIMEOUT)
-            patched.setattr(consumer._brokers, "ack", lambda *_: late)
+            patched.setattr(consumer.cluster.transport.consumption, "ack", lambda *_: late)
             with pytest.raises(client_errors.ServiceNotAvailable, match="FLUSH_SLAVE_TIMEOUT"):
                 consumer.ack(message, timeout_s=0.1)
         assert consumer.in_flight == 1  # it may be acknowledged again
@@ -447,7 +447,7 @@ def test_what_cannot_be_acknowledged_is_not_the_error_if_something_else_may_be(
         while len(held) < 2:
             held += consumer.receive(timeout_s=SOON_S)
         broker.run(Operations(broker.node.broker, broker.node.leadership).delete_topic("T"))
-        ack = consumer._brokers.ack
+        ack = consumer.cluster.transport.consumption.ack
 
         def lossy(address: str, group: str, topic: str, *others: Any) -> Any:
             if topic == "U":
@@ -455,7 +455,7 @@ def test_what_cannot_be_acknowledged_is_not_the_error_if_something_else_may_be(
             return ack(address, group, topic, *others)
 
         with monkeypatch.context() as lost:
-            lost.setattr(consumer._brokers, "ack", lossy)
+            lost.setattr(consumer.cluster.transport.consumption, "ack", lossy)
             for some in (held, held[::-1]):
                 with pytest.raises(CallTimeout):
                     consumer.ack(some, timeout_s=0)
@@ -488,11 +488,11 @@ def test_of_several_topics_each_is_looked_at_before_one_is_waited_for(
                 calls.append((call.topic, call.poll_s))
                 return PopAnswer()
 
-            monkeypatch.setattr(consumer._brokers, "pop", noted)
+            monkeypatch.setattr(consumer.cluster.transport.consumption, "pop", noted)
             assert consumer.receive(timeout_s=0) == []
             assert {topic for topic, _ in calls} == set(topics)
             calls.clear()
-            consumer._ask(1, 100.0, has_to_return_soon=False)
+            consumer._poller.ask(1, 100.0, has_to_return_soon=False)
             looks, (waits,) = calls[:-1], calls[-1:]
             assert looks == [(topic, 0) for topic, _ in looks] and len(looks) == (len(topics) if len(topics) > 1 else 0)
             assert waits[1] == pytest.approx(longest_s)
@@ -511,7 +511,7 @@ def test_a_broker_that_has_just_been_silent_is_not_waited_for(
                 raise CallTimeout("no answer")
             return PopAnswer()
 
-        monkeypatch.setattr(consumer._brokers, "pop", pop)
+        monkeypatch.setattr(consumer.cluster.transport.consumption, "pop", pop)
         if silent == {"T", "U"}:
             with pytest.raises(CallTimeout):
                 consumer.receive(timeout_s=0)
@@ -534,7 +534,7 @@ def test_a_stale_route_to_another_broker_is_asked_for_again(
             return refresh(topic)
 
         monkeypatch.setattr(router, "refresh_after_failure", refreshed)
-        assert consumer._current_sources()
+        assert consumer._poller.current_sources()
         monkeypatch.setattr(router, "addresses", lambda topic, broker_name: wrong)
         (message,) = consumer.receive(timeout_s=SOON_S)
         monkeypatch.setattr(router, "addresses", lambda topic, broker_name: wrong)
@@ -569,11 +569,11 @@ def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread)
         (message,) = consumer.receive(timeout_s=SOON_S)
         for _ in range(3):
             passes(40)
-            consumer._renew()
+            consumer._renewal.renew()
         assert consumer.in_flight == 1
         consumer.extend(message, 300)
         passes(200)
-        consumer._renew()
+        consumer._renewal.renew()
         passes(200)
         with pytest.raises(InvalidReceiptHandle, match=f"not acknowledged: {message.msg_id} of T"):
             consumer.ack(message)
@@ -585,18 +585,18 @@ def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread) -> None:
     passed_s = 0.0
     renewed: list[str] = []
     consumer = consumer_of(broker, invisible_s=6, clock=lambda: passed_s)
-    change = consumer._brokers.change_invisible
+    change = consumer.cluster.transport.consumption.change_invisible
 
     def seen(address: str, group: str, topic: str, broker_name: str, changes: Any, left_s: float) -> Any:
         renewed.extend(one.receipt_handle for one in changes)
         return change(address, group, topic, broker_name, changes, left_s)
 
-    consumer._brokers.change_invisible = seen  # type: ignore[method-assign]
+    consumer.cluster.transport.consumption.change_invisible = seen  # type: ignore[method-assign]
     (message,) = consumer.receive(timeout_s=SOON_S)
     passed_s = 4.0  # more than half of its time is over
     wait_until(lambda: renewed, "the renewal")
     assert renewed[0] == message.receipt_handle
-    renewing = consumer._renewing
+    renewing = consumer._renewal.thread
     assert renewing is not None and renewing.is_alive()
     del consumer  # nobody closes it
     wait_until(lambda: not renewing.is_alive(), "the end of its thread")
@@ -611,8 +611,8 @@ def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerTh
         consumer.extend(message, 600)
         extended_to_ms = broker.do(state.next_deadline_ms)
         passed_s = 299
-        consumer._sooner.set()
-        wait_until(lambda: not consumer._sooner.is_set(), "a look at what is due")
+        consumer._renewal.sooner.set()
+        wait_until(lambda: not consumer._renewal.sooner.is_set(), "a look at what is due")
         assert broker.do(state.next_deadline_ms) == extended_to_ms
         passed_s = 0
         consumer.extend(message, 2)  # its thread looks again after a second of its clock
@@ -628,16 +628,16 @@ def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
     passed_s = 0.0
     with consumer_of(broker, clock=lambda: passed_s) as consumer:
         done, under_way = consumer.receive(timeout_s=SOON_S)
-        change = consumer._brokers.change_invisible
+        change = consumer.cluster.transport.consumption.change_invisible
 
         def after_the_ack(*arguments: Any) -> Any:
             consumer.ack(done)
             return change(*arguments)
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._brokers, "change_invisible", after_the_ack)
+            patched.setattr(consumer.cluster.transport.consumption, "change_invisible", after_the_ack)
             passed_s = 31.0
-            assert consumer._renew() == 30
+            assert consumer._renewal.renew() == 30
         assert "not renewed" not in caplog.text and consumer.in_flight == 1
         with pytest.raises(InvalidReceiptHandle, match=f"not extended: {done.msg_id} of T"):
             consumer.extend(done, 60)
@@ -658,13 +658,13 @@ def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
         passed_s += 1
         calls.append(arguments)
         if len(calls) == 2:
-            consumer._closed.set()
+            consumer._inbox.closed.set()
         raise CallTimeout("no answer")
 
     passed_s = 31.0
     with monkeypatch.context() as patched:
-        patched.setattr(consumer._brokers, "change_invisible", silent)
-        consumer._renew()
+        patched.setattr(consumer.cluster.transport.consumption, "change_invisible", silent)
+        consumer._renewal.renew()
     assert len(calls) == 2
 
 
@@ -674,7 +674,7 @@ def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
     passed_s, brokers = 0.0, addresses(two_brokers)
     with Consumer("", "g", "T", brokers=brokers, timeout_s=3600, clock=lambda: passed_s) as consumer:
         held = one_of_each(consumer)
-        change, calls = consumer._brokers.change_invisible, []
+        change, calls = consumer.cluster.transport.consumption.change_invisible, []
 
         def call(address: str, *arguments: Any) -> Any:
             nonlocal passed_s
@@ -692,9 +692,9 @@ def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
             return change(address, *(*arguments[:-1], PATIENCE_S))
 
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._brokers, "change_invisible", call)
+            patched.setattr(consumer.cluster.transport.consumption, "change_invisible", call)
             passed_s = 31.0
-            consumer._renew()
+            consumer._renewal.renew()
         silent, answering = calls[0][0], calls[1][0]
         assert silent != answering and calls[0][1] == 5  # of the ten seconds until the next renewals
         assert {name for name, _ in calls[2:]} <= {silent} and passed_s <= 41.1
@@ -833,7 +833,7 @@ def test_close_ends_a_wait_of_another_thread(
         raise CallTimeout("no answer")
 
     if not answers:
-        monkeypatch.setattr(consumer._brokers, "end_polls", silent)
+        monkeypatch.setattr(consumer.cluster.transport.consumption, "end_polls", silent)
     ended = threading.Thread(target=lambda: list(consumer))
     ended.start()
     wait_until(lambda: broker.node.consumption.polls_held, "the call that the broker holds")
@@ -853,7 +853,7 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
     consumer = Consumer("", "g", "T", brokers=brokers, timeout_s=PATIENCE_S, clock=lambda: passed_s)
     held = one_of_each(consumer)
     silent = brokers[held[0].broker_name][0]
-    change = consumer._brokers.change_invisible
+    change = consumer.cluster.transport.consumption.change_invisible
     others: list[float] = []
 
     def call(address: str, *arguments: Any) -> Any:
@@ -864,9 +864,9 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
         others.append(arguments[-1])
         return change(address, *(*arguments[:-1], PATIENCE_S))
 
-    monkeypatch.setattr(consumer._brokers, "change_invisible", call)
+    monkeypatch.setattr(consumer.cluster.transport.consumption, "change_invisible", call)
     joined: list[float] = []
-    monkeypatch.setattr(consumer._renewing, "join", joined.append)
+    monkeypatch.setattr(consumer._renewal.thread, "join", joined.append)
     consumer.close(timeout_s=8)
     assert passed_s <= 8.1 and others == [4]
     assert joined == [4]  # so does a renewal that waits for an answer
@@ -957,7 +957,7 @@ def test_in_order_an_answer_that_was_lost_is_asked_for_again(
     send(broker, b"1", message_group="a")
     lost = []
     with consumer_of(broker, invisible_s=10) as consumer:
-        pop = consumer._brokers.pop
+        pop = consumer.cluster.transport.consumption.pop
 
         def lossy(*call: Any) -> Any:
             answer = pop(*call)
@@ -966,7 +966,7 @@ def test_in_order_an_answer_that_was_lost_is_asked_for_again(
                 raise CallTimeout("the answer was lost")
             return answer
 
-        monkeypatch.setattr(consumer._brokers, "pop", lossy)
+        monkeypatch.setattr(consumer.cluster.transport.consumption, "pop", lossy)
         found: list[ReceivedMessage] = []
         while not found:
             found = consumer.receive(timeout_s=1)
