@@ -5,22 +5,19 @@ linger, for a sender thread, together with what others send to the same broker m
 """
 
 import atexit
-import math
 import os
 import random
-import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
-from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
 
-from rocketsim_client import forks, validation
+from rocketsim_client import forks
 from rocketsim_client.addresses import Brokers
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Where
@@ -28,7 +25,6 @@ from rocketsim_client.errors import (
     CallTimeout,
     ClientClosed,
     InvalidParameter,
-    MessageIllegal,
     RocketSimError,
     SendFailed,
 )
@@ -42,22 +38,22 @@ from rocketsim_client.model import (
     SendStatus,
     SpoolStatus,
 )
-from rocketsim_client.sending import batch as batches
-from rocketsim_client.sending import selection
-from rocketsim_client.sending.accumulator import Accumulator, Kind
-from rocketsim_client.sending.attempts import AttemptOptions, SendAttempts
+from rocketsim_client.sending.accumulator import Kind
+from rocketsim_client.sending.admission import Admission, delivered_at, one_of, own_queue
+from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
+from rocketsim_client.sending.options import ProducerOptions, SpoolOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.sending.sender import MessageSender, Sender, SenderOptions
+from rocketsim_client.sending.sender import MessageSender, Sender
 from rocketsim_client.sending.transactions import Checker, Transaction, Transactions
 from rocketsim_client.tls import File
 from rocketsim_client.validation import seconds
 
 if TYPE_CHECKING:
-    from rocketsim_client.sending.replay import Replay
     from rocketsim_client.sending.spool import Spool
+    from rocketsim_client.sending.spooling import Spooling
     from rocketsim_client.sending.spooling_sender import AcceptingTable
 
 T = TypeVar("T")
@@ -141,12 +137,27 @@ class Producer:
         linger_ms: float = 2,
         poll_name_server_interval_ms: int = 30_000,
     ) -> None:
-        validation.check_group(group)
-        if compress_type not in batches.COMPRESSION:
-            raise InvalidParameter(f"compress_type {compress_type!r}: one of {', '.join(batches.COMPRESSION)}")
-        if default_topic_queue_nums < 1:
-            raise InvalidParameter(f"default_topic_queue_nums {default_topic_queue_nums}: at least 1")
-        self.group = group
+        options = ProducerOptions(
+            group=group,
+            timeout_s=seconds(timeout_s, send_msg_timeout_ms),
+            attempt_timeout_s=seconds(attempt_timeout_s, send_msg_max_timeout_per_request_ms),
+            retries=retry_times_when_send_failed,
+            async_retries=retry_times_when_send_async_failed,
+            retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
+            send_latency_fault_enable=send_latency_fault_enable,
+            compress_over=compress_msg_body_over_howmuch,
+            compression=compress_type,
+            max_message_size=max_message_size,
+            default_topic_queue_nums=default_topic_queue_nums,
+            linger_s=seconds(linger_s, linger_ms),
+            batch_bytes=batch_bytes,
+            max_in_flight=max_in_flight,
+            buffer_bytes=buffer_bytes,
+        )
+        kept = None
+        if spool is not None:
+            directory = Path(spool).absolute()
+            kept = SpoolOptions(directory=directory, max_bytes=spool_bytes, enough=_statuses(spool_until))
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
             name_server,
@@ -159,97 +170,51 @@ class Producer:
             tls_cert=tls_cert,
             tls_key=tls_key,
         )
-        self._timeout_s = seconds(timeout_s, send_msg_timeout_ms)
-        self._compress_over = compress_msg_body_over_howmuch
-        self._compress_type = compress_type
-        self._max_message_size = max_message_size
-        self._batch_bytes = batch_bytes
-        self._clock = clock
-        chance = chance or random.Random()
-        self._publish = PublishTable(
-            self._cluster,
-            default_topic_queue_nums=default_topic_queue_nums,
-            send_latency_fault_enable=send_latency_fault_enable,
-            clock=clock,
-            chance=chance,
-        )
-        self._attempts = SendAttempts(
-            self._cluster,
-            self._publish,
-            AttemptOptions(
-                group=group,
-                attempt_timeout_s=seconds(attempt_timeout_s, send_msg_max_timeout_per_request_ms),
-                default_topic_queue_nums=default_topic_queue_nums,
-                retry_another_broker_when_not_store_ok=retry_another_broker_when_not_store_ok,
-            ),
-            clock=clock,
-            chance=chance,
-        )
-        options = SenderOptions(
-            compress_over=compress_msg_body_over_howmuch,
-            compression=compress_type,
-            retries=retry_times_when_send_failed,
-            async_retries=retry_times_when_send_async_failed,
-        )
-        peer = self._cluster.first_address
+        self.group = group
         self._options = options
         self._checker = checker
-        self._transactions: Transactions | None = None  # made by the first one
-        self._making_transactions = threading.Lock()
-        self._choice: PublishTable | AcceptingTable = self._publish
-        self._spool: Spool | None = None
-        self._replay: Replay | None = None
-        if spool is None:
-            self._sender: MessageSender = Sender(self._attempts, self._publish, options, peer)
-        else:
-            self._open_spool(Path(spool).absolute(), spool_bytes, _statuses(spool_until), options, peer)
-        linger = seconds(linger_s, linger_ms)
-        self._outbox = Outbox(
-            lambda: Accumulator(linger_s=linger, batch_bytes=batch_bytes, max_in_flight=max_in_flight),
-            self._sender,
-            timeout_s=self._timeout_s,
-            room_timeout_s=self._timeout_s if spool is None else None,
-            buffer_bytes=buffer_bytes,
-            clock=clock,
-        )
-        self._good_topics: set[str] = set()
+        self._clock = clock
         self._is_closed = False
-        # Whoever forgets close(), or the producer, still loses nothing at the end of the process: sender threads keep
+        self._start(kept, chance or random.Random())
+        # A producer that is forgotten still sends what it has accepted at the end of the process: sender threads keep
         # the outbox.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
 
-    def _open_spool(
-        self, directory: Path, max_bytes: int, enough: frozenset[SendStatus], options: SenderOptions, peer: str
-    ) -> None:
-        """What this imports, SQLite with it, only those need who have a spool."""
-        from rocketsim_client.sending.replay import Replay
-        from rocketsim_client.sending.spool import Spool
-        from rocketsim_client.sending.spooling_sender import AcceptingTable, SpoolingSender
+    def _start(self, spool: SpoolOptions | None, chance: random.Random) -> None:
+        """Puts the parts together: admission -> outbox -> sender -> attempts, with a spool or without."""
+        cluster, options, clock = self._cluster, self._options, self._clock
+        self._publish = PublishTable(cluster, options, clock=clock, chance=chance)
+        self._attempts = SendAttempts(cluster, self._publish, options, clock=clock, chance=chance)
+        self._admission = Admission(options.max_message_size)
+        self._choice: PublishTable | AcceptingTable = self._publish
+        sender = Sender(self._attempts, self._publish, options, cluster.first_address)
+        self._sender: MessageSender = sender
+        self._spooling: Spooling | None = None
+        if spool is not None:
+            self._spooling = self._open_spool(spool, sender)
+            self._choice, self._sender = self._spooling.choice, self._spooling.sender
+        self._outbox = Outbox(options, self._sender, clock, waits_for_room=spool is not None)
+        self._transactions = self._own_transactions()
 
-        self._spool = Spool(directory, max_bytes)
-        self._choice = AcceptingTable(self._publish, self._spool)
-        sender = Sender(self._attempts, self._publish, options, peer)
-        self._sender = SpoolingSender(sender, self._attempts, self._publish, peer, self._spool)
-        try:
-            self._replay = Replay(
-                self._spool,
-                self._attempts,
-                self._publish,
-                timeout_s=self._timeout_s,
-                clock=self._clock,
-                enough=enough,
-            )
-        except BaseException:  # the system has no thread for it
-            self._spool.close()
-            raise
+    def _open_spool(self, spool: SpoolOptions, sender: Sender) -> "Spooling":
+        """Imports what only a producer with a spool needs, SQLite for instance."""
+        from rocketsim_client.sending.spooling import Spooling
+
+        peer = self._cluster.first_address
+        return Spooling(spool, self._options, sender, self._attempts, self._publish, peer, self._clock)
+
+    def _own_transactions(self) -> Transactions:
+        return Transactions(
+            self._cluster, self._attempts, self._publish, self._options, checker=self._checker, clock=self._clock
+        )
 
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""
         self._outbox.start_anew()
         self._attempts.start_anew()
-        self._transactions, self._making_transactions = None, threading.Lock()
+        self._transactions = self._own_transactions()
 
     def __enter__(self) -> "Producer":
         return self
@@ -298,15 +263,15 @@ class Producer:
         SendFailed: no broker has acknowledged it within the timeout and the retries; with a spool SpoolFailed only.
         MessageIllegal: it breaks a rule.
         """
-        timeout = self._timeout_s if timeout_s is None else timeout_s
+        timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
         if deliver_at is not None:
-            message = _delivered_at(message, deliver_at)
-        entry = self._accept(message, queue, _one_of(message_group, key), Kind.SYNC, timeout)
+            message = delivered_at(message, deliver_at)
+        entry = self._accept(message, queue, one_of(message_group, key), Kind.SYNC, timeout)
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
-            if self._spool is not None:  # whose thread is on it: what is not acknowledged is spooled next
+            if self._spooling is not None:  # whose thread is on it: what is not acknowledged is spooled next
                 return cast(SendResult, entry.result())
             raise SendFailed(
                 f"topic {message.topic!r}: not acknowledged within {timeout:.3g} s", attempts=1, maybe_stored=True
@@ -325,8 +290,8 @@ class Producer:
         yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
         send and wait.  `deliver_at`: as of `send`."""
         if deliver_at is not None:
-            message = _delivered_at(message, deliver_at)
-        return self._accept(message, queue, _one_of(message_group, key), Kind.ASYNC)
+            message = delivered_at(message, deliver_at)
+        return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC)
 
     def send_oneway(
         self,
@@ -337,7 +302,7 @@ class Producer:
         key: str | None = None,
     ) -> None:
         """One attempt; its outcome is only counted in `stats`."""
-        self._accept(message, queue, _one_of(message_group, key), Kind.ONEWAY)
+        self._accept(message, queue, one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Returns when everything accepted so far, and since, is acknowledged or has failed."""
@@ -350,10 +315,10 @@ class Producer:
     ) -> SendResults:
         """Messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
         allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
-        frames = self._split(messages)
+        frames = self._admission.frames(messages)
         topic = messages[0].topic
-        target = self._choice.choose(topic) if queue is None else self._own_queue(queue, topic)
-        deadline = self._clock() + (self._timeout_s if timeout_s is None else timeout_s)
+        target = self._choice.choose(topic) if queue is None else own_queue(queue, topic)
+        deadline = self._clock() + (self._options.timeout_s if timeout_s is None else timeout_s)
         return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
     def send_columns(
@@ -405,16 +370,18 @@ class Producer:
         sharding_keys: pa.Array | None = None,
     ) -> "list[Future[BatchPart]]":
         """As `send_columns`, but returns when all is accepted; a future for each frame, several under way."""
-        self._check_topic(topic)
+        self._admission.check_topic(topic)
         if not len(bodies):
             return []
         plan = ColumnPlan(
             topic=topic,
-            batch_bytes=max(self._batch_bytes, min(self._batch_bytes * BATCHES_A_FRAME, MAX_FRAME_BYTES)),
-            max_message_size=self._max_message_size,
-            compress_over=self._compress_over,
-            compress_type=self._compress_type,
-            queues=[self._own_queue(queue, topic)] if queue else self._choice.queues(topic),
+            batch_bytes=max(
+                self._options.batch_bytes, min(self._options.batch_bytes * BATCHES_A_FRAME, MAX_FRAME_BYTES)
+            ),
+            max_message_size=self._options.max_message_size,
+            compress_over=self._options.compress_over,
+            compress_type=self._options.compression,
+            queues=[own_queue(queue, topic)] if queue else self._choice.queues(topic),
             first=0 if queue else self._choice.choose(topic).queue_id,
             may_move=queue is None,
         )
@@ -422,7 +389,7 @@ class Producer:
         if msg_ids is None:
             msg_ids = self._sender.new_ids(len(bodies), now_ms)
         futures: list[Future[BatchPart]] = []
-        groups = _one_of(message_groups, sharding_keys)
+        groups = one_of(message_groups, sharding_keys)
         for outgoing, size in plan_columns(plan, bodies, tags, keys, properties, groups, msg_ids, now_ms):
             entry = Pending(outgoing, MessageQueue(topic, outgoing.broker_name, -1))
             self._outbox.accept(entry, topic, Kind.COLUMNS if outgoing.may_move else Kind.ORDERED, True, size)
@@ -451,16 +418,12 @@ class Producer:
     def close(self) -> None:
         """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing.  What is spooled
         stays for the next producer with the directory."""
-        with self._making_transactions:
-            self._is_closed = True
-            transactions = self._transactions
-        if transactions is not None:
-            transactions.close()
+        self._is_closed = True
+        self._transactions.close()
         self._outbox.close()
         atexit.unregister(self._at_exit)
-        if self._spool is not None and self._replay is not None and not self._spool.is_parents:
-            self._replay.close()
-            self._spool.close()
+        if self._spooling is not None:
+            self._spooling.close()
         if self._owns_cluster:
             self._cluster.close()
 
@@ -477,7 +440,8 @@ class Producer:
         `timeout_s`: of the send and of the commit.  A transaction that is not ended, because this process has died or
         the answer was lost, is asked for by the broker: see `checker`.
         """
-        return Transaction(self._own_transactions(), self._half, self._timeout_s if timeout_s is None else timeout_s)
+        self._check_open()
+        return Transaction(self._transactions, self._half, self._options.timeout_s if timeout_s is None else timeout_s)
 
     def check_transactions(self, *topics: str) -> None:
         """From now on brokers may ask this producer's `checker` about transactions of these topics, for instance those
@@ -485,27 +449,16 @@ class Producer:
         if self._checker is None:
             raise InvalidParameter("this producer cannot answer for transactions: Producer(checker=…)")
         for topic in topics:
-            self._check_topic(topic)
-        self._own_transactions().answer_for(list(topics))
+            self._admission.check_topic(topic)
+        self._check_open()
+        self._transactions.answer_for(list(topics))
 
-    def _own_transactions(self) -> Transactions:
-        with self._making_transactions:
-            if self._is_closed:
-                raise ClientClosed("this producer has been closed")
-            if self._transactions is None:
-                self._transactions = Transactions(
-                    self._cluster,
-                    self._attempts,
-                    self._publish,
-                    self._options,
-                    self._cluster.first_address,
-                    checker=self._checker,
-                    clock=self._clock,
-                )
-            return self._transactions
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClientClosed("this producer has been closed")
 
     def _half(self, message: Message, queue: MessageQueue | None, message_group: str | None) -> tuple[Kind, Pending]:
-        kind, entry, _ = self._checked(message, queue, message_group, Kind.SYNC, self._publish)
+        kind, entry, _ = self._admission.message(message, queue, message_group, Kind.SYNC, self._publish)
         return kind, entry
 
     # --- the spool ------------------------------------------------------------------------------------------------
@@ -523,9 +476,9 @@ class Producer:
             raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")
 
     def _own_spool(self) -> "Spool":
-        if self._spool is None:
+        if self._spooling is None:
             raise InvalidParameter("this producer has no spool: Producer(spool=DIR)")
-        return self._spool
+        return self._spooling.spool
 
     # --- what is sent where ---------------------------------------------------------------------------------------
 
@@ -538,90 +491,9 @@ class Producer:
         waits_s: float | None = None,
     ) -> Pending:
         """Check a message, choose its queue, and hand it over."""
-        kind, entry, size = self._checked(message, queue, message_group, kind, self._choice)
+        kind, entry, size = self._admission.message(message, queue, message_group, kind, self._choice)
         self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
         return entry
-
-    def _checked(
-        self,
-        message: Message,
-        queue: MessageQueue | None,
-        message_group: str | None,
-        kind: Kind,
-        choice: "PublishTable | AcceptingTable",
-    ) -> tuple[Kind, Pending, int]:
-        """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it."""
-        topic = message.topic
-        if topic not in self._good_topics:
-            self._check_topic(topic)
-        size = validation.check(message, self._max_message_size)
-        if queue is None and message_group is None:
-            entry = Pending(message, choice.choose(topic))
-        elif queue is not None:
-            kind, entry = Kind.ORDERED, Pending(message, self._own_queue(queue, topic), message_group, pinned=True)
-        else:
-            assert message_group is not None
-            validation.check_message_group(message_group)
-            target = selection.by_group(choice.queues(topic), message_group)
-            kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
-        if message.delay_level or message.deliver_ms:
-            if message.delay_level < 0:
-                raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
-            kind = Kind.ALONE
-        return kind, entry, size
-
-    def _check_topic(self, topic: str) -> None:
-        validation.check_topic_for_sending(topic)
-        self._good_topics.add(topic)
-
-    @staticmethod
-    def _own_queue(queue: MessageQueue, topic: str) -> MessageQueue:
-        if queue.topic != topic:
-            raise InvalidParameter(f"queue {queue} is not one of topic {topic!r}")
-        return queue
-
-    def _split(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
-        if not messages:
-            raise MessageIllegal("an empty batch")
-        first = messages[0]
-        self._check_topic(first.topic)
-        whole = validation.size_if_usual(messages, self._max_message_size)
-        if whole is not None and whole <= self._max_message_size:
-            return [messages]
-        frames: list[Sequence[Message]] = []
-        start = total = 0
-        for index, message in enumerate(messages):
-            if message.topic != first.topic or message.wait_store_msg_ok != first.wait_store_msg_ok:
-                raise MessageIllegal(
-                    f"a batch has one topic and one WAIT flag: {message!r} in a batch of {first.topic!r}"
-                )
-            if message.delay_level:
-                raise MessageIllegal("delayed messages are not possible in a batch")
-            size = validation.check(message, self._max_message_size)
-            if total and total + size > self._max_message_size:
-                frames.append(messages[start:index])
-                start, total = index, 0
-            total += size
-        frames.append(messages[start:])
-        return frames
-
-
-def _delivered_at(message: Message, deliver_at: datetime | float) -> Message:
-    """The message with that delivery time."""
-    if message.delay_level:
-        raise MessageIllegal(f"topic {message.topic!r}: a message has a delay level or a delivery time, not both")
-    try:
-        seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
-        is_time = 0 < seconds < 10**11
-    except (TypeError, ValueError, OverflowError):  # no number; a local time that this machine cannot tell
-        is_time = False
-    if not is_time:
-        raise MessageIllegal(
-            f"topic {message.topic!r}: deliver_at={deliver_at!r}: a datetime, or seconds, after the beginning of 1970"
-        )
-    delivered = copy(message)
-    delivered.deliver_ms = math.ceil(seconds * 1000)
-    return delivered
 
 
 def _statuses(enough: Collection[SendStatus]) -> frozenset[SendStatus]:
@@ -630,14 +502,6 @@ def _statuses(enough: Collection[SendStatus]) -> frozenset[SendStatus]:
     if SendStatus.SPOOLED in found or not all(isinstance(status, SendStatus) for status in found):
         raise InvalidParameter(f"spool_until {enough!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")
     return found | {SendStatus.SEND_OK}
-
-
-def _one_of(message_group: T | None, older_name: T | None) -> T | None:
-    if message_group is None:
-        return older_name
-    if older_name is not None:
-        raise InvalidParameter("the message group is given twice, once by its older name")
-    return message_group
 
 
 def _close_if_alive(reference: "weakref.ref[Outbox]") -> Callable[[], None]:

@@ -96,6 +96,11 @@ STAYS_OUT_OF = {
     # Its rooms, the lowest last: producer, consumer, admin -> sending -> cluster -> routing -> transport -> the values.
     "rocketsim_client/sending": CALLERS,
     # A message passes each of these once: producer -> outbox -> sender -> attempts.
+    "rocketsim_client/sending/options.py": {"grpc", "time", "threading"},
+    "rocketsim_client/sending/admission.py": {
+        *("grpc", "time", "threading"),
+        *(f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")),
+    },
     "rocketsim_client/sending/sender.py": {f"{SENDING}.outbox", "threading"},
     "rocketsim_client/sending/attempts.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
     "rocketsim_client/sending/publish_info.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts")},
@@ -103,6 +108,7 @@ STAYS_OUT_OF = {
     # With a spool: producer -> outbox -> spooling_sender -> spool -> spool_file, and replay -> spool, attempts.
     "rocketsim_client/sending/spooling_sender.py": {f"{SENDING}.{name}" for name in ("outbox", "replay")}
     | {"threading"},
+    "rocketsim_client/sending/spooling.py": {f"{SENDING}.outbox"},
     "rocketsim_client/sending/replay.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "pending")},
     "rocketsim_client/sending/spool.py": {f"{SENDING}.{name}" for name in ("outbox", "sender", "attempts", "replay")},
     "rocketsim_client/sending/transactions.py": {f"{SENDING}.{name}" for name in ("outbox", "spool", "replay")},

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from rocketsim_client.errors import (
 from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
 from rocketsim_client.retry import SENDS, Budget, is_worth_sending_again
 from rocketsim_client.sending.batch import OutgoingBatch
+from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.transport.sends import SendCall, SendCalls
 
@@ -36,14 +36,6 @@ OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write 
 OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptOptions:
-    group: str
-    attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
-    default_topic_queue_nums: int
-    retry_another_broker_when_not_store_ok: bool
-
-
 class SendAttempts:
     """Thread-safe.  Counts what it does in `stats`."""
 
@@ -51,7 +43,7 @@ class SendAttempts:
         self,
         cluster: Cluster,
         publish: PublishTable,
-        options: AttemptOptions,
+        options: ProducerOptions,
         *,
         clock: Callable[[], float],
         chance: random.Random,

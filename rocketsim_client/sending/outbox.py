@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from rocketsim_client.errors import CallTimeout, ClientClosed, SendFailed
 from rocketsim_client.sending.accumulator import Accumulator, Batch, Kind
+from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.sender import MessageSender
 
@@ -22,27 +23,28 @@ class Outbox:
 
     def __init__(
         self,
-        new_accumulator: Callable[[], Accumulator[Pending]],
+        options: ProducerOptions,
         sender: MessageSender,
-        *,
-        timeout_s: float,
-        room_timeout_s: float | None,
-        buffer_bytes: int,
         clock: Callable[[], float],
+        *,
+        waits_for_room: bool,
     ) -> None:
-        """`room_timeout_s`: how long a caller waits for room; None: until there is."""
-        self._new_accumulator = new_accumulator
+        """`waits_for_room`: a caller waits until there is room; otherwise no longer than a send may take."""
+        self._options = options
         self._sender = sender
-        self._timeout_s = timeout_s
-        self._room_timeout_s = room_timeout_s
-        self._buffer_bytes = buffer_bytes
+        self._timeout_s = options.timeout_s
+        self._room_timeout_s = None if waits_for_room else options.timeout_s
+        self._buffer_bytes = options.buffer_bytes
         self._clock = clock
         self._closed = False
         self.start_anew()
 
     def start_anew(self) -> None:
         """Empty, with new locks and no threads: at the beginning, and in a forked child."""
-        self._accumulator = self._new_accumulator()
+        options = self._options
+        self._accumulator: Accumulator[Pending] = Accumulator(
+            linger_s=options.linger_s, batch_bytes=options.batch_bytes, max_in_flight=options.max_in_flight
+        )
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # a sender may have something to do
         self._done = threading.Condition(self._lock)  # something was acknowledged: there may be room, or nothing left

@@ -9,6 +9,7 @@ from rocketsim_client.errors import BrokerNotExist, TopicNotExist
 from rocketsim_client.model import MASTER_ID, MessageQueue
 from rocketsim_client.route import DEFAULT_TOPIC, TopicRoute
 from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
+from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.selection import RoundRobin
 
 NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
@@ -30,15 +31,14 @@ class PublishTable:
     def __init__(
         self,
         cluster: Cluster,
+        options: ProducerOptions,
         *,
-        default_topic_queue_nums: int,
-        send_latency_fault_enable: bool,
         clock: Callable[[], float],
         chance: random.Random,
     ) -> None:
         self._cluster = cluster
-        self._default_topic_queue_nums = default_topic_queue_nums
-        self._faults = LatencyFaultTolerance() if send_latency_fault_enable else None
+        self._default_topic_queue_nums = options.default_topic_queue_nums
+        self._faults = LatencyFaultTolerance() if options.send_latency_fault_enable else None
         self._clock = clock
         self._chance = chance
         self._infos: dict[str, TopicPublishInfo] = {}

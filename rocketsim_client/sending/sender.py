@@ -21,6 +21,7 @@ from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.batch import OutgoingBatch, of_messages
 from rocketsim_client.sending.columns import Positions, cut_by_group
+from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 
@@ -29,14 +30,6 @@ Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # parts of a batch, with their
 
 NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SenderOptions:
-    compress_over: int  # bytes of a body
-    compression: str
-    retries: int  # of a caller that waits
-    async_retries: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +71,7 @@ class MessageSender(Protocol):
 class Sender:
     """Thread-safe.  `peer`: a server that this client talks to, for the address in the message ids."""
 
-    def __init__(self, attempts: SendAttempts, publish: PublishTable, options: SenderOptions, peer: str) -> None:
+    def __init__(self, attempts: SendAttempts, publish: PublishTable, options: ProducerOptions, peer: str) -> None:
         self._attempts = attempts
         self._publish = publish
         self._options = options

@@ -29,9 +29,10 @@ from rocketsim_client.retry import BACKGROUND, SETTLEMENTS, is_worth_asking_agai
 from rocketsim_client.routing.members import Member
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.attempts import SendAttempts
+from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
-from rocketsim_client.sending.sender import Lot, Sender, SenderOptions
+from rocketsim_client.sending.sender import Lot, Sender
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 from rocketsim_client.transport.transactions import EndAnswer, OpenTransaction
 from rocketsim_client.transport.under_way import UnderWay
@@ -148,8 +149,7 @@ class Transactions:
         cluster: Cluster,
         attempts: SendAttempts,
         publish: PublishTable,
-        options: SenderOptions,
-        peer: str,
+        options: ProducerOptions,
         *,
         checker: Checker | None,
         clock: Callable[[], float],
@@ -159,7 +159,9 @@ class Transactions:
         self._checker = checker
         self._clock = clock
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
-        self._sender = Sender(attempts.over(HalfMessages(cluster, self._client_id)), publish, options, peer)
+        self._sender = Sender(
+            attempts.over(HalfMessages(cluster, self._client_id)), publish, options, cluster.first_address
+        )
         self._lock = threading.Lock()
         # What this process is in the middle of, by id; not what nobody can end any more.
         self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()

@@ -579,7 +579,7 @@ def test_dead_messages_take_room_until_they_are_discarded_also_after_a_restart(d
 def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, producer, directory):
     broker = refuse_all(one)
     assert producer.send(Message("T", b"1")).send_status == SPOOLED
-    database = producer._spool._file._database
+    database = producer._spooling.spool._file._database
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(SpoolFailed, match="database or disk is full"):
@@ -879,7 +879,7 @@ def test_a_close_while_a_replay_hangs_ends_and_keeps_the_records(one, directory)
 def outcome_of_drain(producer, monkeypatch):
     """Returns when a `drain_spool` waits in a thread of its own, with a function that waits for its end."""
     outcomes, waits = [], threading.Event()
-    changed = producer._spool._changed
+    changed = producer._spooling.spool._changed
     wait_for = changed.wait_for
 
     def waiting_for(condition, timeout_s):
@@ -976,8 +976,8 @@ def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, direc
     sending = threading.Thread(target=send)
     sending.start()
     wait_until(lambda: len(broker.script["Send"]) == 1, "the attempt that hangs")
-    producer._replay.close()
-    producer._spool.close()
+    producer._spooling.replay.close()
+    producer._spooling.spool.close()
     broker._stopped.set()
     sending.join()
     assert isinstance(failures[0], SpoolFailed) and failures[0].maybe_stored, failures

@@ -313,7 +313,7 @@ def test_what_nobody_can_end_any_more_is_answered_for(asking_broker: BrokerThrea
 
 def with_lost_answers(producer: Producer, lost: Callable[[str], bool]) -> None:
     """The answers to half messages are lost at these addresses."""
-    attempts = producer._own_transactions()._sender._attempts
+    attempts = producer._transactions._sender._attempts
     real = attempts._sends
     assert real is not None
 

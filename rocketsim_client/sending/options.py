@@ -1,0 +1,42 @@
+"""The options of a producer, checked."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketsim_client import validation
+from rocketsim_client.errors import InvalidParameter
+from rocketsim_client.model import SendStatus
+from rocketsim_client.sending.batch import COMPRESSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    group: str
+    timeout_s: float  # of a send, over all attempts
+    attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
+    retries: int  # of a caller that waits
+    async_retries: int
+    retry_another_broker_when_not_store_ok: bool
+    send_latency_fault_enable: bool
+    compress_over: int  # bytes of a body
+    compression: str
+    max_message_size: int
+    default_topic_queue_nums: int
+    linger_s: float
+    batch_bytes: int
+    max_in_flight: int
+    buffer_bytes: int
+
+    def __post_init__(self) -> None:
+        validation.check_group(self.group)
+        if self.compression not in COMPRESSION:
+            raise InvalidParameter(f"compress_type {self.compression!r}: one of {', '.join(COMPRESSION)}")
+        if self.default_topic_queue_nums < 1:
+            raise InvalidParameter(f"default_topic_queue_nums {self.default_topic_queue_nums}: at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolOptions:
+    directory: Path
+    max_bytes: int
+    enough: frozenset[SendStatus]  # what ends a record's stay in the spool

@@ -1,0 +1,40 @@
+"""A producer's spool with what fills it and what empties it."""
+
+from collections.abc import Callable
+
+from rocketsim_client.sending.attempts import SendAttempts
+from rocketsim_client.sending.options import ProducerOptions, SpoolOptions
+from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.sending.replay import Replay
+from rocketsim_client.sending.sender import Sender
+from rocketsim_client.sending.spool import Spool
+from rocketsim_client.sending.spooling_sender import AcceptingTable, SpoolingSender
+
+
+class Spooling:
+    def __init__(
+        self,
+        spool: SpoolOptions,
+        options: ProducerOptions,
+        sender: Sender,
+        attempts: SendAttempts,
+        publish: PublishTable,
+        peer: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self.spool = Spool(spool.directory, spool.max_bytes)
+        self.choice = AcceptingTable(publish, self.spool)
+        self.sender = SpoolingSender(sender, attempts, publish, peer, self.spool)
+        try:
+            self.replay = Replay(
+                self.spool, attempts, publish, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
+            )
+        except BaseException:  # the system has no thread for it
+            self.spool.close()
+            raise
+
+    def close(self) -> None:
+        """What is left is replayed by whoever opens the spool next.  In a forked child nothing is closed."""
+        if not self.spool.is_parents:
+            self.replay.close()
+            self.spool.close()
