@@ -5,9 +5,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+
+from broker_service.runtime.clocks import Monotonic
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +22,9 @@ class HttpConnections:
     """Of one server, from `guard` on.  For one more than MOST the oldest is closed, so that those who say nothing keep
     nobody out; one that is older than LONGEST_S is closed, too."""
 
-    def __init__(self, key: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, key: str, clock: Monotonic = time) -> None:
         self._key = key
-        self._monotonic = monotonic
+        self._clock = clock
         self._begun: dict[socket.socket, float] = {}  # the oldest first
         self._lock = threading.Lock()
         self._told_at = -TELL_S
@@ -54,14 +55,14 @@ class HttpConnections:
 
     def _began(self, connection: socket.socket) -> None:
         with self._lock:
-            self._begun[connection] = self._monotonic()
+            self._begun[connection] = self._clock.monotonic()
             if len(self._begun) > MOST:
                 self._end(next(iter(self._begun)))
 
     def end_old(self) -> None:
         with self._lock:
             for connection, begun in list(self._begun.items()):
-                if self._monotonic() - begun < LONGEST_S:
+                if self._clock.monotonic() - begun < LONGEST_S:
                     return
                 self._end(connection)
 
@@ -73,7 +74,7 @@ class HttpConnections:
 
     def _did_fail(self, _: Any, address: Any) -> None:
         self._failed += 1
-        now = self._monotonic()
+        now = self._clock.monotonic()
         if now - self._told_at < TELL_S:
             return
         self._told_at = now

@@ -65,6 +65,3 @@ class MasterLink:
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
         self._broker.mastership.offsets_handed_back(slave.slave_id)
-
-    def visible_changed(self, visible_offset: int | None) -> None:
-        self._broker.visibility.changed(visible_offset)

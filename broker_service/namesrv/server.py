@@ -17,6 +17,7 @@ from broker_service.config.process_config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Network, Service, check_protobuf, host_port, start_server, warn_of_open_access
 
 logger = logging.getLogger(__name__)
@@ -24,10 +25,6 @@ logger = logging.getLogger(__name__)
 # A registration carries every topic of a broker, some 100 bytes each.
 MAX_MESSAGE_BYTES = 64 << 20
 GRACE_S = 1.0
-
-
-def monotonic_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) -> list[AccessInterceptor]:
@@ -60,17 +57,17 @@ def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) 
 async def run_namesrv(
     config: NamesrvConfig,
     shutdown: asyncio.Event,
-    network: Network | None = None,
-    clock: Callable[[], int] = monotonic_ms,
+    machine: Machine | None = None,
 ) -> None:
-    """Serves until `shutdown` is set.  `clock` returns milliseconds and is monotonic."""
+    """Serves until `shutdown` is set."""
+    machine = machine or Machine(network=Network.of(config))
     check_protobuf()
     warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
     table = RouteTable(config.broker_expire_time_ms)
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
         namesrv_pb2_grpc.add_NameServerServicer_to_server,
-        NamesrvServicer(table, clock),
+        NamesrvServicer(table, machine),
     )
     server, port = await start_server(
         [service],
@@ -78,13 +75,13 @@ async def run_namesrv(
         port=config.listen_port,
         address_file=config.address_file,
         max_message_bytes=MAX_MESSAGE_BYTES,
-        network=network or Network.of(config),
+        network=machine.network,
         interceptors=interceptors(config),
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))
     try:
         while not shutdown.is_set():
-            for member in table.expire(clock()):
+            for member in table.expire(int(machine.monotonic() * 1000)):
                 logger.warning("%s is gone: silent for %d s", member, config.broker_expire_time_ms // 1000)
             try:
                 async with asyncio.timeout(config.scan_not_active_broker_interval / 1000):

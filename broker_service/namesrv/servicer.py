@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -16,14 +16,13 @@ from broker_service.model import BrokerRole
 from broker_service.names import SERVER_NAME, check_topic_name, is_address, is_server_name
 from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
 from broker_service.runtime import rpc_errors
+from broker_service.runtime.clocks import Monotonic
 
 logger = logging.getLogger(__name__)
 
 
 class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
-    """`clock` returns milliseconds and is monotonic."""
-
-    def __init__(self, table: RouteTable, clock: Callable[[], int]) -> None:
+    def __init__(self, table: RouteTable, clock: Monotonic) -> None:
         self._table = table
         self._clock = clock
         self._streams: list[RegistrationStream] = []
@@ -75,7 +74,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 logger.info("%s unregistered", member)
         else:
             new = stream.registration_from(request)
-            refused = self._table.register(new, stream, self._clock())
+            refused = self._table.register(new, stream, int(self._clock.monotonic() * 1000))
             if stream.is_news(new, refused):
                 log_registration(new, refused)
         if self._table.newest_epoch(request.broker_name) > newest_epoch:

@@ -34,8 +34,6 @@ from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
 from broker_service.admin.users import UserOperations
 from broker_service.broker.core.broker import Broker, ack_levels
-from broker_service.broker.core.broker_time import BrokerTime
-from broker_service.broker.core.changes import MetadataChanges
 from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.core.traffic import Traffic
@@ -44,6 +42,7 @@ from broker_service.broker.metadata.access import AccessTables, AclTable, UserTa
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.tables import Tables
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.broker.put import PutPath
 from broker_service.broker.reads.access import ReadAccess
@@ -68,6 +67,7 @@ from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
 from broker_service.leadership.slave_link import SlaveLink
 from broker_service.model import BrokerRole
+from broker_service.node.log_history import LogHistory
 from broker_service.node.masters_work import MastersWork
 from broker_service.node.periodic import PeriodicTasks
 from broker_service.pop.consumption import Consumption
@@ -87,7 +87,7 @@ from broker_service.runtime.tasks import OwnedTasks
 from broker_service.store.disk import Attempt
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
-from broker_service.store.offset_journal import LogPoint, OffsetJournal
+from broker_service.store.offset_journal import OffsetJournal
 from broker_service.wire.own.broker_servicer import BrokerServicer, add_to_server
 from broker_service.wire.own.consumption_servicer import ConsumptionServicer
 from broker_service.wire.own.range_streams import RangeStreams
@@ -141,8 +141,7 @@ class BrokerNode:
             self._json_file("config/consumerOffset.json"),
             self._json_file("rocketsim/offset_generations.json"),
             OffsetJournal(root / "rocketsim" / "offsets.journal", store.disk),
-            log_point=lambda: LogPoint(self.epochs.epochs.last, self.epochs.epochs.last_id, store.end_offset),
-            has_passed=lambda point: self.epochs.epochs.has_passed(*point),
+            history=LogHistory(self.epochs, store),
             noted_file=self._json_file("rocketsim/noted_offsets.json"),
         )
 
@@ -229,39 +228,29 @@ class BrokerNode:
             store,
             interval_s=config.flush_interval_commit_log / 1000,
         )
-        long_polling = LongPolling(config.max_long_polls)
-        visibility = Visibility(store, long_polling)
+        visibility = Visibility(store, LongPolling(config.max_long_polls))
         self.acknowledgements = Acknowledgements(
             ack_levels(config),
             Tracker(config.ha_slave_fallbehind_max),
-            end_offset=lambda: store.end_offset,
-            flushed_offset=lambda: store.flushed_offset,
-            request_flush=self.flusher.request,
-            visible_changed=visibility.changed,
+            store,
+            self.flusher,
+            visibility,
         )
         self.flusher.flushed.append(self.acknowledgements.on_flushed)
         self.flusher.failed.append(self._flush_failed)
         self.slave_streams: SlaveStreams[Any] = SlaveStreams()
-        tables = self.topics, self.groups, self.offsets, self.known_slaves
-        changes = MetadataChanges(*tables, self.mastership, self.slave_streams, self.access)
+        tables = Tables(self.topics, self.groups, self.offsets, self.known_slaves, self.access)
         self.broker = Broker(
             config,
             store=store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            known_slaves=self.known_slaves,
+            epochs=self.epochs,
+            tables=tables,
             mastership=self.mastership,
             acknowledgements=self.acknowledgements,
-            long_polling=long_polling,
             visibility=visibility,
             slaves=self.slave_streams,
-            changes=changes,
-            log_epochs=lambda: self.epochs.epochs,
+            clocks=self.machine,
             store_host=store_host,
-            clock=self.machine.monotonic,
-            time=BrokerTime(self.machine.now_ms, self.machine.since_boot, lambda: store.newest_stored_ms),
-            access=self.access,
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
         access = ReadAccess(self.broker, Commits(self.broker))

@@ -6,8 +6,8 @@ One flush or one ack ends every put it covers in one pass, and no put waits for 
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from broker_service.errors import SystemBusy
 from broker_service.model import PutStatus
@@ -92,26 +92,37 @@ def _slave_wait(levels: AckLevels, there: bool, now: float, timeout_s: float) ->
     return Wait(None, now + min(levels.slave_timeout_s, timeout_s))
 
 
-class Acknowledgements:
-    """Knows the log only by its end offset and its flushed offset.  `request_flush(offset)` asks for a flush that
-    covers the offset; `visible_changed` gets the end of what consumers may see (None: the log's end)."""
+class LogEnds(Protocol):
+    """All that acknowledgements know of the log.  `MessageStore` has it."""
 
-    def __init__(
-        self,
-        levels: AckLevels,
-        tracker: Tracker,
-        *,
-        end_offset: Callable[[], int],
-        flushed_offset: Callable[[], int],
-        request_flush: Callable[[int], None],
-        visible_changed: Callable[[int | None], None],
-    ) -> None:
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def flushed_offset(self) -> int: ...
+
+
+class Flushes(Protocol):
+    """`Flusher` is one."""
+
+    def request(self, offset: int) -> None:
+        """Flush soon, so that everything up to `offset` is on disk."""
+
+
+class Readers(Protocol):
+    """Consumers; `Visibility` notifies them."""
+
+    def changed(self, visible_offset: int | None) -> None:
+        """They see the log up to here (None: to its end)."""
+
+
+class Acknowledgements:
+    def __init__(self, levels: AckLevels, tracker: Tracker, log: LogEnds, flusher: Flushes, readers: Readers) -> None:
         self.levels = levels
         self.tracker = tracker
-        self._end_offset = end_offset
-        self._flushed_offset = flushed_offset
-        self._request_flush = request_flush
-        self._visible_changed = visible_changed
+        self._log = log
+        self._flusher = flusher
+        self._readers = readers
         self._visible: int | None = None
         self._pending = PendingPuts()
         self._futures: dict[PendingPut, asyncio.Future[PutStatus]] = {}
@@ -124,7 +135,7 @@ class Acknowledgements:
     def change_levels(self, levels: AckLevels) -> None:
         """What is put from now on waits as these say.  Consumers keep what they may have seen."""
         if levels.sync_master and not self.levels.sync_master:
-            self.tracker.shown(self._end_offset())
+            self.tracker.shown(self._log.end_offset)
         self.levels = levels
         self._show()
 
@@ -167,26 +178,26 @@ class Acknowledgements:
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
         """The put, with its waits begun; it may be over already."""
-        waits = put_waits(self.levels, self.tracker, self._flushed_offset(), end_offset, now, timeout_s)
+        waits = put_waits(self.levels, self.tracker, self._log.flushed_offset, end_offset, now, timeout_s)
         return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
         """The commit, with its waits begun; it may be over already."""
-        end_offset = self._end_offset()
+        end_offset = self._log.end_offset
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
         """The operator's change, with its waits begun; it may be over already."""
-        end_offset = self._end_offset()
-        offsets = self._flushed_offset(), end_offset
+        end_offset = self._log.end_offset
+        offsets = self._log.flushed_offset, end_offset
         waits = change_waits(self.levels, self.tracker, sequence, *offsets, now, timeout_s, in_any_mode=in_any_mode)
         return self._flushing(self._pending.add(end_offset, *waits, sequence=sequence))
 
     def _flushing(self, put: PendingPut) -> PendingPut:
         """The put; the flush that it waits for, if it waits for one, is asked for."""
         if put.flush.status is None:
-            self._request_flush(put.end_offset)
+            self._flusher.request(put.end_offset)
         return put
 
     def on_flushed(self, offset: int) -> None:
@@ -194,11 +205,11 @@ class Acknowledgements:
 
     def begin(self) -> None:
         """This broker begins to take writes; what was confirmed in an earlier term as master is discarded."""
-        self.tracker.begin(self._end_offset())
+        self.tracker.begin(self._log.end_offset)
         self._show()
 
     def on_join(self, slave_id: int, address: str, slave_end: int) -> SlaveProgress:
-        slave = self.tracker.join(slave_id, address, slave_end, self._end_offset())
+        slave = self.tracker.join(slave_id, address, slave_end, self._log.end_offset)
         self._show()
         return slave
 
@@ -209,7 +220,7 @@ class Acknowledgements:
 
     def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None:
         """Raises AckRefused, having changed nothing, for an ack beyond the log's end."""
-        if self.tracker.ack(slave, ack_offset, self._end_offset()):
+        if self.tracker.ack(slave, ack_offset, self._log.end_offset):
             self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
         self._show()
 
@@ -229,7 +240,7 @@ class Acknowledgements:
     async def slaves_caught_up(self, within_s: float) -> bool:
         """Whether every slave that is there has all of the log, now or within that time."""
         until = asyncio.get_running_loop().time() + within_s
-        while not self.tracker.have_all(self._end_offset()):
+        while not self.tracker.have_all(self._log.end_offset):
             if asyncio.get_running_loop().time() >= until:
                 return False
             await asyncio.sleep(CATCH_UP_LOOK_S)
@@ -255,15 +266,15 @@ class Acknowledgements:
         self._arm()
 
     def _show(self) -> None:
-        visible = self.tracker.visible_offset(self._end_offset()) if self.levels.sync_master else None
+        visible = self.tracker.visible_offset(self._log.end_offset) if self.levels.sync_master else None
         if visible != self._visible:
             self._visible = visible
-            self._visible_changed(visible)
+            self._readers.changed(visible)
 
     def __str__(self) -> str:
         waiting = len(self._pending)
         puts = f"{waiting} put{'' if waiting == 1 else 's'} waiting"
-        return f"{self.tracker.describe(self._end_offset())} | flushed={self._flushed_offset()} | {puts}"
+        return f"{self.tracker.describe(self._log.end_offset)} | flushed={self._log.flushed_offset} | {puts}"
 
 
 def _status(put: PendingPut) -> PutStatus:

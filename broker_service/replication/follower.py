@@ -5,7 +5,7 @@ The order of what is made durable is the point of this file: bytes are cut befor
 bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,16 +19,16 @@ from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList, common_prefix
 from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_list, epoch_messages, log_state
-from broker_service.replication.protocols import ReplicatedLog
+from broker_service.replication.protocols import HearsOfCuts, ReplicatedLog
 from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mismatch, ProtocolViolation
 
 
 class Follower:
     """One per stream.  After any exception the stream is over and the log is as whole as it was.
 
-    `before_cut` is called with the end of the log after the cut.  It clamps what depends on the cut bytes; this comes
-    first, because a start after a crash could not detect that the log was cut.  `log_cut` is called as soon as bytes
-    are gone, also if the rest of the cut or the writing of the epochs fails: the next handshake finds nothing to cut.
+    `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
+    `cuts.log_cut` is called as soon as bytes are gone, also if the rest of the cut or the writing of the epochs fails:
+    the next handshake finds nothing to cut.
     """
 
     def __init__(
@@ -37,8 +37,7 @@ class Follower:
         epochs: EpochFile,
         identity: Identity,
         diverged: Path,
-        before_cut: Callable[[int], None] = lambda end_offset: None,
-        log_cut: Callable[[Cut], None] = lambda cut: None,
+        cuts: HearsOfCuts | None = None,
     ) -> None:
         self.sync_flush = True  # until the master says otherwise
         self.master_end_offset = 0
@@ -48,8 +47,7 @@ class Follower:
         self._epochs = epochs
         self._identity = identity
         self._diverged = diverged
-        self._before_cut = before_cut
-        self._log_cut = log_cut
+        self._cuts = cuts
         self._expected_offset: int | None = None  # where the next log bytes start; None before the handshake's reply
         self._refill_offset = self._refill_until = 0
 
@@ -206,7 +204,8 @@ class Follower:
             self._log.start_over(resume, floors)
 
     def _truncate(self, end_offset: int) -> None:
-        self._before_cut(end_offset)
+        if self._cuts is not None:
+            self._cuts.log_will_be_cut(end_offset)
         self._log.truncate(end_offset, self._diverged)
 
     @contextmanager
@@ -215,8 +214,8 @@ class Follower:
         try:
             yield
         finally:
-            if (self._log.min_offset, self._log.end_offset) != before:
-                self._log_cut(Cut(from_offset, before[1], self._log.end_offset, kept_in))
+            if self._cuts is not None and (self._log.min_offset, self._log.end_offset) != before:
+                self._cuts.log_cut(Cut(from_offset, before[1], self._log.end_offset, kept_in))
 
     def _compare_tail(self, reply: pb.HandshakeReply, joint: int) -> None:
         tail_size, tail_crc32 = self._log.tail_crc_at(joint, min(reply.tail_size, TAIL_BYTES))

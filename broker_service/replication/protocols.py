@@ -99,11 +99,17 @@ class MasterBroker(Protocol):
     def hears_of_master(self, master: Promise) -> None:
         """That broker says that it is the master of a newer epoch."""
 
-    def visible_changed(self, visible_offset: int | None) -> None:
-        """Consumers see the log up to here (None: to its end): set the store's confirm offset, notify waiting pulls."""
+
+class HearsOfCuts(Protocol):
+    def log_will_be_cut(self, end_offset: int) -> None:
+        """Lower committed offsets beyond that end, before the log is cut: a start after a crash could not detect the
+        cut."""
+
+    def log_cut(self, cut: Cut) -> None:
+        """The log was cut back or started over."""
 
 
-class SlaveBroker(Protocol):
+class SlaveBroker(HearsOfCuts, Protocol):
     """The broker behind a ReplicationSlave."""
 
     def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
@@ -119,10 +125,3 @@ class SlaveBroker(Protocol):
 
     def replicated(self, visible_offset: int) -> None:
         """Records up to here are stored as safely as the master asks: show them to consumers, notify waiting pulls."""
-
-    def log_will_be_cut(self, end_offset: int) -> None:
-        """Lower committed offsets beyond that end, before the log is cut: a start after a crash could not detect the
-        cut."""
-
-    def log_cut(self, cut: Cut) -> None:
-        """The log was cut back or started over."""

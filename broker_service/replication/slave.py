@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -131,20 +130,13 @@ class ReplicationSlave:
             ("grpc.keepalive_timeout_ms", round(self._settings.keepalive_timeout_s * 1000)),
         ]
         async with self._open_channel(master_address, options) as channel:
-            follower = Follower(
-                *(self._log, self._epochs, self._identity, self._diverged),
-                before_cut=self._broker.log_will_be_cut,
-                log_cut=partial(self._log_cut, master_address),
-            )
+            cuts = _LoggedCuts(master_address, self._broker)
+            follower = Follower(self._log, self._epochs, self._identity, self._diverged, cuts)
             self._stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
             await self._stream.run(self._metadata_request)
         raise AssertionError("a stream ends by an exception")
-
-    def _log_cut(self, master_address: str, cut: Cut) -> None:
-        logger.warning("master %s: %s", master_address, cut)
-        self._broker.log_cut(cut)
 
     def _metadata_request(self) -> pb.GetMetadataRequest:
         return pb.GetMetadataRequest(
@@ -155,6 +147,21 @@ class ReplicationSlave:
 
     def __str__(self) -> str:
         return str(self._stream) if self._stream is not None else "no master"
+
+
+class _LoggedCuts:
+    """Tells the broker of cuts, and logs them with the master that has asked for them."""
+
+    def __init__(self, master_address: str, broker: SlaveBroker) -> None:
+        self._master_address = master_address
+        self._broker = broker
+
+    def log_will_be_cut(self, end_offset: int) -> None:
+        self._broker.log_will_be_cut(end_offset)
+
+    def log_cut(self, cut: Cut) -> None:
+        logger.warning("master %s: %s", self._master_address, cut)
+        self._broker.log_cut(cut)
 
 
 class _MasterStream:

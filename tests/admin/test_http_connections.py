@@ -67,7 +67,7 @@ class Server:
 def test_one_that_takes_long_is_closed_and_one_that_is_answered_is_forgotten() -> None:
     now = [0.0]
     (slow, its_client), (quick, other_client) = socket.socketpair(), socket.socketpair()
-    server, connections = Server(slow, quick), HttpConnections("metricsPort", lambda: now[0])
+    server, connections = Server(slow, quick), HttpConnections("metricsPort", SimpleNamespace(monotonic=lambda: now[0]))
     connections.guard(server)
     server.get_request()
     now[0] = LONGEST_S / 2
@@ -89,7 +89,7 @@ def test_one_that_takes_long_is_closed_and_one_that_is_answered_is_forgotten() -
 
 def test_failed_connections_are_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
-    connections, server = HttpConnections("metricsPort", lambda: now[0]), Server()
+    connections, server = HttpConnections("metricsPort", SimpleNamespace(monotonic=lambda: now[0])), Server()
     connections.guard(server)
     caplog.set_level(logging.WARNING)
     for seconds in (0, 1, http_connections.TELL_S - 1, http_connections.TELL_S):

@@ -72,6 +72,7 @@ def test_a_broker_that_is_traced_notes_what_its_log_and_stream_did():
     """In a process of its own, because the traced functions stay wrapped."""
     code = """
 import asyncio, sys
+from types import SimpleNamespace
 from benchmarks.tracing_broker import trace
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.tracker import Tracker
@@ -79,8 +80,9 @@ from broker_service.replication.tracker import Tracker
 found = []
 trace(found.append)
 levels = AckLevels(sync_master=False, sync_flush=True)
-hooks = {"end_offset": lambda: 200, "flushed_offset": lambda: 0, "request_flush": lambda _: None}
-acks = Acknowledgements(levels, Tracker(1 << 28), visible_changed=lambda _: None, **hooks)
+ignored = SimpleNamespace(request=lambda _: None, changed=lambda _: None)
+log = SimpleNamespace(end_offset=200, flushed_offset=0)
+acks = Acknowledgements(levels, Tracker(1 << 28), log, ignored, ignored)
 
 async def put():
     waiting = asyncio.create_task(acks.wait(200, 5.0))

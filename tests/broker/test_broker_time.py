@@ -28,9 +28,15 @@ class Machine:
         self.start()
 
     def start(self) -> None:
-        self.time = BrokerTime(self.wall_ms, lambda: self.passed_ms / 1000, lambda: self.newest_stored_ms)
+        self.time = BrokerTime(self, self)
 
-    def wall_ms(self) -> int:
+    def monotonic(self) -> float:
+        return self.passed_ms / 1000
+
+    def since_boot(self) -> float:
+        return self.passed_ms / 1000
+
+    def now_ms(self) -> int:
         return self.real_ms + self.off_ms
 
     @property
@@ -73,7 +79,7 @@ def test_a_step_ahead_that_lasts_is_believed_but_not_by_retention():
     machine.let_pass(EXPIRY_BELIEVES_AFTER_MS - 60_000, 60_000)
     assert machine.time.expiry_ms() == machine.real_ms
     machine.let_pass(60_000)
-    assert machine.time.expiry_ms() == machine.wall_ms()
+    assert machine.time.expiry_ms() == machine.now_ms()
 
 
 def test_a_step_back_that_lasts_is_believed_but_store_times_never_fall():
@@ -82,7 +88,7 @@ def test_a_step_back_that_lasts_is_believed_but_store_times_never_fall():
     machine.off_ms = -HOUR
     machine.let_pass(BELIEVED_AFTER_MS + 1000)
     day, store = machine.errors()
-    assert (day, machine.time.expiry_ms()) == (-HOUR, machine.wall_ms())
+    assert (day, machine.time.expiry_ms()) == (-HOUR, machine.now_ms())
     assert -1000 <= store <= 0
     machine.let_pass(HOUR)
     assert machine.errors()[1] - store == pytest.approx(-SLEW * HOUR, abs=1000)
@@ -139,7 +145,7 @@ def test_a_start_with_a_clock_behind_the_log_goes_on_behind_the_log(off_ms, capl
     machine = Machine(off_ms)
     assert "ahead of this machine's clock" in caplog.text
     assert machine.errors() == (off_ms, 0)
-    assert machine.time.expiry_ms() == machine.wall_ms()
+    assert machine.time.expiry_ms() == machine.now_ms()
     machine.let_pass(10_000)
     assert machine.errors() == (off_ms, -1000)
     machine.off_ms = 0

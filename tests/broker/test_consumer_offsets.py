@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ class MemoryFile:
 
     def save(self, value: dict[str, Any]) -> None:
         self.content = json.loads(json.dumps(value))
+
+
+class Until:
+    """The history of a log that has what all logs have up to an offset."""
+
+    def __init__(self, common: int = 1 << 62, end: Callable[[], LogPoint] = LogPoint) -> None:
+        self._common = common
+        self.end = end
+
+    def has_passed(self, point: LogPoint) -> bool:
+        return point.log_offset <= self._common
 
 
 def offsets_in(folder: Path, files: Files | None = None, reserve: int = RESERVE, **history: Any) -> ConsumerOffsetTable:
@@ -356,7 +368,7 @@ def test_a_slaves_clamp_outlives_the_process(tmp_path: Path) -> None:
 
 def test_a_generation_remembers_when_it_was_raised(tmp_path: Path) -> None:
     now = LogPoint(2, 0xABC, 4711)
-    offsets = offsets_in(tmp_path, log_point=lambda: now)
+    offsets = offsets_in(tmp_path, history=Until(end=lambda: now))
     offsets.commit("g", "t", {0: 100})
     assert offsets.get("g", "t", 0).raised_at == NO_POINT
     offsets.reset("g", "t", {0: 10})
@@ -466,7 +478,7 @@ def test_what_a_master_lost_of_what_it_had_is_handed_back(tmp_path: Path) -> Non
 def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: Path) -> None:
     """The old master is a slave now: its log was cut, and the generations that it raised there are no longer valid."""
     forked, common = LogPoint(1, 7, 900), LogPoint(1, 7, 500)
-    slave = offsets_in(tmp_path, has_passed=lambda point: point.log_offset <= 600)
+    slave = offsets_in(tmp_path, history=Until(600))
     slave.merge(
         [
             ("g", "t", {0: OffsetEntry(3, 90, forked), 1: OffsetEntry(1, 5, common)}),
@@ -485,7 +497,7 @@ def test_of_a_generation_of_another_history_nothing_stays_on_a_slave(tmp_path: P
 def test_a_promoted_slave_makes_its_own_what_was_raised_in_records_that_it_does_not_have(tmp_path: Path) -> None:
     """A reset comes to a slave before the records in front of it."""
     unknown, common, here = LogPoint(4, 7, 900), LogPoint(1, 7, 500), LogPoint(5, 8, 600)
-    history: dict[str, Any] = {"has_passed": lambda point: point.log_offset <= 600, "log_point": lambda: here}
+    history: dict[str, Any] = {"history": Until(600, lambda: here)}
     slave = offsets_in(tmp_path, **history)
     slave.merge_from_master([("g", "t", {0: OffsetEntry(1, 5, unknown), 1: OffsetEntry(1, 5, common)})])
     slave.merge_from_master([("g", "t", {2: OffsetEntry(2, 90, unknown), 3: OffsetEntry(2, -1, unknown)})])

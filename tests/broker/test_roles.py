@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,7 +180,7 @@ async def test_what_was_acknowledged_before_a_slave_heard_of_the_change_does_not
         master.leadership.update_config({"flushDiskType": "SYNC_FLUSH"})
         end = master.store.end_offset + 100
         stream.transfer.sent_offset = end
-        master.acknowledgements._end_offset = lambda: end
+        master.acknowledgements._log = SimpleNamespace(end_offset=end, flushed_offset=end)  # type: ignore[assignment]
         stream._apply(SlaveMessage(ack=Ack(ack_offset=end, epoch=master.broker.epoch)))
         assert master.acknowledgements.confirm_offset == confirmed
 

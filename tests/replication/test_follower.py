@@ -1,6 +1,7 @@
 """The slave's side of a stream: what it accepts from its master, and in which order it makes things durable."""
 
 import zlib
+from types import SimpleNamespace
 
 import pytest
 from rocketsim_proto import replication_pb2 as pb
@@ -103,7 +104,7 @@ def test_bytes_are_cut_before_the_newer_epoch_is_adopted(tmp_path):
 def test_who_depends_on_the_log_hears_of_a_cut_that_is_not_finished(tmp_path, fails):
     log, cuts = MemoryLog(TEN * 3), []
     slave, file = follower(tmp_path, log, (100, 0))
-    slave._log_cut = cuts.append
+    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
     truncate = log.truncate
 
     def full(*args):
@@ -123,7 +124,7 @@ def test_who_depends_on_the_log_hears_of_a_cut_that_is_not_finished(tmp_path, fa
 def test_a_cut_that_has_not_begun_is_no_cut(tmp_path):
     log, cuts = MemoryLog(TEN * 3), []
     slave, _ = follower(tmp_path, log, (100, 0))
-    slave._log_cut = cuts.append
+    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -139,7 +140,7 @@ def test_a_slave_that_forked_off_before_its_masters_minimum_keeps_its_tail_and_s
     log = MemoryLog(TEN * 9)
     slave, _ = follower(tmp_path, log, (100, 0))
     cuts = []
-    slave._log_cut = cuts.append
+    slave._cuts = SimpleNamespace(log_will_be_cut=lambda end_offset: None, log_cut=cuts.append)
     slave.welcome(reply((100, 0), (200, 20), first=40, end=70, resume=40))
     (cut,) = cuts
     assert (cut.from_offset, cut.until_offset, cut.end_offset) == (0, 90, 40)

@@ -373,7 +373,8 @@ class NameServer:
 
     async def _live(self, config: NamesrvConfig) -> None:
         never = _Never()
-        await run_namesrv(config, never, Network(self._wire, self.host), lambda: int(self._loop.now * 1000))  # type: ignore[arg-type]
+        machine = Machine(network=Network(self._wire, self.host), monotonic=lambda: self._loop.now)
+        await run_namesrv(config, never, machine)  # type: ignore[arg-type]
 
     def kill(self) -> None:
         assert self.process is not None

@@ -225,11 +225,11 @@ def deliver_early(plant):
 
 
 def believe_the_wall_clock(plant):
-    plant(BrokerTime, "now_ms", lambda self: self._wall_ms())
+    plant(BrokerTime, "now_ms", lambda self: self._clocks.now_ms())
 
 
 def expire_by_the_wall_clock(plant):
-    plant(BrokerTime, "expiry_ms", lambda self: self._wall_ms())
+    plant(BrokerTime, "expiry_ms", lambda self: self._clocks.now_ms())
 
 
 def expire_by_the_clock_of_a_slave(plant):

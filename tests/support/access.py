@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -76,7 +77,7 @@ async def guarded_name_server(**keys: Any) -> AsyncIterator[NameServer]:
             Service(
                 namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
                 namesrv_pb2_grpc.add_NameServerServicer_to_server,
-                NamesrvServicer(table, lambda: 0),
+                NamesrvServicer(table, SimpleNamespace(monotonic=lambda: 0.0)),
             )
         ],
         bind_address="127.0.0.1",

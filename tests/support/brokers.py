@@ -6,6 +6,7 @@ import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -147,7 +148,7 @@ async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
     service = Service(
         namesrv_pb2.DESCRIPTOR.services_by_name["NameServer"].full_name,
         namesrv_pb2_grpc.add_NameServerServicer_to_server,
-        NamesrvServicer(table, lambda: 0),
+        NamesrvServicer(table, SimpleNamespace(monotonic=lambda: 0.0)),
     )
     server, bound = await start_server(
         [service], bind_address="127.0.0.1", port=port, address_file=None, max_message_bytes=1 << 20

@@ -93,7 +93,7 @@ class FakeBroker:
     def hears_of_master(self, master: Promise) -> None:
         pass
 
-    def visible_changed(self, visible_offset: int | None) -> None:
+    def changed(self, visible_offset: int | None) -> None:
         self.visible.append(visible_offset)
 
     def apply_metadata(self, metadata: Metadata) -> None:
@@ -146,10 +146,9 @@ class Node:
         self.acks = Acknowledgements(
             levels or AckLevels(sync_master=True, sync_flush=False),
             Tracker(fall_behind_max),
-            end_offset=lambda: log.end_offset,
-            flushed_offset=lambda: self.flusher.flushed_offset,
-            request_flush=self.flusher.request,
-            visible_changed=self.broker.visible_changed,
+            log,
+            self.flusher,
+            self.broker,
         )
         self.master = ReplicationMaster(
             log=log,

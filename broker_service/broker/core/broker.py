@@ -13,22 +13,18 @@ from rocketsim_proto.reserved import CHANGES_TOPIC
 
 from broker_service.broker.core.broker_time import BrokerTime
 from broker_service.broker.core.changes import MetadataChanges
-from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership, Standing
 from broker_service.broker.core.peers import Peers
 from broker_service.broker.core.visibility import Visibility
-from broker_service.broker.metadata.access import AccessTables
-from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
-from broker_service.broker.metadata.groups import SubscriptionGroupTable
-from broker_service.broker.metadata.known_slaves import KnownSlaves
-from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker.metadata.tables import Tables
 from broker_service.config.process_config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
 from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
 from broker_service.names import is_internal_topic
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
-from broker_service.replication.epochs import EpochList
+from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.slave_streams import SlaveStreams
+from broker_service.runtime.clocks import Clocks
 from broker_service.runtime.notice import Notice
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
@@ -46,42 +42,31 @@ class Broker:
         config: BrokerConfig,
         *,
         store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        known_slaves: KnownSlaves,
+        epochs: EpochFile,
+        tables: Tables,
         mastership: Mastership,
         acknowledgements: Acknowledgements,
-        long_polling: LongPolling,
         visibility: Visibility,
         slaves: SlaveStreams[Any],
-        changes: MetadataChanges,
-        log_epochs: Callable[[], EpochList],
+        clocks: Clocks,
         store_host: bytes,
-        clock: Callable[[], float],
-        time: BrokerTime,
-        access: AccessTables | None = None,
     ) -> None:
         self.config = config
         self.store = store
-        self.topics = topics
-        self.groups = groups
-        self.offsets = offsets
-        self.known_slaves = known_slaves
-        self.access = access  # None: there is no access control
+        self.topics, self.groups, self.offsets, self.known_slaves, self.access = tables
         self.mastership = mastership
         self.acknowledgements = acknowledgements
         self.peers = Peers()
-        self.long_polling = long_polling
         self.visibility = visibility
+        self.long_polling = visibility.long_polling
         self.slaves = slaves
-        self.changes = changes
-        self._log_epochs = log_epochs
+        self.changes = MetadataChanges(tables, mastership, slaves)
+        self._epochs = epochs
         self.store_host = store_host
-        self.clock = clock  # seconds that never go back
-        self.time = time
-        self.now_ms = time.now_ms  # never falls; store times, and what lasts for some time
-        self.day_ms = time.day_ms  # the time of day, for times that clients choose
+        self.clock = clocks.monotonic  # seconds that never go back
+        self.time = BrokerTime(clocks, store)
+        self.now_ms = self.time.now_ms  # never falls; store times, and what lasts for some time
+        self.day_ms = self.time.day_ms  # the time of day, for times that clients choose
         self.stopping = False
         self.failure: str | None = None  # why the disk is not trusted any more
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
@@ -105,12 +90,12 @@ class Broker:
     @property
     def epoch(self) -> int:
         """A slave's is that of the log it copies."""
-        return self._log_epochs().last if self.is_slave else self.mastership.epoch
+        return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
 
     @property
     def log_epoch(self) -> LogEpoch:
         """Whose time as master the end of this log is of."""
-        epochs = self._log_epochs()
+        epochs = self._epochs.epochs
         return LogEpoch(epochs.last, epochs.last_id)
 
     def end_of(self, epoch: LogEpoch) -> int | None:
@@ -123,7 +108,7 @@ class Broker:
         """As `end_of`, of this broker's log, which on a broker that was replaced is not the history of its name."""
         if not epoch.epoch or epoch == self.log_epoch:
             return None
-        end = self._log_epochs().end_of(*epoch)
+        end = self._epochs.epochs.end_of(*epoch)
         return end if end is not None and end <= self.store.end_offset else None
 
     def waits_for(self) -> str | None:

@@ -15,8 +15,10 @@ Pure: both clocks are arguments.
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
+
+from broker_service.runtime.clocks import Clocks
 
 logger = logging.getLogger(__name__)
 
@@ -34,25 +36,23 @@ class _Step:
     by_ms: float
 
 
-class BrokerTime:
-    """`wall_ms`: milliseconds since 1970; `since_boot_s`: seconds that pass also while the machine is suspended.
+class StoreTimes(Protocol):
+    @property
+    def newest_stored_ms(self) -> int:
+        """The store time of the last record; 0: there is none."""
 
-    `newest_stored_ms` is the store time at the end of the log: `now` is never before it, also where another broker,
-    or this one before a restart, stored it by a clock that was ahead.
+
+class BrokerTime:
+    """`now` is never before the store time at the end of the log, also where another broker, or this one before a
+    restart, stored it by a clock that was ahead.
     """
 
-    def __init__(
-        self,
-        wall_ms: Callable[[], int],
-        since_boot_s: Callable[[], float],
-        newest_stored_ms: Callable[[], int] = lambda: 0,
-    ) -> None:
+    def __init__(self, clocks: Clocks, log: StoreTimes) -> None:
         self.steps = 0  # of the wall clock since the start
-        self._wall_ms = wall_ms
-        self._since_boot_s = since_boot_s
-        self._newest_ms = newest_stored_ms
-        self._read_at = self._started_at = since_boot_s() * 1000
-        self._offset = wall_ms() - self._read_at  # of the believed time of day from the time since boot
+        self._clocks = clocks
+        self._log = log
+        self._read_at = self._started_at = clocks.since_boot() * 1000
+        self._offset = clocks.now_ms() - self._read_at  # of the believed time of day from the time since boot
         self._doubted: _Step | None = None
         self._believed: list[_Step] = []  # of the last day
         self._said_at = -_SAID_EVERY_MS + self._read_at
@@ -81,7 +81,7 @@ class BrokerTime:
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS
         self._believed = [step for step in self._believed if step.at_ms > since]
-        expiry = min(self._wall_ms(), self._day - max(0.0, sum(step.by_ms for step in self._believed)))
+        expiry = min(self._clocks.now_ms(), self._day - max(0.0, sum(step.by_ms for step in self._believed)))
         if self._read_at - self._started_at < BELIEVED_AFTER_MS:
             expiry = min(expiry, max(self._newest_stored_ms(), self._stored_at_start) + EXPIRY_BELIEVES_AFTER_MS)
         return int(expiry)
@@ -103,13 +103,13 @@ class BrokerTime:
         return self._read_at + self._offset
 
     def _newest_stored_ms(self) -> int:
-        newest = self._newest_ms()
+        newest = self._log.newest_stored_ms
         return newest if newest < _NO_STORE_TIME_MS else 0
 
     def _read(self) -> None:
-        at = max(self._read_at, self._since_boot_s() * 1000)
+        at = max(self._read_at, self._clocks.since_boot() * 1000)
         passed, self._read_at = at - self._read_at, at
-        differs = self._wall_ms() - self._day
+        differs = self._clocks.now_ms() - self._day
         if abs(differs) > STEP_MS:
             self._doubt(differs)
         else:

@@ -6,10 +6,7 @@ from typing import Any
 from rocketsim_proto import metadata_pb2
 
 from broker_service.broker.core.mastership import Mastership
-from broker_service.broker.metadata.access import AccessTables
-from broker_service.broker.metadata.consumer_offsets import Change, ConsumerOffsetTable
-from broker_service.broker.metadata.groups import SubscriptionGroupTable
-from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.consumer_offsets import Change
 from broker_service.broker.metadata.messages import (
     access_to_proto,
     floors_to_proto,
@@ -18,24 +15,23 @@ from broker_service.broker.metadata.messages import (
     topic_to_proto,
     version_to_proto,
 )
-from broker_service.broker.metadata.topics import TopicTable
+from broker_service.broker.metadata.tables import Tables
 from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """Numbered, so that acks name them; on a slave nobody is to be told, and they are forgotten.  `access` is None
-    without access control: then slaves are told nothing of users."""
+    """The changes are numbered, so that acks name them.  A slave tells nobody and forgets them.
+
+    Without access control slaves are told nothing of users.
+    """
 
     def __init__(
         self,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        known_slaves: KnownSlaves,
+        tables: Tables,
         mastership: Mastership,
         slaves: SlaveStreams[Any],
-        access: AccessTables | None = None,
     ) -> None:
+        topics, groups, offsets, known_slaves, access = tables
         self._access = access
         self._users: set[str] = set()
         self._acls: set[str] = set()

@@ -12,6 +12,7 @@ class Visibility:
 
     def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
         self._store = store
+        self.long_polling = long_polling
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
         self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
 

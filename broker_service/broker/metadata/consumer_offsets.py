@@ -10,7 +10,7 @@ consumption says of groups that pop is only noted there, at a clean stop, for Ro
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.errors import StoreCorrupt
@@ -23,6 +23,26 @@ Change = tuple[str, str, Mapping[int, OffsetEntry]]  # group, topic, queues
 Place = tuple[str, str, int]  # group, topic, queue id
 
 
+class History(Protocol):
+    """The log, as far as generations of offsets depend on it."""
+
+    def end(self) -> LogPoint:
+        """The end of the log, at which a generation is raised now."""
+
+    def has_passed(self, point: LogPoint) -> bool:
+        """Whether this log has, or had, that point."""
+
+
+class NoHistory:
+    """Passes for every history."""
+
+    def end(self) -> LogPoint:
+        return LogPoint()
+
+    def has_passed(self, point: LogPoint) -> bool:
+        return True
+
+
 class ConsumerOffsetTable:
     """Every change is journaled before the method returns; nothing here waits for the disk but `Compaction.run`."""
 
@@ -32,8 +52,7 @@ class ConsumerOffsetTable:
         generations_file: JsonStore,
         journal: OffsetJournal,
         *,
-        log_point: Callable[[], LogPoint] = LogPoint,
-        has_passed: Callable[[LogPoint], bool] = lambda point: True,
+        history: History | None = None,
         noted_file: JsonStore | None = None,
     ) -> None:
         self._file = file
@@ -41,8 +60,7 @@ class ConsumerOffsetTable:
         self._noted_file = noted_file
         self._noted: dict[str, dict[str, list[int]]] = {}  # what the table's file has of that, as `note` writes it
         self._journal = journal
-        self._log_point = log_point
-        self._has_passed = has_passed
+        self._history = history or NoHistory()
         self._table: OffsetTable = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
@@ -161,7 +179,7 @@ class ConsumerOffsetTable:
             self._journal.make_room(group, topic, self._raised(group, topic, offsets))
 
     def _raised(self, group: str, topic: str, offsets: Mapping[int, int]) -> Queues:
-        point = self._log_point()
+        point = self._history.end()
         return {
             queue_id: OffsetEntry(self.get(group, topic, queue_id).generation + 1, offset, point)
             for queue_id, offset in offsets.items()
@@ -221,7 +239,7 @@ class ConsumerOffsetTable:
         One line of the journal: a crash must not leave the generation of the other broker, which still has an offset
         further on in it.
         """
-        point = self._log_point()
+        point = self._history.end()
         raised: Queues = {}
         for queue_id, entry in entries.items():
             standing = max(entry, self.get(group, topic, queue_id))
@@ -257,7 +275,7 @@ class ConsumerOffsetTable:
     def may_bring(self, entry: OffsetEntry) -> bool:
         """Whether the entry's generation belongs to this log's history; who does not say when it was raised is
         believed."""
-        return not entry.raised_at.epoch or self._has_passed(entry.raised_at)
+        return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
         """`replaces`: it may go back, also when the journal is read again."""

@@ -1,0 +1,17 @@
+"""Tables: all that a master's slaves get beside the log."""
+
+from typing import NamedTuple
+
+from broker_service.broker.metadata.access import AccessTables
+from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
+from broker_service.broker.metadata.groups import SubscriptionGroupTable
+from broker_service.broker.metadata.known_slaves import KnownSlaves
+from broker_service.broker.metadata.topics import TopicTable
+
+
+class Tables(NamedTuple):
+    topics: TopicTable
+    groups: SubscriptionGroupTable
+    offsets: ConsumerOffsetTable
+    known_slaves: KnownSlaves
+    access: AccessTables | None  # None: there is no access control

@@ -1,0 +1,18 @@
+"""LogHistory: what generations of consumer offsets need to know of the log and its epochs."""
+
+from broker_service.replication.epoch_file import EpochFile
+from broker_service.store.message_store import MessageStore
+from broker_service.store.offset_journal import LogPoint
+
+
+class LogHistory:
+    def __init__(self, epochs: EpochFile, store: MessageStore) -> None:
+        self._epochs = epochs
+        self._store = store
+
+    def end(self) -> LogPoint:
+        epochs = self._epochs.epochs
+        return LogPoint(epochs.last, epochs.last_id, self._store.end_offset)
+
+    def has_passed(self, point: LogPoint) -> bool:
+        return self._epochs.epochs.has_passed(*point)
