@@ -1,8 +1,8 @@
-"""Gate: whether a call may be made.  It has no network; `interceptor.py` asks it."""
+"""Gate: decides whether a call may be made.  It has no network; `interceptor.py` asks it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from rocketsim_proto.signature import Credentials
@@ -12,38 +12,53 @@ from broker_service.access.decision import Address, Policies
 from broker_service.access.model import Decision, ResourceType, User, UserType, address_of
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.errors import AccessDenied
+from broker_service.runtime.clocks import WallClock
 
 Headers = Iterable[tuple[str, str | bytes]]
 
 _WHO = {Caller.SUPER_USER: "super users and brokers", Caller.BROKER: "brokers"}
 
 
+class Users(Protocol):
+    """The users that a server knows, and what they may do."""
+
+    @property
+    def cluster_name(self) -> str: ...
+
+    @property
+    def brokers_user(self) -> User | None:
+        """The user as whom brokers call each other; `find_user` returns this very object for its name."""
+
+    def find_user(self, username: str) -> User | None: ...
+
+    def policies_of(self, username: str) -> Policies | None:
+        """None: users need no rights, since authorizationEnabled is false."""
+
+
+class Addresses(Protocol):
+    def client_of(self, peer: str) -> str:
+        """The address of a caller, as gRPC writes it, by what `context.peer()` says."""
+
+
 class Gate:
-    """`rights`: of every method, by its path.  `policies` of a user; None: users need no rights (authorizationEnabled
-    is false).  `v2`: its callers are RocketMQ 5's clients.  `client_of`: a caller's address by `context.peer()`.
-    `brokers_user`: whom `find_user` finds for the calls of brokers to each other.
-    """
+    """`rights` has every method, by its path.  `v2`: callers are RocketMQ 5's clients.  Without `addresses` the address
+    of a caller is what `context.peer()` says."""
 
     def __init__(
         self,
         rights: Mapping[str, Right],
+        users: Users,
+        clock: WallClock,
         *,
-        find_user: signature.FindUser,
-        policies: Callable[[str], Policies] | None,
-        cluster_name: str,
-        now_s: Callable[[], float],
         v2: bool = False,
-        client_of: Callable[[str], str] = str,
-        brokers_user: User | None = None,
+        addresses: Addresses | None = None,
     ) -> None:
         self._rights = rights
-        self._find_user = find_user
-        self._policies = policies
-        self._cluster_name = cluster_name
-        self._now_s = now_s
+        self._users = users
+        self._find_user = users.find_user
+        self._clock = clock
         self._v2 = v2
-        self._client_of = client_of
-        self._brokers_user = brokers_user
+        self._addresses = addresses
 
     def right_of(self, method: str) -> Right:
         """Raises AccessDenied for a method that nobody has said anything of."""
@@ -56,7 +71,7 @@ class Gate:
         text = {name: value for name, value in headers if isinstance(value, str)}
         if self._v2:
             return signature.v2_caller(text, self._find_user)
-        return signature.own_caller(text, method, self._now_s(), self._find_user)
+        return signature.own_caller(text, method, self.now_s, self._find_user)
 
     def still(self, user: User) -> User:
         """The user of a call that was let in, as he is now.  Raises NotAuthenticated."""
@@ -64,32 +79,37 @@ class Gate:
 
     def address(self, peer: str) -> str:
         """Of a caller, without the port; "None" where there is none."""
-        return str(source_of(self._client_of(peer)))
+        return str(self._source_of(peer))
 
     @property
     def now_s(self) -> float:
-        return self._now_s()
+        return self._clock.now_ms() / 1000
 
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
         """Raises AccessDenied unless the user may do what this request asks for.  Without a request: what can be said
         of the call before the first message of its stream."""
-        if user is self._brokers_user or (user.is_super and right.caller is not Caller.BROKER):
+        if user is self._users.brokers_user or (user.is_super and right.caller is not Caller.BROKER):
             return
-        source = source_of(self._client_of(peer))
+        source = self._source_of(peer)
         if right.caller in _WHO:
             raise AccessDenied(
-                f"User:{user.username} has no permission to access {ResourceType.CLUSTER}:{self._cluster_name} from "
-                f"{source}, only {_WHO[right.caller]} call {method.rpartition('/')[2]}.",
+                f"User:{user.username} has no permission to access {ResourceType.CLUSTER}:{self._users.cluster_name} "
+                f"from {source}, only {_WHO[right.caller]} call {method.rpartition('/')[2]}.",
                 user.username,
             )
-        if right.needs is None or request is None or self._policies is None:
+        if right.needs is None or request is None:
             return
-        policies = self._policies(user.username)
+        policies = self._users.policies_of(user.username)
+        if policies is None:
+            return
         for need in dict.fromkeys(right.needs(request)):  # each once, however often the request says it
             self._check_need(user, need, policies, source)
 
+    def _source_of(self, peer: str) -> Address | None:
+        return source_of(peer if self._addresses is None else self._addresses.client_of(peer))
+
     def _check_need(self, user: User, need: Need, policies: Policies, source: Address | None) -> None:
-        name = self._cluster_name if need.kind is ResourceType.CLUSTER else need.name
+        name = self._users.cluster_name if need.kind is ResourceType.CLUSTER else need.name
         found = [policies.decide(need.kind, name, action, source, by_name=need.by_name) for action in need.actions]
         if Decision.ALLOW in found:
             return

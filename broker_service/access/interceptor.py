@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 
@@ -28,7 +28,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 Parse = Callable[[Any], Any]
 Check = Callable[[User, str, Right, str, Any], None]
-Answer = Callable[[str, AccessDenied, Callable[[], Any]], Any]
+
+
+class ClientProtocol(Protocol):
+    """How other clients than ours are refused.  The module `wire/v2/rights.py` is one."""
+
+    def refusal(self, method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
+        """The message that ends the call.  `parse` makes its request."""
+
+    def repeats(self, method: str) -> bool:
+        """Whether `refusal` needs the request."""
+
+    def is_free(self, method: str, headers: Any) -> bool:
+        """Whether anybody may make this call."""
 
 
 class _ParsedCall:
@@ -133,11 +145,10 @@ def may(context: Any, need: Need) -> bool:
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
-    """A refused call ends with UNAUTHENTICATED, or with the message that `answer` makes for its method.
+    """A refused call ends with UNAUTHENTICATED, or as the `protocol` of its clients says.
 
-    `is_free` says of a method and its headers whether it may be called by anybody; `repeats` of a method whether
-    `answer` needs its request.  `look_again` is to be called when a user or his policies have changed: his open calls
-    end if they would not be taken any more.
+    `look_again` is to be called when a user or his policies have changed: his open calls end if they would not be taken
+    any more.
     """
 
     def __init__(
@@ -145,16 +156,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         gate: Gate,
         refusals: Refusals,
         unsigned: UnsignedRequests,
-        answer: Answer | None = None,
-        is_free: Callable[[str, Any], bool] | None = None,
-        repeats: Callable[[str], bool] = lambda method: False,
+        protocol: ClientProtocol | None = None,
     ) -> None:
         self._gate = gate
         self._refusals = refusals
         self._unsigned = unsigned
-        self._answer = answer
-        self._is_free = is_free
-        self._repeats = repeats
+        self._protocol = protocol
         self._open: dict[str, set[OpenCall]] = {}  # by user
 
     def look_again(self, username: str) -> None:
@@ -208,7 +215,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _caller(self, method: str, metadata: Any) -> User | None:
         """None: anybody.  Raises NotAuthenticated."""
         headers = list(metadata or ())
-        if self._is_free is not None and self._is_free(method, headers):
+        if self._protocol is not None and self._protocol.is_free(method, headers):
             return None
         return self._gate.caller(method, headers)
 
@@ -229,9 +236,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
     async def _refuse(self, method: str, error: AccessDenied, context: Context, parse: Callable[[], Any]) -> Any:
         self._count(method, error, context)
-        if self._answer is None:
+        if self._protocol is None:
             await rpc_errors.abort(context, error)
-        return self._answer(method, error, parse)
+        return self._protocol.refusal(method, error, parse)
 
     async def _refuse_stream(self, method: str, error: AccessDenied, context: Any) -> None:
         answer = await self._refuse(method, error, context, lambda: None)
@@ -322,7 +329,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
         async def refuse(_: AsyncIterator[Any], context: Any) -> None:
             request = b""
-            if self._answer is not None and self._repeats(method):
+            if self._protocol is not None and self._protocol.repeats(method):
                 try:
                     received = await self._unsigned.receive(context)
                 except SystemBusy as busy:

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable
 
 from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 
@@ -17,6 +15,7 @@ from broker_service.config.process_config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
+from broker_service.runtime.clocks import WallClock
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Network, Service, check_protobuf, host_port, start_server, warn_of_open_access
 
@@ -27,30 +26,32 @@ MAX_MESSAGE_BYTES = 64 << 20
 GRACE_S = 1.0
 
 
-def interceptors(config: NamesrvConfig, now_s: Callable[[], float] = time.time) -> list[AccessInterceptor]:
-    """It has no table of users: it knows those of its configuration."""
-    if not config.authentication_enabled:
-        return []
-    known = [user for user in map(super_user, (config.init_user, config.inner_credentials)) if user is not None]
-    users = {user.username: user for user in known}
+class ConfiguredUsers:
+    """The users of a name server: it has no table, and knows those of its configuration."""
 
-    def find_user(name: str) -> User:
-        if (user := users.get(name)) is None:
+    cluster_name = "*"
+
+    def __init__(self, config: NamesrvConfig) -> None:
+        self.brokers_user = super_user(config.inner_credentials)
+        known = [user for user in (super_user(config.init_user), self.brokers_user) if user is not None]
+        self._users = {user.username: user for user in known}
+
+    def find_user(self, username: str) -> User:
+        if (user := self._users.get(username)) is None:
             raise UnknownUser(
-                f"User:{name[:127]} is not found: a name server knows initAuthenticationUser and "
+                f"User:{username[:127]} is not found: a name server knows initAuthenticationUser and "
                 "innerClientAuthenticationCredentials alone."
             )
         return user
 
-    inner = config.inner_credentials
-    gate = Gate(
-        NAMESRV_RIGHTS,
-        find_user=find_user,
-        policies=None,
-        cluster_name="*",
-        now_s=now_s,
-        brokers_user=users[inner.access_key] if inner is not None else None,
-    )
+    def policies_of(self, username: str) -> None:
+        """Nobody needs a right."""
+
+
+def interceptors(config: NamesrvConfig, clock: WallClock | None = None) -> list[AccessInterceptor]:
+    if not config.authentication_enabled:
+        return []
+    gate = Gate(NAMESRV_RIGHTS, ConfiguredUsers(config), clock or Machine())
     return [AccessInterceptor(gate, Refusals(), UnsignedRequests())]
 
 
@@ -76,7 +77,7 @@ async def run_namesrv(
         address_file=config.address_file,
         max_message_bytes=MAX_MESSAGE_BYTES,
         network=machine.network,
-        interceptors=interceptors(config),
+        interceptors=interceptors(config, machine),
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))
     try:

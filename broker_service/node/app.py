@@ -38,7 +38,7 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     try:
         # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
         server, port = machine.network.listen(
-            config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.interceptors
+            config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.access_control.guards()
         )
         await node.start(
             server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)

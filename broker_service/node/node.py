@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +21,6 @@ from rocketsim_proto import (
 )
 from rocketsim_proto.signature import SigningChannel
 
-from broker_service.access.gate import Gate, super_user
-from broker_service.access.interceptor import AccessInterceptor
-from broker_service.access.refusals import Refusals
-from broker_service.access.rights import RIGHTS, Right
-from broker_service.access.signature import is_client_of_user
-from broker_service.access.unsigned import UnsignedRequests
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
@@ -67,6 +61,7 @@ from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
 from broker_service.leadership.slave_link import SlaveLink
 from broker_service.model import BrokerRole
+from broker_service.node.access_control import AccessControl, LostRights
 from broker_service.node.log_history import LogHistory
 from broker_service.node.masters_work import MastersWork
 from broker_service.node.periodic import PeriodicTasks
@@ -92,7 +87,6 @@ from broker_service.wire.own.broker_servicer import BrokerServicer, add_to_serve
 from broker_service.wire.own.consumption_servicer import ConsumptionServicer
 from broker_service.wire.own.range_streams import RangeStreams
 from broker_service.wire.own.transaction_servicer import TransactionServicer
-from broker_service.wire.v2 import rights as v2_rights
 from broker_service.wire.v2.clients import Clients
 from broker_service.wire.v2.port import Port as V2Port
 from broker_service.wire.v2.receiving import Receiving
@@ -146,8 +140,7 @@ class BrokerNode:
         )
 
         self.access = self._access_tables() if config.authentication_enabled else None
-        self.refusals = Refusals()
-        self.unsigned = UnsignedRequests()
+        self.access_control = AccessControl(config, self.access, machine)
 
     def _access_tables(self) -> AccessTables:
         def table(name: str) -> tuple[JsonFile, JsonFile]:
@@ -331,6 +324,7 @@ class BrokerNode:
         self.range_streams = RangeStreams(self.broker, self.ranges, self.puts)
         self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
         self.consumption.is_connected = self.clients.is_connected
+        LostRights(self.broker, self.consumption, self.clients)
 
     def _services(self) -> list[Service]:
         self.status = Status(
@@ -349,7 +343,7 @@ class BrokerNode:
             self.status,
             self.range_streams,
             self.consumption,
-            self.refusals,
+            self.access_control.refusals,
             connections=lambda: (
                 self.clients.stream_count,
                 self.v2_port.connections,
@@ -368,9 +362,6 @@ class BrokerNode:
         operations = Operations(self.broker, self.leadership)
         users = UserOperations(self.broker, self.leadership)
         transactions = self.consumption.transactions
-        if self.access is not None:
-            self.access.users.changed.append(self._rights_changed)
-            self.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
         return broker_services(
             BrokerServicer(
                 self.broker,
@@ -407,55 +398,7 @@ class BrokerNode:
             self.machine,
             self.config.grpc_address_path,
             opened=sends.opened,
-            interceptors=self._v2_interceptors,
-        )
-
-    # --- access control ---------------------------------------------------------------------------------------------
-
-    @property
-    def interceptors(self) -> list[AccessInterceptor]:
-        """Of the port for our own clients, brokers and operators."""
-        return self._interceptors(self._gate(RIGHTS)) if self.access is not None else []
-
-    @property
-    def _v2_interceptors(self) -> list[AccessInterceptor]:
-        if self.access is None:
-            return []
-        gate = self._gate(v2_rights.V2_RIGHTS, v2=True)
-        return self._interceptors(gate, v2_rights.refusal, v2_rights.is_free, v2_rights.repeats)
-
-    def _rights_changed(self, username: str) -> None:
-        """Of a user, or his policies.  Later, when the guards of open calls know it, too."""
-        if not self.broker.is_slave:
-            asyncio.get_running_loop().call_soon(self._end_consumption_of, username)
-
-    def _end_consumption_of(self, username: str) -> None:
-        self.consumption.rights_changed(
-            lambda client_id, group, topic: (
-                not is_client_of_user(client_id, username) or self.clients.may_consume(client_id, group, topic)
-            )
-        )
-
-    def _interceptors(self, gate: Gate, *answers: Any) -> list[AccessInterceptor]:
-        assert self.access is not None
-        made = AccessInterceptor(gate, self.refusals, self.unsigned, *answers)
-        self.access.users.changed.append(made.look_again)
-        self.access.acls.changed.append(lambda subject: made.look_again(subject.removeprefix("User:")))
-        return [made]
-
-    def _gate(self, rights: Mapping[str, Right], *, v2: bool = False) -> Gate:
-        assert self.access is not None
-        users, acls = self.access
-        inner = super_user(self.config.inner_credentials)
-        return Gate(
-            rights,
-            find_user=lambda name: inner if inner is not None and name == inner.username else users.get(name),
-            policies=acls.policies_of if self.config.authorization_enabled else None,
-            cluster_name=self.config.broker_cluster_name,
-            now_s=lambda: self.machine.now_ms() / 1000,
-            v2=v2,
-            brokers_user=inner,
-            client_of=(lambda peer: self.v2_port.client_of(peer)) if v2 else str,
+            access=self.access_control,
         )
 
     def _open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:

@@ -8,9 +8,11 @@ class Monotonic(Protocol):
         """Seconds that never go back."""
 
 
-class Clocks(Monotonic, Protocol):
+class WallClock(Protocol):
     def now_ms(self) -> int:
         """Milliseconds since 1970; this clock may be set."""
 
+
+class Clocks(Monotonic, WallClock, Protocol):
     def since_boot(self) -> float:
         """Seconds, also those of a suspended machine."""

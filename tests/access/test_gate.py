@@ -30,6 +30,7 @@ from broker_service.runtime.server import MethodTable
 from broker_service.state.transitions import STATE_TOPIC
 from broker_service.wire.v2.rights import V2_RIGHTS
 from tests.support.brokers import running
+from tests.support.known_users import KnownUsers, Midnight
 
 NORMAL = User("n", "sk")
 BROKERS = User("brokers", "sk", "Super")
@@ -43,11 +44,8 @@ def gate(*policies: str, rights: Any = None, authorizes: bool = True) -> Gate:
     parsed = [Policy.parse(resource, actions.split(",")) for resource, actions in map(str.split, policies)]
     return Gate(
         {**RIGHTS, **V2_RIGHTS} if rights is None else rights,
-        find_user={"n": NORMAL}.get,
-        policies=(lambda _: Policies(parsed)) if authorizes else None,
-        cluster_name="north",
-        now_s=lambda: 0.0,
-        brokers_user=BROKERS,
+        KnownUsers({"n": NORMAL}, Policies(parsed) if authorizes else None, brokers_user=BROKERS),
+        Midnight(),
     )
 
 
@@ -277,13 +275,7 @@ def test_without_authorization_a_user_needs_no_rights() -> None:
 
 
 def test_a_denial_says_so() -> None:
-    guard = Gate(
-        RIGHTS,
-        find_user={}.get,
-        policies=lambda _: Policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")]),
-        cluster_name="north",
-        now_s=lambda: 0.0,
-    )
+    guard = Gate(RIGHTS, KnownUsers(policies=Policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")])), Midnight())
     request = Received(memoryview(b""), broker_pb2.SendRequest(topic="t"))
     with pytest.raises(AccessDenied) as refused:
         guard.check(NORMAL, BROKER + "Send", guard.right_of(BROKER + "Send"), PEER, request)
@@ -306,7 +298,7 @@ def test_what_a_request_says_often_is_asked_once() -> None:
             return super().decide(kind, name, action, source, **others)
 
     policies = Asked([Policy.parse("Topic:t*", ["Sub"])])
-    guard = Gate(V2_RIGHTS, find_user={}.get, policies=lambda _: policies, cluster_name="north", now_s=lambda: 0.0)
+    guard = Gate(V2_RIGHTS, KnownUsers(policies=policies), Midnight())
     entries = [d.SubscriptionEntry(topic=d.Resource(name="t1")) for _ in range(1000)]
     settings = d.Settings(subscription=d.Subscription(subscriptions=entries))
     right = guard.right_of(V2 + "Telemetry")

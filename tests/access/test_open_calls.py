@@ -131,7 +131,7 @@ async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_an
         await until(lambda: node.consumption.polls_held == 2 and node.broker.long_polling.held == 1, "they wait")
         change_user(node)  # nothing has changed
         allow(node, WHO, "Topic:* All", "Group:* All", "Topic:M Pub")  # nothing that they need
-        assert open_calls(node, "n") == 5 and node.refusals.counts == {}
+        assert open_calls(node, "n") == 5 and node.access_control.refusals.counts == {}
 
         change(node)
         await put(node, "T", b"not for n")
@@ -144,7 +144,7 @@ async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_an
         assert await code_of(check.read()) is UNAUTHENTICATED
         await until(lambda: open_calls(node, "n") == 0, "none is left")
         assert node.consumption.polls_held == node.broker.long_polling.held == 0
-        assert sum(node.refusals.counts.values()) == 5
+        assert sum(node.access_control.refusals.counts.values()) == 5
         assert open_calls(node, "m") == 1 and not others.done()
         others.cancel()
 
@@ -156,7 +156,7 @@ async def test_a_super_user_that_is_one_no_more_needs_policies_at_once(tmp_path:
         allow(node, WHO, "Topic:M Pub")
         stream = await telemetry(v2, WHO, "mine")
         change_user(node, user_type="Super", password=WHO.secret_key)  # nothing has changed
-        assert open_calls(node, "n") == 1 and node.refusals.counts == {}
+        assert open_calls(node, "n") == 1 and node.access_control.refusals.counts == {}
         change_user(node, user_type="Normal")
         await is_refused(stream)
 
@@ -258,7 +258,7 @@ async def test_a_request_is_parsed_once_it_is_known_whose_it_is(
             for method in ("Broker/Send", "Broker/Pull", "Admin/CreateUser"):
                 assert await code_of(channel.unary_unary(f"/rocketsim.{method}")(garbage)) is UNAUTHENTICATED
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]  # no traceback
-        assert node.refusals.counts["unauthenticated", "MessagingService"] == 5
+        assert node.access_control.refusals.counts["unauthenticated", "MessagingService"] == 5
 
 
 @pytest.mark.parametrize("keys", [{}, KEYS], ids=["open", "access control"])

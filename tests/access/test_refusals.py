@@ -8,6 +8,7 @@ from broker_service.access.refusals import MAX_LINES, MAX_TEXT, Refusals
 from broker_service.access.rights import RIGHTS
 from broker_service.errors import AccessDenied, BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 from tests.support.access import DATE
+from tests.support.known_users import KnownUsers, Midnight
 
 SEND = "/rocketsim.Broker/Send"
 V2_SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
@@ -74,7 +75,7 @@ def test_a_line_is_short_and_one_line() -> None:
 )
 def test_no_secret_and_nothing_of_a_caller_that_is_not_known_is_in_a_line(headers: dict[str, str]) -> None:
     user = User("u", "s3cr3t")
-    gate = Gate(RIGHTS, find_user={"u": user}.get, policies=None, cluster_name="c", now_s=lambda: 0.0, v2=True)
+    gate = Gate(RIGHTS, KnownUsers({"u": user}), Midnight(), v2=True)
     with pytest.raises(NotAuthenticated) as refused:
         gate.caller(V2_SEND, [*headers.items(), ("x-mq-date-time", DATE)])
     (line,) = Refusals().refused(refused.value, V2_SEND, "10.0.0.1", 0.0)

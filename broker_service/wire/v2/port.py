@@ -7,11 +7,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 from rocketmq_v2 import service_pb2, service_pb2_grpc
 from rocketsim_proto.limits import MAX_RPC_BYTES
 
+from broker_service.access.gate import Addresses
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
@@ -33,6 +35,10 @@ FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemet
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
 
 
+class GuardsClients(Protocol):
+    def guards_of_v2(self, addresses: Addresses) -> Sequence[grpc.aio.ServerInterceptor]: ...
+
+
 class Port:
     """`opened` is called before the port takes its first call."""
 
@@ -44,7 +50,7 @@ class Port:
         machine: Machine,
         address_file: Path,
         opened: Callable[[], None],
-        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
+        access: GuardsClients,
     ) -> None:
         self._broker = broker
         self._servicer = servicer
@@ -52,7 +58,7 @@ class Port:
         self._machine = machine
         self._address_file = address_file
         self._opened = opened
-        self._interceptors = interceptors
+        self._interceptors = access.guards_of_v2(self)
         self._server: grpc.aio.Server | None = None
         self._front: Front | None = None
         servicer.sender_of = self.sender_of

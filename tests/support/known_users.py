@@ -1,0 +1,28 @@
+"""Users for a gate that has neither tables nor a configuration."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker_service.access.decision import Policies
+from broker_service.access.model import User
+
+
+@dataclass
+class KnownUsers:
+    users: Mapping[str, User] = field(default_factory=dict)
+    policies: Policies | None = None  # of every user; None: users need no rights
+    cluster_name: str = "north"
+    brokers_user: User | None = None
+
+    def find_user(self, username: str) -> User | None:
+        return self.users.get(username)
+
+    def policies_of(self, username: str) -> Policies | None:
+        return self.policies
+
+
+class Midnight:
+    """A clock that stands at 1970."""
+
+    def now_ms(self) -> int:
+        return 0
