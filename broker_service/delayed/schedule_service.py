@@ -11,11 +11,12 @@ import numpy as np
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker, Queue
-from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.master_loop import LONGEST_SLEEP_S, MasterLoop
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
-from broker_service.errors import ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.model import GetMessageStatus
 from broker_service.runtime import cold_reads
 from broker_service.store.pull import GetMessageResult
@@ -23,8 +24,6 @@ from broker_service.store.pull import GetMessageResult
 logger = logging.getLogger(__name__)
 
 BATCH = 32
-LONGEST_SLEEP_S = 1.0
-RETRY_AFTER_S = 10.0  # RocketMQ's delay after an exception
 
 
 class ScheduleService:
@@ -41,7 +40,7 @@ class ScheduleService:
         self._offsets: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}  # level: when it is read again, by the loop's clock
         self._running = False
-        self._arrival = asyncio.Event()
+        self.loop = MasterLoop(broker, self._deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
@@ -76,19 +75,7 @@ class ScheduleService:
         self._offsets = dict(self._position.offsets)
         self._running = True
         try:
-            while self._broker.mastership.standing is Standing.WRITABLE:
-                self._arrival.clear()
-                try:
-                    sleep_s = await self._deliver_due()
-                except RocketSimError as error:
-                    logger.warning("delayed messages wait: %s", error)
-                    await asyncio.sleep(RETRY_AFTER_S)
-                    continue
-                try:
-                    async with asyncio.timeout(sleep_s):
-                        await self._arrival.wait()
-                except TimeoutError:
-                    pass
+            await self.loop.run()
         finally:
             self._position = self.position()
             self._running = False
@@ -102,7 +89,7 @@ class ScheduleService:
                 further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
             except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delayed messages wait: what was delivered is not known: %s", error)
-                await asyncio.sleep(RETRY_AFTER_S)
+                await asyncio.sleep(master_loop.AFTER_TROUBLE_S)
                 continue
             if further is None:
                 return
@@ -120,8 +107,8 @@ class ScheduleService:
                 sleep_s = min(sleep_s, await self._deliver_level(level, delay_ms))
             except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delay level %d waits: %s", level, error)
-                self._retry_at[level] = now + RETRY_AFTER_S
-        return max(0.001, sleep_s)
+                self._retry_at[level] = now + master_loop.AFTER_TROUBLE_S
+        return sleep_s
 
     async def _deliver_level(self, level: int, delay_ms: int) -> float:
         """Deliver what is due; in how many seconds the next one is."""
@@ -186,7 +173,7 @@ class ScheduleService:
 
     def _arrived(self, queues: Iterable[Queue]) -> None:
         if any(topic == SCHEDULE_TOPIC for topic, _ in queues):
-            self._arrival.set()
+            self.loop.wake()
 
     # --- the files --------------------------------------------------------------------------------------------------
 

@@ -16,16 +16,18 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker, Queue
-from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.master_loop import MasterLoop
 from broker_service.delayed.schedule import whole_records
-from broker_service.errors import NotFound, ReadFailed, RocketSimError, ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import NotFound, ReadFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.rocketmq_handover import timer_check
 from broker_service.runtime import cold_reads
 from broker_service.state import timer_record
 from broker_service.state.needed_log import NeededLog
 from broker_service.state.timers import Timers, due_ms
 from broker_service.state.transitions import STATE_TOPIC, Copied, Copying, Timer
+from broker_service.state.writer import StateWriter
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore
 
@@ -36,31 +38,19 @@ _Copy = tuple[str, bytes]  # topic, record
 BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
-_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
-_AFTER_TROUBLE_S = 10.0
 _KEPT_WAITING_S = 60.0  # how long copies that cannot be read keep all timers waiting
 _LOOK_BYTES = 64 << 10
 _KEPT_UNREADABLE_S = 3600.0  # how long what cannot be read keeps its log file
 
 
 class TimerDelivery:
-    """`append`: appends transitions now, behind those that are pending; `catch_up`: brings the timers to the log's
-    end; `may_begin`: set when none of RocketMQ's checkpoints is among the timers any more."""
+    """`may_begin`: set when none of RocketMQ's checkpoints is among the timers any more."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        timers: Callable[[], Timers],
-        append: Callable[..., None],
-        catch_up: Callable[[], None],
-        may_begin: asyncio.Event,
-    ) -> None:
+    def __init__(self, broker: Broker, writer: StateWriter, may_begin: asyncio.Event) -> None:
         self._broker = broker
-        self._get_timers = timers
-        self._append = append
-        self._catch_up = catch_up
+        self._writer = writer
         self._may_begin = may_begin
-        self._arrival = asyncio.Event()
+        self.loop = MasterLoop(broker, self._work, "messages with a delivery time")
         self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
         self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
         self._copies_unread_since: float | None = None
@@ -70,11 +60,11 @@ class TimerDelivery:
 
     @property
     def timers(self) -> Timers:
-        return self._get_timers()
+        return self._writer.state.timers
 
     def _arrived(self, queues: Iterable[Queue]) -> None:
         if any(topic == TIMER_TOPIC for topic, _ in queues):
-            self._arrival.set()
+            self.loop.wake()
 
     # --- delivering -------------------------------------------------------------------------------------------------
 
@@ -85,26 +75,17 @@ class TimerDelivery:
         self._copies_unread_since = None
         self._has_begun = False
         await self._may_begin.wait()
-        while self._broker.mastership.standing is Standing.WRITABLE:
-            self._arrival.clear()
-            try:
-                if not self._has_begun:
-                    await self._begin()
-                    self._has_begun = True
-                sleep_s = await self._deliver_due()
-            except (RocketSimError, OSError) as error:
-                logger.warning("messages with a delivery time wait: %s", error)
-                await asyncio.sleep(_AFTER_TROUBLE_S)
-                continue
-            try:
-                async with asyncio.timeout(sleep_s):
-                    await self._arrival.wait()
-            except TimeoutError:
-                pass
+        await self.loop.run()
+
+    async def _work(self) -> float | None:
+        if not self._has_begun:
+            await self._begin()
+            self._has_begun = True
+        return await self._deliver_due()
 
     async def _begin(self) -> None:
         """What a real RocketMQ has delivered, if it had this store, is settled."""
-        self._catch_up()
+        self._writer.catch_up()
         await self.say_copies()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
         if delivered is None:
@@ -112,12 +93,12 @@ class TimerDelivery:
         second, log_offset = delivered
         for one, log_offsets in self.timers.before(log_offset):
             for first in range(0, len(log_offsets) if one < second else 0, _SETTLED_AT_ONCE):
-                self._append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
+                self._writer.append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
 
-    async def _deliver_due(self) -> float:
-        """Deliver what is due; for how many seconds nothing more will be."""
+    async def _deliver_due(self) -> float | None:
+        """Delivers what is due; returns the seconds until more is, if that is known."""
         broker = self._broker
-        self._catch_up()
+        self._writer.catch_up()
         await self.say_copies()
         await self._read_unread(self._tried_later())
         for second in self.timers.due(broker.day_ms()):
@@ -128,8 +109,8 @@ class TimerDelivery:
                 self._deliver(second, batch)
                 await asyncio.sleep(0)
         following = self.timers.next_second()
-        left_s = _LONGEST_SLEEP_S if following is None else (due_ms(following) - broker.day_ms()) / 1000
-        return left_s if 0 < left_s < _LONGEST_SLEEP_S else _LONGEST_SLEEP_S
+        left_s = 0.0 if following is None else (due_ms(following) - broker.day_ms()) / 1000
+        return left_s if left_s > 0 else None
 
     def _tried_later(self) -> Collection[int]:
         now = self._broker.clock()
@@ -184,7 +165,7 @@ class TimerDelivery:
             if log_offset not in self._unreadable_since:
                 logger.error("a message with a delivery time waits: %s", error)
             now = self._broker.clock()
-            self._retry_at[log_offset] = now + _AFTER_TROUBLE_S
+            self._retry_at[log_offset] = now + master_loop.AFTER_TROUBLE_S
             self._unreadable_since.setdefault(log_offset, now)
             return None
         self._unreadable_since.pop(log_offset, None)
@@ -241,11 +222,11 @@ class TimerDelivery:
             if copy is not None:
                 by_topic.setdefault(copy[0], []).append(copy[1])
         if by_topic:
-            self._append(Copying(broker.store.end_offset))
+            self._writer.append(Copying(broker.store.end_offset))
         for topic, some in by_topic.items():
             frame = Batch.of_frame(bytearray(b"".join(some)), len(some))
             broker.append(frame, topic)
-        self._append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
+        self._writer.append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def say_copies(self) -> None:
         """Settles the timers whose copies are in the log without a COPIED behind them; on a master.
@@ -274,13 +255,13 @@ class TimerDelivery:
                 raise
             logger.error("up to %d messages with a delivery time may come twice: %s", BATCH, error)
         self._copies_unread_since = None
-        self._append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
+        self._writer.append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
 
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
         """Appends the timers in front of a log offset again, because the log files before it expire."""
-        self._catch_up()
+        self._writer.catch_up()
         await self.say_copies()
         await self._read_unread()
         for second, log_offsets in self.timers.before(log_offset):

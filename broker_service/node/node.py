@@ -267,7 +267,7 @@ class BrokerNode:
             epochs=self.epochs,
             identity=identity,
             flusher=self.flusher,
-            broker=SlaveLink(self.broker, self.metadata, self.schedule, self.consumption, self._master_file),
+            broker=SlaveLink(self.broker, self.metadata, self.schedule, self.consumption.writer, self._master_file),
             diverged=config.store_path_root_dir / "rocketsim" / "diverged",
             settings=SlaveSettings(
                 housekeeping_s=config.ha_housekeeping_interval / 1000,
@@ -467,7 +467,7 @@ class BrokerNode:
             self.consumption.note_transactions()
             self.offsets.close(self.broker.now_ms())
             self.consumption.note_offsets()
-            self.consumption.catch_up()  # what follows needs all of the state
+            self.consumption.writer.catch_up()  # what follows needs all of the state
             self.consumption.timer_delivery.write_check()
             self.consumption.write_order_info()
             if saving := self.consumption.saving():

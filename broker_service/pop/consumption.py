@@ -1,10 +1,7 @@
 """Consumption: pop, ack, changed deadlines and dead letters on a master; on a slave, the state for a promotion.
 
-A change of the state is a transition.  The transitions of calls that come together (`QuietTurns`) are appended as one
-record, and applied from the log, as on a slave.  So the state is never ahead of the log; `_taken` has what pops whose
-transitions are pending have taken.  Whatever else changes the state, or has to know more of it than pops, acks and
-changed deadlines do, has the pending transitions appended before: so an accepted ack comes before an expiry, a move (to
-the retry topic, to the dead letters) or a reset.
+A change of the state is appended by the `StateWriter`.  Whatever has to know more of the changes that are pending than
+pops, acks and changed deadlines do, has them appended before.
 """
 
 import asyncio
@@ -14,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.records.record import Record
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.master_loop import LONGEST_SLEEP_S, MasterLoop
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.access import ReadAccess
@@ -54,13 +52,11 @@ from broker_service.pop.receipt_handle import ReceiptHandle
 from broker_service.pop.selection import Selection, Selections
 from broker_service.rocketmq_handover import order_info, take_over
 from broker_service.runtime import cold_reads
-from broker_service.runtime.quiet_turns import QuietTurns
-from broker_service.state import moves, transitions
+from broker_service.state import moves
 from broker_service.state.moves import original_topic, retry_topic
 from broker_service.state.state import Due, State
-from broker_service.state.state_log import StateLog, Written
+from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import (
-    STATE_TOPIC,
     Deadline,
     DeliveryId,
     Drop,
@@ -70,8 +66,8 @@ from broker_service.state.transitions import (
     Settle,
     Take,
     TakeInOrder,
-    Transition,
 )
+from broker_service.state.writer import StateWriter
 from broker_service.transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)
@@ -81,14 +77,10 @@ MAX_INVISIBLE_MS = 12 * 3600 * 1000
 MAX_CLIENT_ID = 255  # bytes; also of an attempt id
 RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
 
-_BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
-_MAX_PENDING = 128  # transitions that wait for others
 _DELIVERIES_A_TRANSITION = 10_000
 _RESETS_OF_ONE_RECORD = 30  # with the longest names they are less than _BODY
 _EXPIRED_AT_A_TIME = 64
 _TAKEN_OVER_AT_ONCE = 10  # transitions, of up to 1,000 deliveries each
-_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
-_AFTER_TROUBLE_S = 10.0
 _DEFERRED_MS = 10_000  # for a message that cannot be moved now
 _RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
 
@@ -104,33 +96,23 @@ class Consumption:
         self._broker = broker
         self._access = access
         self._chance = chance
-        self._log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
-        self._taken_over = asyncio.Event()  # what RocketMQ had under way, if it had this store
-        self.timer_delivery = TimerDelivery(
-            broker, lambda: self.state.timers, self._append_now, self.catch_up, self._taken_over
-        )
+        self.log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
+        self.writer = StateWriter(broker, self.log)
+        self.taken_over = asyncio.Event()  # what RocketMQ had under way, if it had this store
+        self.timer_delivery = TimerDelivery(broker, self.writer, self.taken_over)
         self._polls = Polls(broker.config.max_long_polls)
         self._selections = Selections()
-        self._looks = Looks(broker, self._log, chance, self._next)
+        self._looks = Looks(broker, self.log, chance, self._next)
         self.counts = Counts()
-        self._quiet_turns = QuietTurns(self._flush)
-        self._pending: list[Transition] = []
-        self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
-        self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
-        self._sooner = asyncio.Event()  # set for a deadline before the one that is waited for
+        self._loop = MasterLoop(broker, self._work, "messages that were not acknowledged in time")
         self._wakes_at_ms = 0
         self._grace_until = 0.0
+        self._is_new_master = False
         self._took_over_after_ms = 0
-        self.transactions = Transactions(
-            broker,
-            lambda: self.state.transactions,
-            check_writable=self._check_transactions,
-            read_again=self._read_again,
-            append=self._move,
-            append_checked=self._append_now,
-        )
+        self.transactions = Transactions(broker, self.writer)
         self._drops_due = True  # a topic may have been deleted that the state still has
         self._drops_at = 0.0
+        self.writer.changed += (self._notify_of_released, self._wake_for_deadline)
         broker.visibility.arrived.append(self._polls.arrived)
         broker.topics.changed.append(self._topic_changed)
         broker.group_dropped.append(self._drop_group)
@@ -138,7 +120,7 @@ class Consumption:
 
     @property
     def state(self) -> State:
-        return self._log.state
+        return self.log.state
 
     @property
     def polls_held(self) -> int:
@@ -150,42 +132,21 @@ class Consumption:
         """The state as the log has it.  Where that cannot be read, the broker starts: what needs it raises that again,
         and what does not goes on."""
         try:
-            self.reload()
+            self.writer.reload()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
             logger.error("pops, acks, transactions and messages with a delivery time wait: %s", error)
 
-    def reload(self) -> None:
-        """The state as the log has it; at a start, and after the log was cut, when what is pending is refused."""
-        self._flush()
-        self._broker.offsets.kept.clear()
-        self._log.reload()
-        self._show_offsets()
-
-    def catch_up(self, written: Written | None = None) -> None:
-        """Brings the state to the log's end."""
-        self._log.catch_up(written)
-        self._show_offsets()
-        self._notify_of_released()
-
     def saving(self) -> Callable[[], None] | None:
         """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one."""
-        return self._log.saving()
+        return self.log.saving()
 
     @property
     def is_snapshot_due(self) -> bool:
-        return self._log.is_snapshot_due
+        return self.log.is_snapshot_due
 
     def needed_from(self) -> int | None:
         """Where the log begins that the state has not taken in; None: it has all.  What waits there is not known."""
-        return self._log.unapplied_from
-
-    def _show_offsets(self) -> None:
-        offsets = self._broker.offsets
-        for place, committed in self.state.take_changed():
-            if committed is None:
-                offsets.release(*place)
-            else:
-                offsets.keep(*place, committed)
+        return self.log.unapplied_from
 
     def _notify_of_released(self) -> None:
         """One poll for each queue of which a message group is free: it notifies the next one, if there is more."""
@@ -196,61 +157,6 @@ class Consumption:
             waits = queue.locks is not None and queue.locks.ready
             if waits or self._broker.store.queue_end(place.topic, place.queue_id) > queue.next:
                 self._polls.notify(place.group, original_topic(place))
-
-    def _submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """Has the changes appended with those of other calls, at the end of this turn if it is quiet; the future has
-        the log's end, or the refusal."""
-        loop = asyncio.get_running_loop()
-        if self._appended is None:
-            self._appended = loop.create_future()
-            self._appended.add_done_callback(lambda appended: appended.cancelled() or appended.exception())
-        appended = self._appended
-        self._pending += changes
-        if self._quiet_turns.call_came():
-            loop.call_soon(self._flush)
-        elif len(self._pending) >= _MAX_PENDING:
-            self._flush()
-        return appended
-
-    def _flush(self) -> None:
-        """Append the pending transitions now."""
-        changes, self._pending = self._pending, []
-        appended, self._appended = self._appended, None
-        self._taken.clear()
-        if appended is None:
-            return
-        try:
-            self._check_writable()
-            for body in _bodies(changes):
-                end = self._append(Record(STATE_TOPIC, body))
-        except BaseException as error:
-            appended.set_exception(error)
-            if not isinstance(error, RocketSimError):
-                raise
-        else:
-            appended.set_result(end)
-
-    def _append_now(self, *changes: Transition) -> None:
-        """Append these, behind what is pending; raises if the log refuses them."""
-        if not changes:
-            return
-        self._flush()
-        self._check_writable()
-        for body in _bodies(changes):
-            self._append(Record(STATE_TOPIC, body))
-
-    def _append(self, message: Record) -> int:
-        end = self._broker.append_one(message).end_offset
-        self.catch_up(Written(end, message.body) if message.topic == STATE_TOPIC else None)
-        deadline_ms = self.state.next_deadline_ms()
-        if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
-            self._sooner.set()
-        return end
-
-    async def _stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
-        """Waits until it is appended, and as safe as the mode promises."""
-        end = await asyncio.shield(appended)
-        return await self._broker.acknowledgements.wait(end, timeout_s)
 
     # --- pop --------------------------------------------------------------------------------------------------------
 
@@ -267,8 +173,8 @@ class Consumption:
         status = PopStatus.NO_MESSAGE
         while True:
             try:
-                if self._pending and self._needs_pending_applied(pop.group):
-                    self._flush()
+                if self.writer.pending and self._needs_pending_applied(pop.group):
+                    self.writer.flush()
                 found = await cold_reads.read(self._broker.store, lambda: self._look(pop, selection))
                 # Nothing is awaited between the look and what follows of it.
                 if any(one.messages for one in found):
@@ -295,8 +201,8 @@ class Consumption:
     def _look(self, pop: Pop, selection: Selection) -> list[Found]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
-        self._check_writable()
-        if not self._taken_over.is_set() and take_over.is_needed(broker):
+        self.writer.check_writable()
+        if not self.taken_over.is_set() and take_over.is_needed(broker):
             raise ServiceNotAvailable("what RocketMQ has delivered of this store is being read; pop again in a moment")
         group = self._group(pop)
         topic = broker.topics.readable(pop.topic, broker.config.broker_permission)
@@ -317,7 +223,7 @@ class Consumption:
     def _needs_pending_applied(self, name: str) -> bool:
         """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
         group that consumes in order, what is given back to it, or what is left of a limit."""
-        group, more = self._broker.groups.get(name), MAX_MESSAGES * len(self._pending)
+        group, more = self._broker.groups.get(name), MAX_MESSAGES * self.writer.pending
         return (
             group is None
             or group.consume_message_orderly
@@ -356,19 +262,17 @@ class Consumption:
 
     def _next(self, place: Place, first: int) -> int:
         """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
-        if (taken := self._taken.get(place)) is not None:
+        if (taken := self.writer.next_of(place)) is not None:
             return taken
-        if (queue := self.state.queues.get(place)) is not None:
-            return queue.next
         committed = self._broker.offsets.get(*place).offset
         return committed if committed >= 0 else first
 
     def _take(self, pop: Pop, found: list[Found]) -> tuple[list[_Taking], asyncio.Future[int]]:
         """Submits the transitions that deliver these messages, which count as taken from now on."""
         taking = [self._taking(pop, one) for one in found]
-        appended = self._submit(*taking)
+        appended = self.writer.submit(*taking)
         if any(one.groups is not None for one in found):
-            self._flush()  # the next look finds their locks in the state
+            self.writer.flush()  # the next look finds their locks in the state
         return taking, appended
 
     def _taking(self, pop: Pop, found: Found) -> _Taking:
@@ -380,7 +284,6 @@ class Consumption:
             # Later than before in any case, by which `give_back` for the earlier attempt knows that it comes too late.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
-        self._taken[found.place] = found.next
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0
         if found.groups is not None:
             return TakeInOrder(
@@ -413,7 +316,7 @@ class Consumption:
         takes, appended = self._take(pop, found)
         self._polls.notify(pop.group, pop.topic)  # there may be more
         try:
-            stored = await self._stored(appended, pop.timeout_s)
+            stored = await self.writer.stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
             for one, take in zip(found, takes, strict=True):
                 mine = [it for it in one.deliveries if not self._was_handed_out_again(one.place, it, take.deadline_ms)]
@@ -440,7 +343,7 @@ class Consumption:
 
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
         """One result for each handle.  A second ack of the same delivery is OK, too."""
-        self._check_takes_changes()
+        self.writer.check_takes_changes()
         answers, done = [], []
         for handle in handles:
             named = receipt_handle.decode(handle)
@@ -451,12 +354,12 @@ class Consumption:
                 done.append(Settle(due.place, (DeliveryId(due.delivery.pop, due.queue_offset),)))
         if HandleStatus.OK not in answers:
             return [Settled(answer) for answer in answers]
-        stored = await self._stored(self._submit(*done), timeout_s)
+        stored = await self.writer.stored(self.writer.submit(*done), timeout_s)
         self.counts.acknowledged += len(done)
         return [Settled(one, stored if one is HandleStatus.OK else PutStatus.PUT_OK) for one in answers]
 
     async def change_invisible(self, change: ChangeInvisible) -> Changed:
-        self._check_takes_changes()
+        self.writer.check_takes_changes()
         due = self._under_way(change.group, change.topic, receipt_handle.decode(change.receipt_handle))
         if due is None:
             return Changed(HandleStatus.INVALID_RECEIPT_HANDLE, change.receipt_handle)
@@ -468,21 +371,21 @@ class Consumption:
         changed = Deadline(
             place=due.place, deliveries=(delivery,), deadline_ms=deadline_ms, counted=change.counted, renewed=False
         )
-        stored = await self._stored(self._submit(changed), change.timeout_s)
+        stored = await self.writer.stored(self.writer.submit(changed), change.timeout_s)
         return Changed(HandleStatus.OK, change.receipt_handle, deadline_ms, stored)
 
     async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
         """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
-        self._check_takes_changes()
+        self.writer.check_takes_changes()
         named = receipt_handle.decode(handle)
         due = self._under_way(group, topic, named)
         message = None
         if due is not None:
             message = await self._message(due)
             if message is not None:
-                await self._make_topic(moves.copy_topic(due.place, is_dead_letter=True))
-            self._flush()
-            self._check_takes_changes()
+                await self.writer.make_topic(moves.copy_topic(due.place, is_dead_letter=True))
+            self.writer.flush()
+            self.writer.check_takes_changes()
             due = self._under_way(group, topic, named)
         if due is not None and message is not None:
             end = self._move(_dead_letter(message, due))
@@ -512,13 +415,13 @@ class Consumption:
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
-        self._flush()  # it may have popped just now
+        self.writer.flush()  # it may have popped just now
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
         """`may`: whether a client may consume, by its id, group and topic.  What is renewed for others is delivered to
         the rest of the group at once: their acknowledgements are refused, and they may be connected for ever."""
-        self._flush()  # a client may have popped just now
+        self.writer.flush()  # a client may have popped just now
         clients = self.state.renewing_clients()
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
@@ -543,7 +446,7 @@ class Consumption:
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
-            self._submit(
+            self.writer.submit(
                 Deadline(place=place, deliveries=some, deadline_ms=deadline_ms, counted=counted, renewed=False)
             )
 
@@ -559,56 +462,33 @@ class Consumption:
                 return due if now_ms < delivery.deadline_ms or self._outcome(due, now_ms) is Outcome.RENEW else None
         return None
 
-    def _check_writable(self) -> None:
-        """Raises if the broker takes no writes, or if a record of the state cannot be applied."""
-        self._broker.check_writable()
-        self.catch_up()
-
-    def _check_transactions(self) -> None:
-        """Raises also if a record of a transaction cannot be read."""
-        self._check_writable()
-        self._log.check_transactions()
-
-    def _read_again(self) -> bool:
-        """Whether records of transactions could not be read, and now they are.  Raises while they cannot."""
-        self._check_writable()
-        is_read = self._log.read_again()
-        self._show_offsets()
-        return is_read
-
-    def _check_takes_changes(self) -> None:
-        self._check_writable()
-        self._broker.acknowledgements.check_room()
-
     # --- deadlines --------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         self._grace_until = self._broker.clock() + _RECONNECT_S
-        took_over = False
-        self._taken_over.clear()
-        while self._broker.mastership.standing is Standing.WRITABLE:
-            try:
-                self._check_writable()
-                if not self._taken_over.is_set():
-                    await self._take_over()
-                if not took_over:
-                    self._took_over_after_ms = self.state.last_renewed_pop_ms()
-                    took_over = True
-                if self._drops_due and self._broker.clock() >= self._drops_at:
-                    self._try(self._drop_deleted)
-                sleep_s = await self._expire()
-            except (RocketSimError, OSError) as error:
-                logger.warning("messages that were not acknowledged in time wait: %s", error)
-                await asyncio.sleep(_AFTER_TROUBLE_S)
-                continue
-            self._sooner.clear()
-            self._wakes_at_ms = self._broker.now_ms() + int(sleep_s * 1000)
-            try:
-                async with asyncio.timeout(sleep_s):
-                    await self._sooner.wait()
-            except TimeoutError:
-                pass
+        self._is_new_master = True
+        self.taken_over.clear()
+        await self._loop.run()
+
+    async def _work(self) -> float | None:
+        self.writer.check_writable()
+        if not self.taken_over.is_set():
+            await self._take_over()
+        if self._is_new_master:
+            self._took_over_after_ms = self.state.last_renewed_pop_ms()
+            self._is_new_master = False
+        if self._drops_due and self._broker.clock() >= self._drops_at:
+            self._try(self._drop_deleted)
+        sleep_s = await self._expire()
+        self._wakes_at_ms = self._broker.now_ms() + int(1000 * min(sleep_s or LONGEST_SLEEP_S, LONGEST_SLEEP_S))
+        return sleep_s
+
+    def _wake_for_deadline(self) -> None:
+        """For a deadline that comes before the one that is waited for."""
+        deadline_ms = self.state.next_deadline_ms()
+        if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
+            self._loop.wake()
 
     async def _take_over(self) -> None:
         """What RocketMQ's pops had under way, if it had this store, is under way here."""
@@ -616,15 +496,15 @@ class Consumption:
             await self.timer_delivery.say_copies()
             changes = await take_over.transitions(self._broker, self.state, self._chance)
             for first in range(0, len(changes), _TAKEN_OVER_AT_ONCE):
-                self._append_now(*changes[first : first + _TAKEN_OVER_AT_ONCE])
+                self.writer.append(*changes[first : first + _TAKEN_OVER_AT_ONCE])
                 await asyncio.sleep(0)
-        self._taken_over.set()
+        self.taken_over.set()
 
-    async def _expire(self) -> float:
-        """Handle all deliveries whose deadline has come; returns the seconds until the next one."""
+    async def _expire(self) -> float | None:
+        """Handles all deliveries whose deadline has come; returns the seconds until the next one, if there is one."""
         while True:
-            self._flush()
-            self._check_writable()
+            self.writer.flush()
+            self.writer.check_writable()
             now_ms = self._broker.now_ms()
             expired = self.state.due(now_ms, _EXPIRED_AT_A_TIME)
             if not expired:
@@ -643,15 +523,14 @@ class Consumption:
                     others.append((due, fate))
             for place, deliveries in renewed.items():
                 later = now_ms + outcome.RENEWED_FOR_MS
-                self._append_now(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
-            self._append_now(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
+                self.writer.append(Deadline(place=place, deliveries=tuple(deliveries), deadline_ms=later, renewed=True))
+            self.writer.append(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
             self.counts.retried += sum(map(len, returned.values()))
             for due, fate in others:
                 await self._expire_one(due, fate)
             await asyncio.sleep(0)
         deadline_ms = self.state.next_deadline_ms()
-        left_s = _LONGEST_SLEEP_S if deadline_ms is None else (deadline_ms - now_ms) / 1000
-        return max(0.001, min(left_s, _LONGEST_SLEEP_S))
+        return None if deadline_ms is None else (deadline_ms - now_ms) / 1000
 
     def _backoff_ms(self, due: Due) -> int:
         return self._group_of(due).backoff_ms(due.delivery.attempt)
@@ -677,20 +556,20 @@ class Consumption:
             message = await self._message(due)
             copy = _copy(message, due, fate) if message is not None else None
             if copy is not None:
-                await self._make_topic(copy.topic)
-            self._flush()
+                await self.writer.make_topic(copy.topic)
+            self.writer.flush()
             if self.state.get(due.place, delivery) != due.delivery:
                 return  # settled or changed while the disk was read
-            self._check_writable()
+            self.writer.check_writable()
             if copy is None:
                 logger.warning("message %d of %s has expired before group %s acknowledged it", *_name(due))
-                self._append_now(Settle(due.place, (delivery,)))
+                self.writer.append(Settle(due.place, (delivery,)))
             else:
                 self._move(copy)
         except (MessageIllegal, ReadFailed, StoreCorrupt, _NotReadable) as error:
             logger.error("message %d of %s cannot be delivered again to group %s: %s", *_name(due), error)
             later = self._broker.now_ms() + _DEFERRED_MS
-            self._append_now(
+            self.writer.append(
                 Deadline(place=due.place, deliveries=(delivery,), deadline_ms=later, counted=due.delivery.counted)
             )
 
@@ -710,27 +589,14 @@ class Consumption:
         with store.decoding(data):
             return record.decode(data) if data else None
 
-    async def _make_topic(self, name: str) -> None:
-        """To be awaited before a `_move`, and nothing between the two."""
-        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
-
     def _move(self, copy: Record) -> int:
-        """Append a record of the broker's own, such as a copy, which settles its delivery; returns the log's end after
-        it."""
-        broker = self._broker
-        if reason := broker.store.why_not_writable():
-            raise ServiceNotAvailable(reason)
-        if broker.topics.get(copy.topic) is None:  # deleted since `_make_topic`
-            broker.topics.put(TopicConfig(copy.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
-        try:
-            end = self._append(copy)
-        except RecordError as error:
-            raise MessageIllegal(f"the message cannot be moved to {copy.topic}: {error}") from error
+        """Appends a copy, which settles its delivery; returns the log's end after it."""
+        end = self.writer.append_record(copy)
         if copy.topic.startswith(moves.DLQ_PREFIX):
             self.counts.dead_letters += 1
             if (move := moves.move_of(copy)) is not None:
                 # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
-                self._submit(Settle(move.place, (move.delivery,)))
+                self.writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(moves.RETRY_PREFIX):
             self.counts.retried += 1
         return end
@@ -744,13 +610,13 @@ class Consumption:
     def _reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
         """Moves the group's pops to these offsets; False if it has popped none of these queues.  If the log refuses it,
         nothing has moved, or the error names the queues that have."""
-        self._flush()  # a place may be new
+        self.writer.flush()  # a place may be new
         places = [Place(group, topic, queue_id) for queue_id in offsets]
-        self.catch_up()
+        self.writer.catch_up()
         resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self.state.queues]
         for first in range(0, len(resets), _RESETS_OF_ONE_RECORD):
             try:
-                self._append_now(*resets[first : first + _RESETS_OF_ONE_RECORD])
+                self.writer.append(*resets[first : first + _RESETS_OF_ONE_RECORD])
             except (RocketSimError, OSError) as error:
                 if not first:
                     raise
@@ -775,23 +641,23 @@ class Consumption:
 
         They go first: the topic's places, until they are dropped, say which they are.
         """
-        self._flush()  # a place may be new
+        self.writer.flush()  # a place may be new
         self.transactions.drop_topic(name)
         places = [place for place in self.state.queues if name in (place.topic, original_topic(place))]
         self._delete_retries({retry for place in places for retry in self.retry_topics(place.group, name)})
         left = sorted({place.topic for place in places if place in self.state.queues})
-        self._append_now(*(Drop(topic=topic) for topic in left))
+        self.writer.append(*(Drop(topic=topic) for topic in left))
 
     def _drop_group(self, name: str) -> None:
         """With its retry topics: a new group of that name gets nothing of this one.
 
         They go first, as with a topic.  Raises if the disk or the log refuses: it can be done again.
         """
-        self._flush()  # a place may be new
-        self._check_writable()
+        self.writer.flush()  # a place may be new
+        self.writer.check_writable()
         self._delete_retries(self._retry_topics_of(name))
         if any(place.group == name for place in self.state.queues):
-            self._append_now(Drop(group=name))
+            self.writer.append(Drop(group=name))
 
     def _retry_topics_of(self, group: str) -> set[str]:
         """All of a group: those of the broker's own form, RocketMQ's of topics that it has read, and the one of
@@ -821,7 +687,7 @@ class Consumption:
             change()
         except (RocketSimError, OSError) as error:
             logger.warning("deliveries of a deleted topic are kept, dropping them is tried again: %s", error)
-            self._drops_due, self._drops_at = True, self._broker.clock() + _AFTER_TROUBLE_S
+            self._drops_due, self._drops_at = True, self._broker.clock() + master_loop.AFTER_TROUBLE_S
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
@@ -832,8 +698,8 @@ class Consumption:
     def note_transactions(self) -> None:
         """At a clean stop: where RocketMQ goes on with transactions, if it opens this store."""
         try:
-            self.catch_up()
-            self._log.check_transactions()
+            self.writer.catch_up()
+            self.log.check_transactions()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
             logger.error("where a real RocketMQ would go on with transactions is not noted: %s", error)
         else:
@@ -871,20 +737,6 @@ class Consumption:
 
 class _NotReadable(RocketSimError):
     """A message that exists, but cannot be read now."""
-
-
-def _bodies(changes: Sequence[Transition]) -> list[bytes]:
-    """The bodies of at least one record, each small enough for any log file."""
-    bodies: list[bytes] = []
-    some: list[bytes] = []
-    size = 0
-    for change in changes:
-        some.append(transitions.encoded(change))
-        size += len(some[-1])
-        if size > _BODY:
-            bodies.append(transitions.body_of(some))
-            some, size = [], 0
-    return bodies if bodies and not some else [*bodies, transitions.body_of(some)]
 
 
 def _copy(message: Record, due: Due, fate: Outcome) -> Record:

@@ -17,8 +17,9 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.core.mastership import Standing
+from broker_service.broker.core.master_loop import MasterLoop
 from broker_service.errors import (
     MessageIllegal,
     NotFound,
@@ -35,6 +36,7 @@ from broker_service.state.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_G
 from broker_service.state.needed_log import NeededLog
 from broker_service.state.open_transactions import OpenTransactions
 from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
+from broker_service.state.writer import StateWriter
 
 T = TypeVar("T")
 
@@ -44,8 +46,6 @@ MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have as ma
 
 _AT_A_TIME = 256
 _FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
-_LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed, and for half messages that come meanwhile
-_AFTER_TROUBLE_S = 10.0
 
 
 class UnknownTransaction(RocketSimError):
@@ -78,36 +78,24 @@ class Transactions:
     """`ask` passes a check on to a producer that is connected; it may wait while that one reads others.  False if none
     takes it."""
 
-    def __init__(
-        self,
-        broker: Broker,
-        state: Callable[[], OpenTransactions],
-        *,
-        check_writable: Callable[[], None],
-        read_again: Callable[[], bool],
-        append: Callable[[Record], int],
-        append_checked: Callable[[Checked], None],
-    ) -> None:
+    def __init__(self, broker: Broker, writer: StateWriter) -> None:
         self.ask: Callable[[Check], Awaitable[bool]] = _nobody
         self._broker = broker
-        self._state = state
-        self._check_writable = check_writable  # raises also if a record that tells of transactions could not be read
-        self._read_again = read_again
-        self._append = append  # returns the log's end; the state has what the record says
-        self._append_checked = append_checked
+        self._writer = writer
+        self._loop = MasterLoop(broker, self._work, "open transactions")
         self._needed = NeededLog(broker.store, self._oldest)
         self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
         self._ready = asyncio.Event()  # the state knows of all commits
 
     @property
     def state(self) -> OpenTransactions:
-        return self._state()
+        return self._writer.state.transactions
 
     # --- half messages ----------------------------------------------------------------------------------------------
 
     async def get_room(self, topic: str) -> None:
         """To be awaited before a half message of this topic is put."""
-        self._check_writable()
+        self._writer.check_transactions()
         count, of_topic = len(self.state.open), self.state.open_of[topic]
         if count + of_topic >= MAX_OPEN:
             raise SystemBusy(
@@ -115,7 +103,7 @@ class Transactions:
                 "back, or they are given up"
             )
         for own in (HALF_TOPIC, OP_TOPIC):
-            await self._make_topic(own)
+            await self._writer.make_topic(own)
 
     async def begin(self, message: Record, put: Callable[[], Awaitable[T]]) -> Prepared | T:
         """What `put` returns, which stores the message as `half_of` makes it; or the half message of its transaction,
@@ -132,7 +120,7 @@ class Transactions:
         """The half message of this message's transaction, if that is open; TransactionIdTaken if it is of another
         message.  Ids alone can be guessed, or chosen twice: who commits a transaction would commit the other's
         message."""
-        self._check_writable()
+        self._writer.check_transactions()
         prepared = self.state.open.get(_transaction_of(message))
         if prepared is not None and not half_messages.has_content_of(await self._half(prepared), message):
             raise TransactionIdTaken(
@@ -143,7 +131,7 @@ class Transactions:
     def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
         """What is stored now for a transactional message.  To be called as it is appended: nothing comes between this
         look at the transactions and the append."""
-        self._check_writable()
+        self._writer.check_transactions()
         transaction = _transaction_of(message)
         if transaction in self.state.open:
             raise _BegunMeanwhile
@@ -166,11 +154,11 @@ class Transactions:
         A second end of the same kind is like the first one.  UnknownTransaction otherwise.
         """
         until = self._broker.clock() + timeout_s
-        self._check_writable()
+        self._writer.check_transactions()
         await self._until_ready(timeout_s)
         self._broker.acknowledgements.check_room()
         while True:
-            self._check_writable()
+            self._writer.check_transactions()
             prepared = self.state.open.get(transaction)
             if resolution is Resolution.UNKNOWN or prepared is None:
                 self._check_known(transaction, prepared, resolution)
@@ -179,7 +167,7 @@ class Transactions:
             half = await self._half(prepared) if resolution is Resolution.COMMIT else None
             if half is not None:
                 await self._until_open(transaction.topic, until)  # a deletion ends the transaction
-            self._check_writable()
+            self._writer.check_transactions()
             now = self.state.open.get(transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
                 self._write_ops()
@@ -215,7 +203,7 @@ class Transactions:
         topic = self._broker.topics.existing(prepared.transaction.topic)  # it may have fewer queues now
         queue_id = topic.queue_of(half_messages.real_queue(half))
         copy = half_messages.committed_copy(half, queue_id)
-        self._append(copy)
+        self._writer.append_record(copy)
         self.state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
         self._write_ops()
         return self._broker.store.end_offset
@@ -237,17 +225,14 @@ class Transactions:
     def _append_ops(self, queue_offsets: list[int], resolution: Resolution) -> int:
         end = 0
         for op in half_messages.op_records(queue_offsets, resolution, self._broker.now_ms()):
-            end = self._append(op)
+            end = self._writer.append_record(op)
         return end
-
-    async def _make_topic(self, name: str) -> None:
-        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def drop_topic(self, name: str) -> None:
         """The topic is deleted: a new one of its name does not get what was sent to it."""
         if not self._broker.store.queue_end(HALF_TOPIC, 0):
             return
-        self._check_writable()
+        self._writer.check_transactions()
         self._write_ops()
         dropped = [one.queue_offset for transaction, one in self.state.open.items() if transaction.topic == name]
         if dropped:
@@ -320,27 +305,24 @@ class Transactions:
     async def run(self) -> None:
         """Until cancelled; to be started when the broker takes writes."""
         try:
-            while self._broker.mastership.standing is Standing.WRITABLE:
-                try:
-                    if self._read_again():
-                        self._ready.clear()
-                    if not self._ready.is_set():
-                        self._check_writable()
-                        await self._find_copies()
-                        self._ready.set()
-                    sleep_s = await self._work()
-                except (RocketSimError, OSError) as error:
-                    logger.warning("open transactions wait: %s", error)
-                    sleep_s = _AFTER_TROUBLE_S
-                await asyncio.sleep(sleep_s)
+            await self._loop.run()
         finally:
             self._ready.clear()
 
-    async def _work(self) -> float:
-        """Write missing op records, and ask for all transactions whose time has come; returns the seconds until the
-        next one's."""
+    async def _work(self) -> float | None:
+        if self._writer.read_again():
+            self._ready.clear()
+        if not self._ready.is_set():
+            self._writer.check_transactions()
+            await self._find_copies()
+            self._ready.set()
+        return await self._ask_due()
+
+    async def _ask_due(self) -> float | None:
+        """Writes missing op records, and asks for all transactions whose time has come; returns the seconds until the
+        next one's, if one is open."""
         while True:
-            self._check_writable()
+            self._writer.check_transactions()
             if self.state.unlogged:
                 self._write_ops()
             now_ms = self._broker.now_ms()
@@ -350,7 +332,7 @@ class Transactions:
             asked = [one for one in due if not self._is_over(one)]
             if asked:
                 next_ms = now_ms + self._broker.config.transaction_check_interval
-                self._append_checked(Checked(next_ms, tuple((one.queue_offset, one.checks + 1) for one in asked)))
+                self._writer.append(Checked(next_ms, tuple((one.queue_offset, one.checks + 1) for one in asked)))
             by_client: dict[str, list[Prepared]] = {}
             for one in asked:
                 by_client.setdefault(one.client_id, []).append(one)
@@ -360,8 +342,7 @@ class Transactions:
                     await self._give_up(one)
             await asyncio.sleep(0)
         due_ms = self.state.next_due_ms()
-        left_s = _LONGEST_SLEEP_S if due_ms is None else (due_ms - now_ms) / 1000
-        return max(0.001, min(left_s, _LONGEST_SLEEP_S))
+        return None if due_ms is None else (due_ms - now_ms) / 1000
 
     def _is_over(self, prepared: Prepared) -> bool:
         """Whether nobody is asked any more."""
@@ -399,14 +380,14 @@ class Transactions:
             logger.error("transaction %s is given up once its message can be read: %s", _name(prepared), error)
             if self._is_open(prepared):
                 self._unreadable.add(prepared.queue_offset)
-                later_ms = self._broker.now_ms() + int(1000 * _AFTER_TROUBLE_S)
-                self._append_checked(Checked(later_ms, ((prepared.queue_offset, prepared.checks),)))
+                later_ms = self._broker.now_ms() + int(1000 * master_loop.AFTER_TROUBLE_S)
+                self._writer.append(Checked(later_ms, ((prepared.queue_offset, prepared.checks),)))
             return
         except (NotFound, StoreCorrupt) as error:
             logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
         self._unreadable.discard(prepared.queue_offset)
-        await self._make_topic(DISCARDED_TOPIC)
-        self._check_writable()
+        await self._writer.make_topic(DISCARDED_TOPIC)
+        self._writer.check_transactions()
         if not self._is_open(prepared):
             return
         self._write_ops()
@@ -414,7 +395,7 @@ class Transactions:
             self._append_ops([prepared.queue_offset], Resolution.DISCARDED)
             return
         logger.warning("transaction %s is given up after %d checks", _name(prepared), prepared.checks)
-        self._append(half_messages.discarded_copy(half))
+        self._writer.append_record(half_messages.discarded_copy(half))
         self._write_ops()
 
     def _is_open(self, prepared: Prepared) -> bool:
@@ -428,17 +409,17 @@ class Transactions:
         all commits are known: their copies name the half messages as they are."""
         if not self._ready.is_set():
             return
-        self._check_writable()
+        self._writer.check_transactions()
         for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:
             try:
                 half = await self._half(prepared)
             except (NotFound, ReadFailed, StoreCorrupt) as error:
                 logger.error("the message of transaction %s cannot be appended again: %s", _name(prepared), error)
                 continue
-            self._check_writable()
+            self._writer.check_transactions()
             now = self.state.open.get(prepared.transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
-                self._append(half_messages.renewed_half(half, now.checks, now.due_ms, now.client_id))
+                self._writer.append_record(half_messages.renewed_half(half, now.checks, now.due_ms, now.client_id))
         self._write_ops()
 
     def needed_from(self) -> int | None:

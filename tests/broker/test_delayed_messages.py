@@ -218,7 +218,7 @@ async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -
         await send_delayed(node, b"before")
         now[0] -= 3_600_000
         await send_delayed(node, b"after")
-        node.schedule._arrival.set()
+        node.schedule.loop.wake()
         assert await until_received(node, 1) == [b"before"]
         assert (await node.schedule._deliver_batch(1, 1000))[0] == 0
         now[0] += 1000
@@ -239,7 +239,7 @@ async def test_a_delayed_message_is_refused_in_a_batch(tmp_path: Path) -> None:
 
 async def deliver_all(node: BrokerNode, count: int) -> list[bytes]:
     clock_of(node)[0] += 100_000 * count
-    node.schedule._arrival.set()
+    node.schedule.loop.wake()
     return await until_received(node, count)
 
 
@@ -340,7 +340,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
     forget_deliveries(tmp_path)
-    monkeypatch.setattr("broker_service.delayed.schedule_service.RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr("broker_service.broker.core.master_loop.AFTER_TROUBLE_S", 0.01)
     real, tries = MessageStore.read_log, []
 
     def failing(store: MessageStore, *where: int) -> bytes:
@@ -373,7 +373,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
 
         node.schedule._deliver = then_the_end_comes  # type: ignore[method-assign]
         clock_of(node)[0] += 100_000
-        node.schedule._arrival.set()
+        node.schedule.loop.wake()
         await until(lambda: seen, "the first is delivered")
         for _ in range(100):
             await asyncio.sleep(0)

@@ -159,7 +159,7 @@ async def test_due_timers_wait_and_are_dropped_with_their_topic(
             await node.puts.put(send_of(name, late))
         async with deleting(node, monkeypatch):
             now[0] += 5000
-            node.consumption.timer_delivery._arrival.set()
+            node.consumption.timer_delivery.loop.wake()
             await turns()
         await until(lambda: not node.consumption.state.timers.due(now[0]), "all that is due is delivered or dropped")
         assert made_again(node) == []
@@ -175,7 +175,7 @@ async def test_delay_levels_wait_and_drop_what_is_for_a_deleted_topic(
         await node.puts.put(send_of("t", message("t", b"delayed", DELAY="1", UNIQ_KEY="delayed")))
         async with deleting(node, monkeypatch):
             now[0] += 5000
-            node.schedule._arrival.set()
+            node.schedule.loop.wake()
             await turns()
         await until(lambda: node.schedule.position().offsets.get(1) == 1, "it is dropped")
         assert made_again(node) == []

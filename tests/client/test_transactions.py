@@ -67,7 +67,7 @@ def open_ones(broker: BrokerThread) -> dict[str, int]:
 
     def look() -> dict[str, int]:
         consumption = broker.node.consumption
-        consumption.catch_up()
+        consumption.writer.catch_up()
         return {name: prepared.checks for (_, name), prepared in consumption.state.transactions.open.items()}
 
     return broker.do(look)

@@ -414,10 +414,10 @@ async def test_a_poll_is_notified_of_an_arrival_and_one_message_notifies_one_pol
     async with consumer(tmp_path) as one:
         polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(3)]
         other = asyncio.create_task(Consumer(one.node, group="h").bodies(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 4, "the polls wait")
+        await until(lambda: one.consumption.polls_held == 4, "the polls wait")
         await put(one.node, "t", b"a")
         assert await other == [b"a"]
-        await until(lambda: one.consumption._polls.held == 2, "one of the three is answered")
+        await until(lambda: one.consumption.polls_held == 2, "one of the three is answered")
         assert [poll.result() for poll in polls if poll.done()] == [[b"a"]]
         await put(one.node, "t", *[b"x"] * 33)
         assert sorted(len(bodies) for bodies in await asyncio.gather(*polls)) == [1, 1, 32]
@@ -461,7 +461,7 @@ async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
         await put(one.node, "t", b"a")
         (delivery,) = (await one.pop()).deliveries
         poll = asyncio.create_task(one.pop(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        await until(lambda: one.consumption.polls_held == 1, "the poll waits")
         assert await one.nack(delivery) is OK
         assert [(body_of(it), it.attempt) for it in (await poll).deliveries] == [(b"a", 2)]
 
@@ -469,7 +469,7 @@ async def test_a_poll_is_notified_of_a_retry(tmp_path: Path) -> None:
 async def test_a_poll_that_is_refused_passes_its_message_on(tmp_path: Path, monkeypatch: Any) -> None:
     async with consumer(tmp_path) as one:
         polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(2)]
-        await until(lambda: one.consumption._polls.held == 2, "the polls wait")
+        await until(lambda: one.consumption.polls_held == 2, "the polls wait")
         look = one.consumption._look
 
         def refused_once(*_: Any) -> Any:
@@ -485,9 +485,9 @@ async def test_a_poll_that_is_refused_passes_its_message_on(tmp_path: Path, monk
 async def test_a_poll_that_is_given_up_passes_its_message_on(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         first = asyncio.create_task(one.bodies(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 1, "the first poll waits")
+        await until(lambda: one.consumption.polls_held == 1, "the first poll waits")
         second = asyncio.create_task(one.bodies(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 2, "the second poll waits")
+        await until(lambda: one.consumption.polls_held == 2, "the second poll waits")
         await put(one.node, "t", b"a")  # the first one is woken now
         first.cancel()
         assert await second == [b"a"]
@@ -496,7 +496,7 @@ async def test_a_poll_that_is_given_up_passes_its_message_on(tmp_path: Path) -> 
 async def test_too_many_polls_are_refused_and_those_that_wait_end_when_the_broker_stops(tmp_path: Path) -> None:
     async with consumer(tmp_path, max_long_polls=1) as one:
         poll = asyncio.create_task(one.pop(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        await until(lambda: one.consumption.polls_held == 1, "the poll waits")
         with pytest.raises(SystemBusy):
             await one.pop(poll_s=60)
         one.consumption.close()
@@ -506,15 +506,15 @@ async def test_too_many_polls_are_refused_and_those_that_wait_end_when_the_broke
 async def test_one_client_does_not_take_all_polls(tmp_path: Path) -> None:
     async with consumer(tmp_path, max_long_polls=8) as one:
         polls = [asyncio.create_task(one.pop(poll_s=60, client_id="greedy")) for _ in range(2)]
-        await until(lambda: one.consumption._polls.held == 2, "two polls wait")
+        await until(lambda: one.consumption.polls_held == 2, "two polls wait")
         with pytest.raises(SystemBusy, match="client greedy holds 2 pops already"):
             await one.pop(poll_s=60, client_id="greedy")
         polls.append(asyncio.create_task(one.pop(poll_s=60, client_id="other")))
-        await until(lambda: one.consumption._polls.held == 3, "another client's poll waits")
+        await until(lambda: one.consumption.polls_held == 3, "another client's poll waits")
         polls[0].cancel()
-        await until(lambda: one.consumption._polls.held == 2, "a poll has ended")
+        await until(lambda: one.consumption.polls_held == 2, "a poll has ended")
         polls.append(asyncio.create_task(one.pop(poll_s=60, client_id="greedy")))
-        await until(lambda: one.consumption._polls.held == 3, "its place is free again")
+        await until(lambda: one.consumption.polls_held == 3, "its place is free again")
         one.consumption.close()
         await asyncio.gather(*polls, return_exceptions=True)
 
@@ -1400,7 +1400,7 @@ async def test_a_start_reads_only_what_lies_behind_the_snapshot(tmp_path: Path) 
         _transitions = state_log._transitions
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(state_log, "_transitions", lambda *args: told.append(args[1]) or _transitions(*args))
-            one.consumption.reload()
+            one.consumption.writer.reload()
         assert len(told) == 2
         assert [*one.consumption.state.queues[Place("g", "t", 0)].under_way] == [1, 2]
         assert await one.ack(b, c) == [OK, OK]
@@ -1416,13 +1416,13 @@ async def test_a_snapshot_that_is_damaged_or_of_another_log_is_not_used(tmp_path
         expected = {**one.consumption.state.queues[Place("g", "t", 0)].under_way}
         for data in (b"", good[:-1], good[:12] + (end + 3).to_bytes(8, "big") + good[20:]):
             snapshot_in(tmp_path).write_bytes(data)
-            one.consumption.reload()
+            one.consumption.writer.reload()
             assert one.consumption.state.queues[Place("g", "t", 0)].under_way == expected
             assert "is not used" in caplog.text
             caplog.clear()
         snapshot_in(tmp_path).write_bytes(good)
         one.node.store.truncate(end, None)  # the pop has not happened
-        one.consumption.reload()
+        one.consumption.writer.reload()
         assert one.consumption.state.queues == {}
         assert await one.ack(a) == [INVALID]
 
@@ -1445,7 +1445,7 @@ async def test_of_two_snapshots_the_older_one_is_used_if_the_newer_one_is_not_va
 
         def reloaded_from() -> int:
             begins.clear()
-            one.consumption.reload()
+            one.consumption.writer.reload()
             assert [*one.consumption.state.queues[Place("g", "t", 0)].under_way] == [0, 1, 2, 3]
             return begins[0]
 
@@ -1513,7 +1513,7 @@ async def test_how_far_a_group_is_shrinks_with_the_log(tmp_path: Path) -> None:
         await one.later(INVISIBLE_MS)
         assert one.committed() == 2
         one.node.store.truncate(end, None)
-        one.consumption.reload()
+        one.consumption.writer.reload()
         assert one.committed() == 0
 
 
@@ -1522,5 +1522,5 @@ async def test_records_of_rocketmq_in_retry_topics_settle_nothing(tmp_path: Path
         await put(one.node, "t", b"a")
         await one.pop()
         one.node.store.append_one(Record("%RETRY%g+t", b"x", properties={"TAGS": "y"}), 0, one.node.broker.store_host)
-        one.consumption.catch_up()
+        one.consumption.writer.catch_up()
         assert one.consumption.state.under_way_count == 1

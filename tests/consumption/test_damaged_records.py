@@ -10,6 +10,7 @@ from rocketsim_proto.records.record import Record, RecordError
 from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 from broker_service.admin.operations import Operations
+from broker_service.broker.core import master_loop
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, StoreCorrupt
@@ -255,7 +256,7 @@ async def test_pops_are_refused_while_a_record_of_the_state_is_damaged_and_go_on
         mend = damage(one.node.store, bad, wrong)
         forget_snapshots(tmp_path)
         with pytest.raises(StoreCorrupt, match=says(bad)):
-            one.consumption.reload()
+            one.consumption.writer.reload()
         with pytest.raises(StoreCorrupt, match=says(bad)):
             await one.pop()
         mend()
@@ -280,13 +281,13 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone_after_a_start_
         popped = await Consumer(one.node).bodies()
         assert popped == [b"elsewhere"]
         one.now_ms += 5000
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a"], "the one that can be read")
     async with timed(tmp_path) as one:  # from a snapshot
         assert one.timers.unread == {bad}
         mend(one.node.store)
         one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: not one.timers.unread, "it is read")
         await one.later(4000)
         assert one.received() == [b"a"], "its time has not come by this clock"
@@ -330,7 +331,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
         bad, _ = one.timers.first(START // 1000 + 4, 2)
         mend = damage(one.node.store, bad, wrong)
         one.now_ms += 5000
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a"], "the one that can be read")
         assert caplog.text.count(f"a message with a delivery time waits: {tmp_path}") == 1
         mend()
@@ -343,8 +344,8 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
-    for pause in ("_LONGEST_SLEEP_S", "_AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
-        monkeypatch.setattr(timer_delivery, pause, 3600.0)
+    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+        monkeypatch.setattr(master_loop, pause, 3600.0)
     async with timed(tmp_path) as one:
         delivery, broker = one.node.consumption.timer_delivery, one.node.broker
         dying(one, lambda change: isinstance(change, Copied))
@@ -354,7 +355,7 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
             await delivery._deliver_due()
         bad = at(one.node.store, "t", 1, queue_id=1)
         damage(one.node.store, bad)
-        monkeypatch.setattr(delivery, "_append", one.node.consumption._append_now)
+        del one.node.consumption.writer.append  # the power is on again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
         with pytest.raises(StoreCorrupt, match=says(bad)):
@@ -383,7 +384,7 @@ async def test_a_timer_whose_time_is_damaged_does_not_end_the_retention_of_the_b
         assert one.node.store.min_offset == 0, "it may be mended"
         await one.later(0)
         one.now_ms += 800_000
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a"], "the other one")
 
 
@@ -412,7 +413,7 @@ async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
         await send_delayed(node, b"a")
         await deliver_all(node, 1)
     forget_deliveries(tmp_path)
-    monkeypatch.setattr("broker_service.delayed.schedule_service.RETRY_AFTER_S", 0.01)
+    monkeypatch.setattr(master_loop, "AFTER_TROUBLE_S", 0.01)
     mends: list[Mend] = []
     real = MessageStore.open
 
@@ -470,7 +471,7 @@ async def test_a_damaged_half_message_is_not_committed(tmp_path: Path, wrong: tu
 async def test_transactions_wait_for_a_damaged_record_of_theirs_after_a_start_and_pops_do_not(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, topic: str, wrong: tuple[int, bytes]
 ) -> None:
-    monkeypatch.setattr(transactions_module, "_AFTER_TROUBLE_S", 0.01)
+    monkeypatch.setattr(master_loop, "AFTER_TROUBLE_S", 0.01)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
         assert (await end(client, "a")).code == d.OK
@@ -487,7 +488,7 @@ async def test_transactions_wait_for_a_damaged_record_of_theirs_after_a_start_an
             await node.periodic._delete_expired()
         assert node.consumption.saving() is None, "no snapshot has less"
         mend(node.store)
-        await until(lambda: node.consumption._log.unapplied_from is None, "it is read")
+        await until(lambda: node.consumption.log.unapplied_from is None, "it is read")
         assert opened(node) == ["b", "c"]
         assert (await end(client, "b")).code == d.OK
         assert (await end(client, "a")).code == d.OK

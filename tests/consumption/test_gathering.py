@@ -13,11 +13,11 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, ServiceNotAvailable, SystemBusy
-from broker_service.pop import consumption as consumption_module
 from broker_service.pop import receipt_handle
 from broker_service.pop.model import HandleStatus, PopStatus
 from broker_service.runtime.quiet_turns import QUIET_TURNS
 from broker_service.state import transitions
+from broker_service.state import writer as writer_module
 from broker_service.state.transitions import STATE_TOPIC, Settle
 from tests.consumption.test_consumption import INVALID, INVISIBLE_MS, OK, Consumer, body_of, consumer
 from tests.support.brokers import put, running
@@ -33,7 +33,7 @@ async def quiet(one: Consumer) -> None:
     """Nothing is pending, and no call came lately."""
     for _ in range(QUIET_TURNS + 4):
         await asyncio.sleep(0)
-    assert one.consumption._appended is None
+    assert one.consumption.writer._appended is None
 
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
@@ -41,13 +41,13 @@ async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
     if one.node.groups.get("g") is None:
         one.node.groups.put(SubscriptionGroup("g"), 0)  # to make it takes a call some time
     await quiet(one)
-    one.consumption._quiet_turns.call_came()
+    one.consumption.writer._quiet_turns.call_came()
     tasks = [asyncio.ensure_future(call) for call in calls]
     for _ in range(QUIET_TURNS - 1):
-        if len(one.consumption._pending) >= len(calls):
+        if len(one.consumption.writer._pending) >= len(calls):
             break
         await asyncio.sleep(0)
-    assert len(one.consumption._pending) >= len(calls) and not any(task.done() for task in tasks)
+    assert len(one.consumption.writer._pending) >= len(calls) and not any(task.done() for task in tasks)
     return tasks
 
 
@@ -84,16 +84,16 @@ async def test_a_call_while_it_is_quiet_does_not_wait_and_those_that_come_togeth
 async def test_no_more_than_so_many_transitions_wait_whatever_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumption_module, "_MAX_PENDING", 4)
+    monkeypatch.setattr(writer_module, "_MAX_PENDING", 4)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", *(b"%d" % number for number in range(9)))
         found = (await one.pop()).deliveries
         await quiet(one)
         before = records(one)
-        one.consumption._quiet_turns.call_came()
+        one.consumption.writer._quiet_turns.call_came()
         tasks = [asyncio.ensure_future(one.ack(delivery)) for delivery in found]
         while not all(task.done() for task in tasks[:8]):
-            one.consumption._quiet_turns.call_came()  # it is never quiet
+            one.consumption.writer._quiet_turns.call_came()  # it is never quiet
             await asyncio.sleep(0)
         assert records(one) == before + 2 and not tasks[8].done()
         assert await tasks[8] == [OK]
@@ -283,7 +283,7 @@ async def test_a_master_that_is_replaced_refuses_what_is_pending_and_a_cut_forge
         mastership = one.node.broker.mastership
         mastership.standing = Standing.SLAVE
         before = records(one)
-        one.consumption.reload()
+        one.consumption.writer.reload()
         mastership.standing = Standing.WRITABLE
         for answer in await asyncio.gather(acked, popped, return_exceptions=True):
             assert isinstance(answer, ServiceNotAvailable)
@@ -302,7 +302,7 @@ async def test_a_snapshot_has_nothing_of_what_is_pending_and_the_log_has_it(tmp_
         saving()
         assert await acked == [OK]
         known = one.consumption.state.queues
-        one.consumption.reload()
+        one.consumption.writer.reload()
         assert one.consumption.state.queues == known
         assert one.committed() == 1
 
@@ -323,7 +323,7 @@ async def test_a_master_applies_what_it_has_just_appended_without_reading_it(
             assert await one.nack(second, 60_000) == OK
         state = one.consumption.state
         known = {place: (queue.next, queue.under_way) for place, queue in state.queues.items()}
-        one.consumption.reload()
+        one.consumption.writer.reload()
         state = one.consumption.state
         assert {place: (queue.next, queue.under_way) for place, queue in state.queues.items()} == known
 

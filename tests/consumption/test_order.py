@@ -183,7 +183,7 @@ async def test_only_so_many_messages_wait_and_the_next_ones_are_read_when_they_a
         assert await one.texts() == ""
         assert one.consumption.state.ordered_count == 3
         poll = asyncio.create_task(one.take(max_messages=2, poll_s=60))
-        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        await until(lambda: one.consumption.polls_held == 1, "the poll waits")
         await one.ack(a1)
         taken = await poll
         assert said(taken) == "a2 a3"
@@ -469,7 +469,7 @@ async def test_a_busy_message_group_is_waited_for_and_one_poll_is_notified(tmp_p
         await one.send("a1 a2")
         (a1,) = await one.take(max_messages=1)
         polls = [asyncio.create_task(one.texts(poll_s=60)) for _ in range(3)]
-        await until(lambda: one.consumption._polls.held == 3, "the polls wait")
+        await until(lambda: one.consumption.polls_held == 3, "the polls wait")
         await one.ack(a1)
         await until(lambda: any(poll.done() for poll in polls), "one poll is answered")
         assert [poll.result() for poll in polls if poll.done()] == ["a2"]
@@ -483,7 +483,7 @@ async def test_a_poll_is_notified_when_a_message_group_is_free_without_an_ack(tm
         await one.send("a1 a2")
         (a1,) = await one.take(max_messages=1)
         poll = asyncio.create_task(one.texts(poll_s=60))
-        await until(lambda: one.consumption._polls.held == 1, "the poll waits")
+        await until(lambda: one.consumption.polls_held == 1, "the poll waits")
         if end == "deadline":
             await one.later(INVISIBLE_MS)
         else:

@@ -18,7 +18,6 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
-from broker_service.pop import consumption
 from broker_service.pop.model import HandleStatus, Pop
 from broker_service.rocketmq_handover import take_over
 from broker_service.rocketmq_handover.rocketmq_pops import Checkpoints, Held, takes
@@ -171,7 +170,7 @@ async def acknowledge(node: BrokerNode, got: Mapping[str, tuple[int, str]]) -> s
 
 
 async def is_taken_over(node: BrokerNode) -> None:
-    await until(lambda: node.consumption._taken_over.is_set(), "what RocketMQ had under way is taken over")
+    await until(lambda: node.consumption.taken_over.is_set(), "what RocketMQ had under way is taken over")
 
 
 def under_way(node: BrokerNode, place: Place = ORDERS) -> dict[int, int]:
@@ -463,7 +462,7 @@ async def test_nobody_pops_before_all_is_read(tmp_path: Path, monkeypatch: pytes
         return await all_of_it(*arguments)
 
     monkeypatch.setattr(take_over, "transitions", failing)
-    monkeypatch.setattr(consumption, "_AFTER_TROUBLE_S", 0.01)
+    monkeypatch.setattr("broker_service.broker.core.master_loop.AFTER_TROUBLE_S", 0.01)
     async with running(tmp_path) as node:
         with pytest.raises(ServiceNotAvailable, match="what RocketMQ has delivered"):
             await pop(node)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rocketsim_proto.reserved import TIMER_TOPIC
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
@@ -46,7 +47,7 @@ class Timed:
 
     @property
     def timers(self) -> Timers:
-        self.node.consumption.catch_up()
+        self.node.consumption.writer.catch_up()
         return self.node.consumption.state.timers
 
     async def send(self, *bodies: bytes, in_ms: int = 5000, topic: str = "t") -> None:
@@ -64,7 +65,7 @@ class Timed:
     async def later(self, ms: int) -> None:
         """What is due by then is delivered, by the broker's own task."""
         self.now_ms += ms
-        self.node.consumption.timer_delivery._arrival.set()
+        self.node.consumption.timer_delivery.loop.wake()
         await until(self.nothing_is_due, "all that is due is delivered")
 
     def nothing_is_due(self) -> bool:
@@ -160,7 +161,7 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
                 await one.node.puts.put(send_of("t", message("t", b"a", **forged)))
         monkeypatch.setattr("broker_service.broker.put.MAX_TIMERS", 1)
         await one.send(b"a")
-        one.node.consumption.catch_up()
+        one.node.consumption.writer.catch_up()
         with pytest.raises(SystemBusy):
             await one.send(b"b")
 
@@ -235,8 +236,8 @@ async def test_a_restart_neither_loses_nor_doubles(tmp_path: Path, kept: bool) -
 
 def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
     """From the first transition for which `dies` is true on, the state topic takes nothing."""
-    delivery = one.node.consumption.timer_delivery
-    append, dead = delivery._append, []
+    writer = one.node.consumption.writer
+    append, dead = writer.append, []
 
     def appending(*changes: Transition) -> None:
         if dead or any(dies(change) for change in changes):
@@ -244,7 +245,7 @@ def dying(one: Timed, dies: Callable[[Transition], bool]) -> None:
             raise DiskFull("the power is off")
         append(*changes)
 
-    delivery._append = appending
+    writer.append = appending  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(
@@ -312,11 +313,11 @@ async def test_a_bad_sector_holds_up_that_message_alone_until_it_can_be_read(
 
         monkeypatch.setattr(one.node.store, "read_record", failing)
         one.now_ms += 5000
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a"], "the one that can be read")
         await one.send(b"b", in_ms=1000)
         one.now_ms += 1000
-        one.node.consumption.timer_delivery._arrival.set()
+        one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a", b"b"], "and the next second")
         assert caplog.text.count("waits: commitlog/0 cannot be read at 4096") == 2, "they are not asked all the time"
         bad.clear()
@@ -335,7 +336,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         with pytest.raises(DiskFull):
             await one.node.consumption.timer_delivery._deliver_due()
         now_ms = one.now_ms
-    monkeypatch.setattr(timer_delivery, "_AFTER_TROUBLE_S", 0.01)
+    monkeypatch.setattr(master_loop, "AFTER_TROUBLE_S", 0.01)
     real, tries = MessageStore.read_log, []
 
     def failing(store: MessageStore, *where: int) -> bytes:
@@ -356,8 +357,8 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
     monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
-    for pause in ("_LONGEST_SLEEP_S", "_AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
-        monkeypatch.setattr(timer_delivery, pause, 3600.0)
+    for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
+        monkeypatch.setattr(master_loop, pause, 3600.0)
     real = MessageStore.read_log
     async with timed(tmp_path) as one:
         delivery, store, broker = one.node.consumption.timer_delivery, one.node.store, one.node.broker
@@ -372,7 +373,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
         bad_at = store.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
         for _ in range(100):
             await asyncio.sleep(0)  # the broker's own task fails, too
-        monkeypatch.setattr(delivery, "_append", one.node.consumption._append_now)
+        del one.node.consumption.writer.append  # the power is on again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
 
@@ -416,7 +417,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
 
         delivery._deliver = then_the_end_comes  # type: ignore[method-assign]
         one.now_ms += 5000
-        delivery._arrival.set()
+        delivery.loop.wake()
         await until(lambda: seen, "the first batch is delivered")
         for _ in range(100):
             await asyncio.sleep(0)

@@ -25,7 +25,7 @@ def in_an_hour(node: BrokerNode) -> None:
     """All that it has taken is due."""
     real = node.broker.now_ms
     goes_by(node.broker, lambda: real() + 2 * HOUR_MS)
-    node.consumption.timer_delivery._arrival.set()
+    node.consumption.timer_delivery.loop.wake()
 
 
 async def send(node: BrokerNode) -> None:

@@ -14,6 +14,7 @@ from broker_service.state import state_log
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import DeliveryId, Settle
+from broker_service.state.writer import StateWriter
 from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
 from tests.simulation.world import World
@@ -52,11 +53,11 @@ def confirm_acks_early(plant):
         await asyncio.shield(appended)
         return PutStatus.PUT_OK
 
-    plant(Consumption, "_stored", stored)
+    plant(StateWriter, "stored", stored)
 
 
 def confirm_refused_acks(plant):
-    whole = Consumption._stored
+    whole = StateWriter.stored
 
     async def stored(self, *args):
         try:
@@ -64,7 +65,7 @@ def confirm_refused_acks(plant):
         except RocketSimError:
             return PutStatus.PUT_OK
 
-    plant(Consumption, "_stored", stored)
+    plant(StateWriter, "stored", stored)
 
 
 def drop_what_is_to_be_a_dead_letter(plant):

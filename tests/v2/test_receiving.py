@@ -187,7 +187,7 @@ async def test_sql_selects_by_user_properties_and_tag(tmp_path: Path) -> None:
 async def test_a_poll_is_notified_of_a_message(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         polling = asyncio.create_task(received(client, long_polling_timeout=Duration(seconds=20)))
-        await until(lambda: node.consumption._polls.held, "the poll is held")
+        await until(lambda: node.consumption.polls_held, "the poll is held")
         await client.send(message())
         assert [one.body for one in await polling] == [b"hello"]
 
@@ -533,9 +533,9 @@ async def test_without_its_slave_a_master_still_takes_acks(tmp_path: Path) -> No
 async def test_what_a_caller_did_not_get_comes_again_and_counts_no_attempt(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         call = client.calls.ReceiveMessage(receive(long_polling_timeout=Duration(seconds=20)), metadata=CLIENT)
-        await until(lambda: node.consumption._polls.held, "the poll is held")
+        await until(lambda: node.consumption.polls_held, "the poll is held")
         call.cancel()
-        await until(lambda: not node.consumption._polls.held, "the poll has ended")
+        await until(lambda: not node.consumption.polls_held, "the poll has ended")
         await client.send(message())
         (one,) = await received(client, long_polling_timeout=Duration(seconds=8))
         assert one.system_properties.delivery_attempt == 1
@@ -803,7 +803,7 @@ async def test_a_group_that_consumes_in_order_gets_a_message_when_those_before_i
             polling = asyncio.create_task(
                 received(client, topic="F", attempt_id="z", auto_renew=True, long_polling_timeout=Duration(seconds=20))
             )
-            await until(lambda: node.consumption._polls.held, "the poll is held")
+            await until(lambda: node.consumption.polls_held, "the poll is held")
             acked = await client.AckMessage(ack_of(*first, *rest, topic=resource("F")))
             assert acked.status.code == d.OK
             rest += await polling

@@ -76,7 +76,7 @@ def refused(*arguments: Any) -> Any:
 
 
 def opened(node: BrokerNode) -> list[str]:
-    node.consumption.catch_up()
+    node.consumption.writer.catch_up()
     return sorted(name for _, name in node.consumption.state.transactions.open)
 
 
@@ -279,7 +279,7 @@ async def test_open_transactions_are_bounded_and_those_of_one_topic_leave_room_f
         for name in "ab":
             await end(client, name, ROLLBACK)
         await prepare(client, "c")
-        node.consumption.catch_up()
+        node.consumption.writer.catch_up()
         assert node.consumption.state.transactions.open_of == {"X": 1, "Y": 1}
 
 
@@ -411,7 +411,7 @@ async def test_a_producer_that_never_answers_is_given_up(tmp_path: Path) -> None
 async def test_what_is_given_up_is_not_lost_because_the_disk_cannot_read_it_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_AFTER_TROUBLE_S", 0.001)
+    monkeypatch.setattr("broker_service.broker.core.master_loop.AFTER_TROUBLE_S", 0.001)
     keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 1}
     async with v2_broker(tmp_path, **keys) as (node, client):
         transactions = node.consumption.transactions
@@ -531,7 +531,7 @@ async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path:
         without_snapshots(tmp_path)
         ops = records(node, OP_TOPIC)
         node.store.truncate(ops[-1].commit_log_offset, None)
-        node.consumption.reload()
+        node.consumption.writer.reload()
         assert opened(node) == ["b", "c"]
         if puts_follow:  # into the same queues, before the op record is written again
             for queue_id in range(4):
@@ -672,7 +672,7 @@ async def test_a_half_message_that_moves_keeps_how_often_and_when_it_was_asked_f
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         transactions = node.consumption.transactions
-        transactions._append_checked(Checked(9_999_999_999_999, ((0, 7),)))
+        node.consumption.writer.append(Checked(9_999_999_999_999, ((0, 7),)))
         await transactions.move(node.store.end_offset)
         (waits,) = transactions.state.open.values()
         assert (waits.queue_offset, waits.checks, waits.due_ms) == (1, 7, 9_999_999_999_999)

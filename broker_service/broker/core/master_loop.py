@@ -1,0 +1,51 @@
+"""MasterLoop: what a master does again and again while it takes writes."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.mastership import Standing
+from broker_service.errors import RocketSimError
+
+logger = logging.getLogger(__name__)
+
+LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
+AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
+
+
+class MasterLoop:
+    """`work` answers after how many seconds it has to be done again; None: it does not know of anything.
+
+    After a failure, which the log file tells with `what_waits`, the work is done again after AFTER_TROUBLE_S.
+    """
+
+    def __init__(self, broker: Broker, work: Callable[[], Awaitable[float | None]], what_waits: str) -> None:
+        self._broker = broker
+        self._work = work
+        self._what_waits = what_waits
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Has the work done now, or once more if it is being done."""
+        self._woken.set()
+
+    async def run(self) -> None:
+        """Until this broker takes no more writes, or until cancelled."""
+        while self._broker.mastership.standing is Standing.WRITABLE:
+            self._woken.clear()
+            try:
+                sleep_s = await self._work()
+            except (RocketSimError, OSError) as error:
+                logger.warning("%s wait: %s", self._what_waits, error)
+                await asyncio.sleep(AFTER_TROUBLE_S)
+                continue
+            try:
+                async with asyncio.timeout(LONGEST_SLEEP_S if sleep_s is None else _within_limits(sleep_s)):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+
+def _within_limits(sleep_s: float) -> float:
+    return max(0.001, min(sleep_s, LONGEST_SLEEP_S))

@@ -1,0 +1,190 @@
+"""StateWriter: appends changes of the state to the log on a master, and tells those who wait for a change.
+
+A change is a transition, or a record that tells one, such as a copy.  The changes of calls that come together
+(`QuietTurns`) are appended as one record, and applied from the log, as on a slave.  So the state is never ahead of the
+log; `next_of` also knows what the changes that are pending take.  What has to know more of them than that, or appends
+changes at once, has the pending ones appended before: so an accepted ack comes before an expiry, a move or a reset.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from rocketsim_proto.records.record import Record, RecordError
+
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.errors import MessageIllegal, RocketSimError, ServiceNotAvailable
+from broker_service.model import PutStatus
+from broker_service.runtime.quiet_turns import QuietTurns
+from broker_service.state import transitions
+from broker_service.state.state import State
+from broker_service.state.state_log import StateLog, Written
+from broker_service.state.transitions import STATE_TOPIC, Place, Take, TakeInOrder, Transition
+
+_BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
+_MAX_PENDING = 128  # transitions that wait for others
+
+
+class StateWriter:
+    """`changed` is called each time the state has taken in what the log has."""
+
+    def __init__(self, broker: Broker, log: StateLog) -> None:
+        self.changed: list[Callable[[], None]] = []
+        self._broker = broker
+        self._log = log
+        self._quiet_turns = QuietTurns(self.flush)
+        self._pending: list[Transition] = []
+        self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
+        self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
+
+    @property
+    def state(self) -> State:
+        return self._log.state
+
+    @property
+    def pending(self) -> int:
+        """How many transitions are pending."""
+        return len(self._pending)
+
+    def next_of(self, place: Place) -> int | None:
+        """The group's next offset in this queue; None if the group has taken nothing of it."""
+        if (taken := self._taken.get(place)) is not None:
+            return taken
+        queue = self.state.queues.get(place)
+        return queue.next if queue is not None else None
+
+    # --- following the log --------------------------------------------------------------------------------------------
+
+    def reload(self) -> None:
+        """The state as the log has it; at a start, and after the log was cut, when what is pending is refused."""
+        self.flush()
+        self._broker.offsets.kept.clear()
+        self._log.reload()
+        self._show_offsets()
+
+    def catch_up(self, written: Written | None = None) -> None:
+        """Brings the state to the log's end; on a slave, too."""
+        self._log.catch_up(written)
+        self._show_offsets()
+        for listener in self.changed:
+            listener()
+
+    def read_again(self) -> bool:
+        """Whether records of transactions could not be read, and now they are.  Raises while they cannot."""
+        self.check_writable()
+        is_read = self._log.read_again()
+        self._show_offsets()
+        return is_read
+
+    def _show_offsets(self) -> None:
+        offsets = self._broker.offsets
+        for place, committed in self.state.take_changed():
+            if committed is None:
+                offsets.release(*place)
+            else:
+                offsets.keep(*place, committed)
+
+    # --- what refuses a change ----------------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Raises if the broker takes no writes, or if a record of the state cannot be applied."""
+        self._broker.check_writable()
+        self.catch_up()
+
+    def check_takes_changes(self) -> None:
+        """Raises also if too many calls wait for the disk and slaves."""
+        self.check_writable()
+        self._broker.acknowledgements.check_room()
+
+    def check_transactions(self) -> None:
+        """Raises also if a record of a transaction cannot be read."""
+        self.check_writable()
+        self._log.check_transactions()
+
+    # --- appending ----------------------------------------------------------------------------------------------------
+
+    def submit(self, *changes: Transition) -> asyncio.Future[int]:
+        """Has the changes appended with those of other calls, at the end of this turn if it is quiet.
+
+        The future has the log's end after them, or the refusal.
+        """
+        loop = asyncio.get_running_loop()
+        if self._appended is None:
+            self._appended = loop.create_future()
+            self._appended.add_done_callback(lambda appended: appended.cancelled() or appended.exception())
+        appended = self._appended
+        self._pending += changes
+        self._taken |= {change.place: change.next for change in changes if isinstance(change, Take | TakeInOrder)}
+        if self._quiet_turns.call_came():
+            loop.call_soon(self.flush)
+        elif len(self._pending) >= _MAX_PENDING:
+            self.flush()
+        return appended
+
+    def flush(self) -> None:
+        """Appends the pending changes now."""
+        changes, self._pending = self._pending, []
+        appended, self._appended = self._appended, None
+        self._taken.clear()
+        if appended is None:
+            return
+        try:
+            self.check_writable()
+            for body in _bodies(changes):
+                end = self._append(Record(STATE_TOPIC, body))
+        except BaseException as error:
+            appended.set_exception(error)
+            if not isinstance(error, RocketSimError):
+                raise
+        else:
+            appended.set_result(end)
+
+    async def stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
+        """Waits until it is appended, and as safe as the mode promises."""
+        end = await asyncio.shield(appended)
+        return await self._broker.acknowledgements.wait(end, timeout_s)
+
+    def append(self, *changes: Transition) -> None:
+        """Appends these now, behind what is pending; raises if the log refuses them."""
+        if not changes:
+            return
+        self.flush()
+        self.check_writable()
+        for body in _bodies(changes):
+            self._append(Record(STATE_TOPIC, body))
+
+    async def make_topic(self, name: str) -> None:
+        """To be awaited before an `append_record` to this topic, with nothing awaited between the two."""
+        await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
+
+    def append_record(self, message: Record) -> int:
+        """Appends a record of the broker's own, such as a copy, which may change the state; returns the log's end
+        after it."""
+        broker = self._broker
+        if reason := broker.store.why_not_writable():
+            raise ServiceNotAvailable(reason)
+        if broker.topics.get(message.topic) is None:  # deleted since `make_topic`
+            broker.topics.put(TopicConfig(message.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
+        try:
+            return self._append(message)
+        except RecordError as error:
+            raise MessageIllegal(f"the message cannot be moved to {message.topic}: {error}") from error
+
+    def _append(self, message: Record) -> int:
+        end = self._broker.append_one(message).end_offset
+        self.catch_up(Written(end, message.body) if message.topic == STATE_TOPIC else None)
+        return end
+
+
+def _bodies(changes: Sequence[Transition]) -> list[bytes]:
+    """The bodies of at least one record, each small enough for any log file."""
+    bodies: list[bytes] = []
+    some: list[bytes] = []
+    size = 0
+    for change in changes:
+        some.append(transitions.encoded(change))
+        size += len(some[-1])
+        if size > _BODY:
+            bodies.append(transitions.body_of(some))
+            some, size = [], 0
+    return bodies if bodies and not some else [*bodies, transitions.body_of(some)]
