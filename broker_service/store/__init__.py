@@ -1,1 +1,1 @@
-"""A broker on disk: log, consume queues, index, and their recovery.  Synchronous."""
+"""The files of a broker: the commit log, consume queues, the index, and their recovery.  All of it is synchronous."""

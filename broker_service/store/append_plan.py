@@ -1,7 +1,7 @@
-"""AppendPlan: where records of given sizes go in the log.  Pure.
+"""plan_append decides at which log offsets records of given sizes are written.  Pure.
 
-A log file ends with a blank record, so a record fits only if it leaves the 8 bytes of a blank behind it, as RocketMQ
-has it:
+A log file ends with a blank record, as in RocketMQ.  A record therefore fits into a file only if 8 bytes, the smallest
+blank, remain behind it:
 
     | record | record | blank: size to the end of the file, blank magic | zeros |
 """
@@ -29,7 +29,10 @@ class AppendPlan(NamedTuple):
 
 
 def plan_append(end_offset: int, file_size: int, sizes: list[int] | np.ndarray) -> AppendPlan:
-    """Where records of these sizes go that are appended at `end_offset`; MessageIllegal if one fits into no file."""
+    """Places records of these sizes at `end_offset`, the end of the log.
+
+    Raises MessageIllegal if a record is larger than a log file.
+    """
     total = sum(sizes) if isinstance(sizes, list) else int(sizes.sum())
     if total <= file_size - end_offset % file_size - BLANK_SIZE:
         return AppendPlan([Extent(end_offset, 0, len(sizes))], [], end_offset + total)

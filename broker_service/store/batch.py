@@ -1,8 +1,9 @@
-"""Batch: records on their way into the log, from checked bytes to stamped bytes and queue entries.  Pure.
+"""Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
-A column costs as much for one record as for some fifty, and a batch needs about a hundred of them.  A batch of up to
-`FEW` records therefore looks at each of its records, a larger one at columns.  The results are equal: if a few records
-are not accepted, the columns are checked, too, and produce the error.
+There are two implementations.  `_Few` looks at one record after the other; `_Many` computes whole columns with numpy.
+One column costs as much for one record as for about fifty, and a batch needs about a hundred columns, so a batch of up
+to `FEW` records is a `_Few`.  Both give the same results.  If `_Few` finds an error, `_Many` checks the records again
+and raises it, so that the error is the same as well.
 """
 
 import re
@@ -49,46 +50,51 @@ _NEVER = 2**63 - 1
 _SECTOR = bytes(512)
 _ENTRY = Struct(">qiq")
 _OFFSETS = Struct(">qq")  # queue offset, log offset
-_QUEUE_OFFSET = 20  # where in a record they are
+_QUEUE_OFFSET = 20  # the position of `_OFFSETS` in a record
 _SCHEDULE_TOPIC = SCHEDULE_TOPIC.encode()
 _END = PROPERTY_END.encode()
 _TAGS = (PROPERTY_TAGS + NAME_END).encode()
-_NAMES = re.compile(rb"(?:^|\x02)([^\x01\x02]+)\x01[^\x02]")  # of properties that have a value
+_NAMES = re.compile(rb"(?:^|\x02)([^\x01\x02]+)\x01[^\x02]")  # the names of properties that have a value
 
 
 class Fields(NamedTuple):
-    """Fields of one record, or columns of many: a rule of arithmetic and comparisons is the same for both."""
+    """The fields of one record, or columns with the fields of many.
 
-    size: Any  # of the record, bytes
+    A check that uses only arithmetic and comparisons works for both.
+    """
+
+    size: Any  # the whole record, in bytes
     body_size: Any
     properties_size: Any
     sys_flag: Any
 
 
 class Batch(ABC):
-    """Records that lie back to back in one buffer, in log order.  RecordErrors name a position in that buffer."""
+    """Records that lie back to back in one buffer, in log order.  A RecordError names a position in that buffer."""
 
     size: int  # bytes
 
     @staticmethod
     def of_frame(data: bytearray | memoryview, count: int) -> "Batch":
-        """The records that fill `data`; `stamp` writes into it.
+        """Makes a batch of the records that fill `data`.  `stamp` will write into `data`.
 
-        RecordError unless they are `count`, every length in each agrees, and each body has its checksum.
+        Raises RecordError unless `data` has exactly `count` records, all lengths are consistent, and each body matches
+        its checksum.
         """
         if count <= FEW:
             try:
                 return _Few.of_frame(data, count)
             except RecordError:
-                pass  # The columns produce the error.
+                pass  # `_Many` checks the records again and raises the error.
         return _Many.of_frame(data, count)
 
     @staticmethod
     def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
-        """Records of a log: `sizes` in bytes, the first at position `at` of `data` and at log offset `offset`.
+        """Makes a batch of records read from a log.
 
-        Returns the sound ones before the first that is damaged or has another log offset, and what is wrong with that
-        one ("" if nothing).
+        The first record is at position `at` of `data` and at log offset `offset`; `sizes` are the records' sizes in
+        bytes.  The batch ends before the first record that is damaged or says another log offset.  The second value
+        says what is wrong with that record; it is "" if all records are valid.
         """
         return (_Few if len(sizes) <= FEW else _Many).of_log(data, at, sizes, offset)
 
@@ -97,12 +103,12 @@ class Batch(ABC):
 
     @abstractmethod
     def part(self, first: int, last: int) -> "Batch":
-        """Records `first` to `last` (exclusive), over the same buffer."""
+        """Returns records `first` to `last` (exclusive) as a batch over the same buffer."""
 
     @property
     @abstractmethod
     def sizes(self) -> list[int] | npt.NDArray[np.int64]:
-        """Of each record, bytes."""
+        """The size of each record in bytes."""
 
     @property
     @abstractmethod
@@ -125,37 +131,37 @@ class Batch(ABC):
 
     @abstractmethod
     def check_topic(self, topic: str) -> None:
-        """RecordError unless all records carry exactly this topic."""
+        """Raises RecordError unless all records carry exactly this topic."""
 
     @abstractmethod
     def fields(self) -> list[tuple[int, Fields]]:
-        """(number, fields) of each record; of many records (0, columns)."""
+        """Returns (number, fields) for each record.  `_Many` returns one pair instead: (0, columns of all records)."""
 
     @abstractmethod
     def lost_sector(self) -> int | None:
-        """The number of a record whose properties have a sector of zeros, or end with a zero; None without one.
+        """Finds a record whose properties contain a sector of zeros or end with a zero byte; None if no record does.
 
-        Recovery takes such properties, which have no checksum, for sectors that never reached the disk.
+        Properties have no checksum, so recovery would take such properties for a sector that never reached the disk.
         """
 
     @abstractmethod
     def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
-        """Those of these names that a property of some record has."""
+        """Returns the ones of `names` that at least one record has as a property."""
 
     # --- what the broker adds -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def stamp(self, offset: int, next_offsets: dict[int, int], now_ms: int, store_host: bytes) -> None:
-        """Writes the broker's fields into the records: log offsets, back to back from `offset` on; queue offsets,
-        taken from `next_offsets` (queue id to next offset), which is updated; store time in ms; store host, 8 or 20
-        bytes.
+        """Writes the broker's fields into the records: log offset, queue offset, store time and store host.
 
-        RecordError, with nothing written, for a record without room for this host.
+        Log offsets are consecutive from `offset` on.  Queue offsets come from `next_offsets` (queue id to next offset),
+        which is updated.  `store_host` is 8 bytes (IPv4) or 20 bytes (IPv6).
+        Raises RecordError, and writes nothing, if a record has room for a host of the other length only.
         """
 
     @abstractmethod
     def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
-        """The queue entries of these records, which carry their offsets."""
+        """Makes the queue entries of these records, which must be stamped already."""
 
 
 class _Few(Batch):
@@ -248,7 +254,7 @@ class _Few(Batch):
 
     def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
         together = b"".join(self._properties)
-        if not any(name in together for name in names):  # hardly any batch has one
+        if not any(name in together for name in names):  # the usual case: hardly any batch has one of them
             return frozenset()
         return names.intersection(chain.from_iterable(map(_NAMES.findall, self._properties)))
 
@@ -275,7 +281,7 @@ class _Few(Batch):
 
     def queue_extents(self, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
         found: list[tuple[str, int, int, bytearray]] = []  # topic, queue, first offset, entries
-        last: dict[tuple[bytes, int], tuple[int, bytearray]] = {}  # of each queue: the next offset, its newest entries
+        last: dict[tuple[bytes, int], tuple[int, bytearray]] = {}  # queue -> (next offset, its newest extent's entries)
         for parts, properties in zip(self._records, self._properties, strict=True):
             if not is_queued(parts.sys_flag):
                 continue
@@ -376,10 +382,10 @@ class _Many(Batch):
 
 
 def _checked(data: memoryview, at: int) -> Parts:
-    """The record at `at`; RecordError unless its lengths agree and its body has its checksum."""
+    """Locates the record at `at`; raises RecordError unless its lengths are consistent and its checksum matches."""
     parts = locate(data, at)
     if body_crc(data[parts.body_start : parts.body_end]) != parts.body_crc:
-        decode(data, at)  # says so
+        decode(data, at)  # raises the error
     return parts
 
 
@@ -388,7 +394,7 @@ def _is_lost(properties: bytes) -> bool:
 
 
 def _tags(properties: bytes) -> str:
-    """What `decode_properties` has for TAGS, without the other properties."""
+    """Returns the value of TAGS as `decode_properties` would, without decoding the other properties."""
     if _TAGS not in properties:
         return ""
     tags = b""
@@ -399,5 +405,5 @@ def _tags(properties: bytes) -> str:
 
 
 def _rows(records: Records, first: int, last: int) -> Records:
-    """A part; the same object for all, since that keeps the columns it has made."""
+    """Slices records.  The full range returns the same object, which keeps the columns it has computed."""
     return records if first == 0 and last == len(records) else records[first:last]

@@ -1,7 +1,8 @@
 """Reads the records that queue entries point to, in queue order, as few slices of the mapped log.
 
-Neighbouring records are one slice, a view over the mapped file.  Many slices are copied into one buffer by Arrow: views
-over the maps, cast to `binary`, which copies in C.
+Records that are neighbours in the log become one slice, which is a view of the mapped file and no copy.  Where there
+would be many slices, Arrow copies them into one buffer: a `binary_view` array over the maps is cast to `binary`, and
+Arrow does that copy in C.
 """
 
 import numpy as np
@@ -15,11 +16,11 @@ from broker_service.store.commit_log import CommitLog
 
 Positions = npt.NDArray[np.int64]
 
-_FEW_PIECES = 64  # up to here, slicing beats Arrow
+_FEW_PIECES = 64  # up to this number of slices, slicing is faster than Arrow
 
 
 def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[memoryview]:
-    """The bytes of these records back to back; `are_there` must have returned True for each."""
+    """Returns the bytes of these records back to back.  `are_in_log` must have returned True for each of them."""
     if not len(offsets):
         return []
     starts = _file_starts(log, offsets)
@@ -43,35 +44,35 @@ def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[m
     return [memoryview(array.buffers()[2])[: int(lengths.sum())]]
 
 
-def are_there(
+def are_in_log(
     log: CommitLog, offsets: Positions, sizes: Positions, queue_offsets: Positions, queue_ids: Positions
 ) -> npt.NDArray[np.bool_]:
-    """For each record whether the log has it at that offset, with that size, queue id and queue offset.
+    """Returns, for each record, True if the log has it at that offset with that size, queue id and queue offset.
 
-    Afterwards all of them are in memory; Cold and ReadFailed as for `CommitLog.need`.
+    When it returns, all of the records are in memory.  It raises Cold and ReadFailed as `CommitLog.need` does.
     """
-    there: npt.NDArray[np.bool_] = (
+    present: npt.NDArray[np.bool_] = (
         (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
     )
-    if not len(there) or not there.all():
-        return there
+    if not len(present) or not present.all():
+        return present
     starts = _file_starts(log, offsets)
-    there = offsets + sizes <= starts + log.file_size
-    if not there.all():
-        return there
+    present = offsets + sizes <= starts + log.file_size
+    if not present.all():
+        return present
     log.need_records(offsets, sizes)
     heads = _heads(log, offsets, starts)
     magic = heads["magic"]
-    there = (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
-    there &= heads["size"] == sizes
-    there &= heads["commit_log_offset"] == offsets
-    there &= heads["queue_offset"] == queue_offsets
-    there &= heads["queue_id"] == queue_ids
-    return there
+    present = (magic == MESSAGE_MAGIC) | (magic == MESSAGE_MAGIC_V2)
+    present &= heads["size"] == sizes
+    present &= heads["commit_log_offset"] == offsets
+    present &= heads["queue_offset"] == queue_offsets
+    present &= heads["queue_id"] == queue_ids
+    return present
 
 
 def _file_starts(log: CommitLog, offsets: Positions) -> Positions:
-    """Where the file of each record begins."""
+    """Returns, for each record, the offset at which its file begins."""
     first = log.start_of(int(offsets.min()))
     if offsets.max() < first + log.file_size:
         return np.full(len(offsets), first)
@@ -80,7 +81,7 @@ def _file_starts(log: CommitLog, offsets: Positions) -> Positions:
 
 
 def _heads(log: CommitLog, offsets: Positions, starts: Positions) -> npt.NDArray[np.void]:
-    """The first fields of the records at these offsets."""
+    """Returns the first fields of the records at these offsets."""
     heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # HEAD itself would be copied field by field
     changes = starts[1:] != starts[:-1]
     for start in {int(starts[0]), *starts[1:][changes].tolist()}:

@@ -1,10 +1,11 @@
-"""RocketMQ's `checkpoint`: up to which store time and offset everything is on disk.  An outdated checkpoint only
-makes recovery longer.
+"""RocketMQ's file `checkpoint` says up to which store time and log offset everything is on disk.
+
+Recovery starts from it.  An outdated checkpoint only makes recovery take longer.
 
     0             8             16           24                    32                 40
     | log until   | queues until| index until| master flushed off.| confirm offset   | queues' log offset | zeros …
 
-Big-endian longs; times in ms.  RocketMQ 4 has the first three.
+The values are big-endian longs; times are in ms.  RocketMQ 4 has the first three only.
 """
 
 import struct
@@ -28,7 +29,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, files: Files, path: Path) -> "Checkpoint":
-        """All zeros if the file is missing or invalid: recovery then starts at the first log file."""
+        """Reads the file.  If it is missing or invalid, all values are 0 and recovery starts at the first log file."""
         try:
             data = files.read(path)
         except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""The commit log: files of one size, each named by the offset it starts at; the messages of all topics in one order.
+"""The commit log holds the messages of all topics in one order, in files of one size.
 
-This module handles positions and bytes; `log_scanner.py` handles records.  One thread writes; the flush thread calls
-`sync` only.  `sync` and `clean` never run at the same time: their callers hold the lock of `Durability`.
+Each file is named by the log offset at which it starts.  This module handles positions and bytes; `log_scanner.py`
+handles records.  One thread writes; the flush thread calls `sync` only.  `sync` and `clean` never run at the same time:
+their callers hold the lock of `Durability`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,7 @@ from broker_service.store.open_files import OpenFiles
 from broker_service.store.residency import BLOCK, Cold, Place, Positions, Residency, blocks_of
 
 _CHUNK = 1 << 20
-# A reboot would lose what is in the page cache only.
+# Advice of errors: a reboot would lose the bytes that are in the page cache but not on disk.
 ANOTHER_DISK = "before a reboot copy the store to another disk, and start on the copy"
 
 
@@ -38,15 +39,17 @@ def file_name(start: int) -> str:
 
 
 def store_timestamp_at(view: Buffer, at: int) -> int:
-    """The store time of the record at a position."""
+    """Returns the store time of the record at this position."""
     sys_flag = int.from_bytes(view[at + 36 : at + 40], "big")
     at += HEAD_SIZE + (20 if sys_flag & SYS_FLAG_BORN_HOST_V6 else 8)
     return int.from_bytes(view[at : at + 8], "big")
 
 
 class CommitLog:
-    """Invariants: `starts` has no gap; everything from `end_offset` to the end of the last file is zero (or in
-    `_dirty`).
+    """The files of the log and the end of the log.
+
+    Invariants: `starts` has no gap.  All bytes from `end_offset` to the end of the last file are zero, except in the
+    range `_dirty`.
     """
 
     def __init__(self, files: Files, open_files: OpenFiles, directory: Path, file_size: int) -> None:
@@ -58,19 +61,20 @@ class CommitLog:
         self._files = files
         self._open = open_files
         self._residency = Residency()
-        self._paths: dict[int, Path] = {}  # kept: to make one takes as long as to read a small record
-        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes it; it closes a handle
-        # only when `flushed` covers the file, so never one that `sync` is using.
+        self._paths: dict[int, Path] = {}  # a cache: making a Path takes as long as reading a small record
+        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes this dictionary.  It
+        # closes a handle only when `flushed` covers the file, so it never closes one that `sync` is using.
         self._writing: dict[int, int] = {}
         self._created = 0
         self._created_on_disk = 0
-        self._dirty: tuple[int, int] | None = None  # left by a failed write; must be zero before the next one
+        self._dirty: tuple[int, int] | None = None  # written by a failed write; must be zeroed before the next write
 
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Lists the files; StoreCorrupt for a name that no file of this size has.  `check_files` comes next, and
-        recovery sets `end_offset`.
+        """Lists the files.  `check_files` must be called next; recovery then sets `end_offset`.
+
+        Raises StoreCorrupt if a file's name is not a multiple of the file size.
         """
         self._files.make_directory(self.directory)
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
@@ -80,10 +84,12 @@ class CommitLog:
         self.end_offset = self._base = self.min_offset
 
     def check_files(self, flushed: int | None) -> list[Path]:
-        """StoreCorrupt for a gap between files, or a file of another size, below the flushed offset, and for a larger
-        file anywhere; then no file has been changed.  Above it a power loss may take files and leave others short:
-        files behind a gap are deleted and returned, short ones are extended or deleted, and what is left is scanned
-        like the rest of the log.
+        """Checks that the files have the right size and no gap between them, and repairs what a power loss may cause.
+
+        Files below the flushed offset must be complete, and no file may be too large: otherwise StoreCorrupt is
+        raised, before any file is changed.  Above the flushed offset, a power loss may have removed files or left them
+        short.  There, files behind a gap are deleted and returned, and short files are extended or deleted.  Recovery
+        scans the remaining files as usual.
         """
         sizes = {start: self._files.size(self.path(start)) for start in self.starts}
         for start, size in sizes.items():
@@ -106,14 +112,16 @@ class CommitLog:
         )
 
     def _may_be_short(self, start: int, flushed: int | None) -> bool:
-        """By a power loss: not the first file, whose size is on disk before it has a record, and still is when those
-        before it expire."""
+        """Returns True if a power loss can have left this file short.
+
+        It cannot shorten the first file of a log: that file's size is synced before it gets a record.
+        """
         if flushed is not None and (start < flushed or start > self.min_offset):
             return start >= flushed
         return all(self._was_being_made(self.path(later)) for later in self.starts if later >= start)
 
     def _find_gap(self, flushed: int | None) -> int | None:
-        """The first file behind a gap; None without one."""
+        """Returns where the first file behind a gap starts, or None if there is no gap."""
         for previous, start in pairwise(self.starts):
             missing = previous + self.file_size
             if start == missing:
@@ -127,11 +135,11 @@ class CommitLog:
         return None
 
     def _was_being_made(self, path: Path) -> bool:
-        """Whether the process died between creating the file and allocating it: nothing was written to it."""
+        """Returns True if the process died after creating the file and before allocating it, so it has no data."""
         return self._files.size(path) < self.file_size and not any(self._files.read(path))
 
     def has_no_records(self) -> bool:
-        """Whether nothing was ever written to the files that are there."""
+        """Returns True if none of the files has a record."""
         return not any(any(self.peek(start, 8)) for start in self.starts)
 
     def begin_at(self, offset: int) -> None:
@@ -140,7 +148,7 @@ class CommitLog:
         self._base = self.end_offset = offset
 
     def create_first(self) -> None:
-        """Makes the first file of an empty log, so that a restart finds where it begins."""
+        """Makes the first file of an empty log, so that a restart finds where the log begins."""
         self._write_handle(self._base)
 
     @property
@@ -149,7 +157,7 @@ class CommitLog:
 
     @property
     def file_end(self) -> int:
-        """Where the last file ends."""
+        """The log offset at which the last file ends."""
         return self.starts[-1] + self.file_size if self.starts else self._base
 
     def path(self, start: int) -> Path:
@@ -165,7 +173,7 @@ class CommitLog:
         deleted = []
         while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
             deleted.append(self._delete(self.starts[0]))
-            # Else it may be back after a power loss, without its queues, and with a gap behind it.
+            # Without this sync the file may reappear after a power loss, without its queues and with a gap behind it.
             self._files.sync_directory(self.directory)
         return deleted
 
@@ -192,8 +200,9 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes behind the end, each slice within one file, once the log is clean.  The caller then sets `end_offset`,
-        or after an OSError says `failed_until` where the slices ended.
+        """Writes slices behind the end of the log; each slice lies within one file.  The log must be clean.
+
+        The caller then sets `end_offset`.  After an OSError it calls `failed_until` with the end of the slices instead.
         """
         assert self._dirty is None, f"{self}: what a failed write left is still behind the end"
         for offset, data in slices:
@@ -201,7 +210,7 @@ class CommitLog:
             self._files.pwrite(self._write_handle(start), data, offset - start)
 
     def failed_until(self, end: int) -> None:
-        """A failed append may have left something between the end and `end`; `clean` comes next."""
+        """Notes that a failed append may have written between the log's end and `end`.  `clean` must follow."""
         self._dirty = (self.end_offset, max(end, self._dirty[1]) if self._dirty else end)
 
     @property
@@ -209,9 +218,10 @@ class CommitLog:
         return self._dirty is not None
 
     def clean(self) -> None:
-        """On return what a failed write left behind is zero on disk: recovery would take it for records, after a power
-        loss too.  OSError if the disk still refuses.  Not while another `sync` runs: the kernel
-        reports a failure to one of them only.
+        """Zeroes, on disk, what a failed write left behind the end; recovery would take it for records.
+
+        Raises OSError if the disk still refuses.  It must not run while another `sync` runs, because the kernel reports
+        a failure to only one of them.
         """
         if self._dirty is not None:
             begin, end = self._dirty
@@ -220,14 +230,16 @@ class CommitLog:
             self._dirty = None
 
     def touch(self) -> None:
-        """Writes a zero behind the end, to see whether the disk takes writes; OSError if not."""
+        """Writes a zero behind the end to test if the disk accepts writes; raises OSError if it does not."""
         if self.end_offset < self.file_end:
             start = self.start_of(self.end_offset)
             self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
 
     def write_again(self, offset: int, data: Buffer) -> None:
-        """Writes bytes of one file again that were read from the same place.  After a failed sync the kernel may
-        hold them in pages it calls clean; the next sync writes these.
+        """Writes bytes to the place in the file from which they were read.
+
+        After a failed sync the kernel may hold these bytes only in pages that it has marked clean.  Writing them again
+        marks the pages dirty, so the next sync writes them to disk.
         """
         start = self.start_of(offset)
         try:
@@ -239,17 +251,17 @@ class CommitLog:
             ) from error
 
     def write_range_again(self, offset: int, end: int) -> None:
-        """As `write_again`, for bytes that the caller has not read: blank records."""
+        """Does the same as `write_again` for bytes that the caller has not read, which are blank records."""
         while offset < end:
             data = self.peek(offset, min(_CHUNK, end - offset))
             self.write_again(offset, data)
             offset += len(data)
 
     def cut(self, offset: int, *, in_doubt: bool = False) -> int:
-        """Makes `offset` the end; on return everything behind it is zero on disk.  Returns the end of what was not
-        zero.
+        """Makes `offset` the end of the log and zeroes, on disk, everything behind it.
 
-        `in_doubt`: existing zeros are written again, since they may be in the page cache only.
+        Returns the offset behind the last byte that was not zero.  With `in_doubt`, existing zeros are written again,
+        since they may be in the page cache only.
         """
         self.end_offset = offset = max(offset, self.min_offset)
         self.delete_after(self.first_spare(offset))
@@ -259,7 +271,7 @@ class CommitLog:
         return not_zero
 
     def first_spare(self, offset: int) -> int:
-        """Where the first file starts that a log with this end does not need.
+        """Returns where the first file starts that a log with this end does not need.
 
         An empty log keeps its first file, which says where it begins.
         """
@@ -267,14 +279,14 @@ class CommitLog:
         return offset if is_whole else self.start_of(offset) + self.file_size
 
     def first_timestamp(self, start: int) -> int | None:
-        """The store time of the first record of a file; None if it has none."""
+        """Returns the store time of a file's first record, or None if the file has no record."""
         head = self.peek(start, MIN_SIZE)
         if int.from_bytes(head[4:8], "big") not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
             return None
         return store_timestamp_at(head, 0)
 
     def zero(self, offset: int, end: int, *, in_doubt: bool = False) -> int:
-        """Fills with zeros to `end`, as far as there are files; returns the end of what was not zero before."""
+        """Fills existing files with zeros from `offset` to `end`; returns the offset behind the last nonzero byte."""
         not_zero = offset
         for start in [start for start in self.starts if start + self.file_size > offset and start < end]:
             path = self.path(start)
@@ -308,7 +320,7 @@ class CommitLog:
         try:
             self._files.preallocate(handle, self.file_size)
             if not self.starts:
-                # The first file says where the log begins and how large its files are, whatever a power loss takes.
+                # Synced at once: after any power loss the first file says where the log begins and how large files are.
                 self._files.fdatasync(handle)
                 self._files.sync_directory(self.directory)
         except OSError:
@@ -328,7 +340,7 @@ class CommitLog:
         self._created += 1
 
     def sync(self, flushed: int, end: int) -> None:
-        """On return everything up to `end` is on disk, given that everything up to `flushed` was."""
+        """Syncs the log from `flushed`, up to which it is on disk already, to `end`."""
         created = self._created
         for start, handle in tuple(self._writing.items()):
             if start < end and start + self.file_size > flushed:
@@ -338,7 +350,7 @@ class CommitLog:
             self._created_on_disk = created
 
     def release(self, flushed: int) -> None:
-        """Closes the handles of files that are on disk and full."""
+        """Closes the handles of files that are full and entirely on disk."""
         for start in [start for start in self._writing if start + self.file_size <= min(flushed, self.end_offset)]:
             self._files.close(self._writing.pop(start))
 
@@ -349,13 +361,15 @@ class CommitLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, never across a file, never beyond the end; NotFound outside the log."""
-        start, size = self._there(offset, size)
+        """Reads up to `size` bytes; the result ends at the end of a file or of the log.  NotFound outside the log."""
+        start, size = self._locate(offset, size)
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
 
     def record_at(self, offset: int) -> bytes:
-        """The whole record that starts there, as queues, index or state say.  NotFound if it is not in the log any
-        more; StoreCorrupt if it is damaged.
+        """Reads the whole record that starts at this offset.
+
+        The offset comes from a queue, the index or other state, so a record is expected there.  Raises NotFound if the
+        record is no longer in the log, and StoreCorrupt if it is damaged.
         """
         head = self.read(offset, BLANK_SIZE)
         if not head:
@@ -368,7 +382,10 @@ class CommitLog:
         return data
 
     def has_record_at(self, offset: int) -> bool:
-        """Whether a record, damaged or not, says that it starts there."""
+        """Returns True if the bytes at this offset are a record's head, with this log offset in it.
+
+        The rest of the record may be damaged.
+        """
         if not self.min_offset <= offset < self.end_offset:
             return False
         head = self.read(offset, HEAD.size)
@@ -378,7 +395,10 @@ class CommitLog:
         return magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) and commit_log_offset == offset
 
     def goes_on_at(self, offset: int) -> bool:
-        """Whether a record ends there, as far as the disk can read it: another one begins, the file or the log ends."""
+        """Returns True if a record can end at this offset: the next one, a blank, or the end of the log is there.
+
+        It also returns True if the disk cannot read the place.
+        """
         try:
             if offset == self.end_offset or self.has_record_at(offset):
                 return True
@@ -390,8 +410,10 @@ class CommitLog:
 
     @contextmanager
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
-        """For what decodes these whole records of the log: a RecordError becomes `damaged`.  They begin at that log
-        offset; without one they were read through a queue, and have the log offsets of its entries in their heads.
+        """A context for code that decodes whole records of the log: it turns a RecordError into StoreCorrupt.
+
+        `records` begins at log offset `offset`.  Without `offset` the records were read through a queue; their heads
+        then have the log offsets that the queue's entries say.
         """
         try:
             yield
@@ -400,40 +422,41 @@ class CommitLog:
             raise self.damaged(at, error.reason) from error
 
     def damaged(self, offset: int, reason: str) -> StoreCorrupt:
-        """The error of a record that starts there."""
+        """Makes the error for a damaged record that starts at this offset."""
         return StoreCorrupt(
             f"{self.path(self.start_of(offset))} is damaged at log offset {offset} ({reason}): run `rocketsim store "
             "verify`; restore the file or take the log of the other broker"
         )
 
     def peek(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes of one file, also from behind the end of the log."""
+        """Reads up to `size` bytes of one file, which may lie behind the end of the log."""
         start = self.start_of(offset)
         return self._open.read(self.path(start), min(size, start + self.file_size - offset), offset - start)
 
     def view_of(self, offset: int, size: int) -> memoryview:
-        """As `read`, but a view of the mapped file instead of a copy."""
-        start, size = self._there(offset, size)
+        """Reads as `read` does, but returns a view of the mapped file instead of a copy."""
+        start, size = self._locate(offset, size)
         if size > 0:
             self.need(range(offset // BLOCK, (offset + size - 1) // BLOCK + 1))
         return self.view(start)[offset - start : offset - start + size] if size > 0 else memoryview(b"")
 
-    def _there(self, offset: int, size: int) -> tuple[int, int]:
-        """The file that holds the offset, and how many of these bytes there are in it."""
+    def _locate(self, offset: int, size: int) -> tuple[int, int]:
+        """Returns the file that holds the offset, and how many of the `size` bytes it has."""
         if not self.min_offset <= offset <= self.end_offset:
             raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
         start = self.start_of(offset)
         return start, min(size, start + self.file_size - offset, self.end_offset - offset)
 
     def need_records(self, offsets: Positions, sizes: Positions) -> None:
-        """As `need`, for what these records lie in."""
+        """Calls `need` for the blocks in which these records lie."""
         if offsets.min() < self._residency.written_from:
             self.need(blocks_of(offsets, sizes))
 
     def need(self, blocks: Iterable[int]) -> None:
         """Makes sure that these blocks are in memory, so that a map of them can be read without waiting.
 
-        Cold, unless it may wait for the disk; ReadFailed, if the disk cannot read them.
+        If blocks are not in memory, it reads them, or raises Cold if this thread must not wait for the disk.  It raises
+        ReadFailed if the disk cannot read them.
         """
         cold: list[Place] = []
         for block in self._residency.unknown(blocks):
@@ -450,7 +473,7 @@ class CommitLog:
             raise Cold(cold)
 
     def _places(self, block: int) -> Iterator[Place]:
-        """Where in the files the block lies, as far as the log goes."""
+        """Returns the parts of files in which the block lies, up to the end of the log."""
         at, end = max(block * BLOCK, self.min_offset), min((block + 1) * BLOCK, self.end_offset)
         while at < end:
             start = self.start_of(at)
@@ -459,11 +482,14 @@ class CommitLog:
             at = stop
 
     def age(self) -> None:
-        """Lets the knowledge of what is in memory expire; to be called every few seconds."""
+        """Forgets older knowledge of which blocks are in memory; to be called every few seconds."""
         self._residency.age(self.end_offset)
 
     def view(self, start: int) -> memoryview:
-        """A read-only view of a whole file that shows later writes too; read only blocks that `need` was called for."""
+        """Returns a read-only view of a whole file.  It shows later writes, too.
+
+        Callers may read only blocks for which they called `need`.
+        """
         return self._open.map(self.path(start))
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""StoreConfig: the settings of a store."""
+"""StoreConfig holds the settings of a store."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +20,17 @@ class StoreConfig:
     file_reserved_time_h: int = 72
     delete_when: str = "04"  # hours of the day, separated by ";"
     disk_max_used_space_ratio: int = 75
-    disk_clean_forcibly_ratio: int = 85  # from here on also files that have not expired go
-    disk_warning_ratio: int = 90  # from here on no writes
+    disk_clean_forcibly_ratio: int = 85  # from this use on, files are deleted that have not expired
+    disk_warning_ratio: int = 90  # from this use on, writes are refused
     access_message_in_memory_max_ratio: int = 40
-    physical_memory: int = 24 << 30  # what the ratio above is taken of; RocketMQ's value where it cannot find out
+    physical_memory: int = 24 << 30  # bytes; the ratio above is a part of it.  RocketMQ assumes 24 GiB if unknown.
     max_transfer_bytes_on_message_in_memory: int = 256 * 1024
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 * 1024
     max_transfer_count_on_message_in_disk: int = 8
     delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS
     flush_consume_queue_thorough_interval_ms: int = 60_000
-    private: bool = False  # its files and directories are their owner's alone
+    private: bool = False  # only the owner may use the store's files and directories
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % 20:

@@ -1,10 +1,11 @@
-"""A consume queue: for each queue offset of one queue where its record lies, in files of 20-byte entries.
+"""A consume queue says where in the log the records of one queue lie.  Its files consist of 20-byte entries:
 
     0                     8        12             20
-    | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian; number = queue offset; then zeros
+    | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian
 
-A queue can be rebuilt from the log.  If the first file does not start with the queue's first entry, the entries
-before it are fillers of size MAX_INT, as in RocketMQ.
+The number of an entry is its queue offset.  Behind the last entry a file has zeros.  A queue can be rebuilt from the
+log.  If the queue's first entry is not at the start of its file, the places before it have fillers of size MAX_INT, as
+in RocketMQ.
 """
 
 from pathlib import Path
@@ -22,7 +23,7 @@ from broker_service.store.open_files import OpenFiles
 ENTRY = np.dtype([("commit_log_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 ENTRY_SIZE = ENTRY.itemsize
 _OFFSET_AND_SIZE = Struct(">qi")
-FILES_TO_CHECK = 3  # at a start, as RocketMQ
+FILES_TO_CHECK = 3  # the newest files, which every start checks, as RocketMQ does
 FILLER_SIZE = 2**31 - 1
 Entries = npt.NDArray[Any]
 NO_ENTRIES = np.empty(0, ENTRY)
@@ -30,11 +31,15 @@ NO_ENTRIES = np.empty(0, ENTRY)
 
 class QueueEnd(NamedTuple):
     max_offset: int
-    log_end: int  # where the last entry's record ends; 0 without entries
+    log_end: int  # the log offset where the last entry's record ends; 0 without entries
 
 
 class ConsumeQueue:
-    """Invariants: min_offset <= max_offset; `log_end` is where the last entry's record ends (0 without entries)."""
+    """The files of one queue.
+
+    Invariants: min_offset <= max_offset.  `log_end` is the log offset where the last entry's record ends, or 0 if the
+    queue has no entries.
+    """
 
     def __init__(
         self,
@@ -53,21 +58,22 @@ class ConsumeQueue:
         self.min_offset = self.max_offset = start_at
         self.log_end = 0
         self.unsynced: set[Path] = set()  # files written since the last thorough flush
-        # It had got that far, and cannot have got further, by the names of the files that were found, sound or not.
+        # The names of the files that `load` found, valid or not, show that the queue had reached `named_offset`, and
+        # had not gone beyond `named_end`.
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
-        self._allocates = allocates  # its files have their blocks from the beginning, if the disk has room for them
+        self._allocates = allocates  # allocate a file's blocks when it is created, if the disk has room for them
         self._starts: list[int] = []  # byte positions of the files
         self._path_start, self._last_path = -1, directory
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, *, sure_until: int | None) -> str | None:
-        """Finds the entries on disk.  Returns what is wrong with them, having kept the sound part before the damage.
+        """Reads the entries on disk and keeps the valid ones before any damage.  Returns a description of the damage.
 
-        Files are looked at entry by entry, but for those that end before queue offset `sure_until`, which were synced;
-        and the newest three always: behind a power loss there may be holes in any that was not.
+        Every entry of a file is checked if the file may have holes after a power loss.  Files that end before queue
+        offset `sure_until` were synced and are not checked, except that the newest three files are always checked.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         if self._starts:
@@ -90,7 +96,7 @@ class ConsumeQueue:
                     if start != self._starts[-1]:
                         damage = damage or f"entries end at {self.max_offset}, files go on"
                     break
-        # The process before may have died before it synced them; what is sound now must still be so after a power loss.
+        # The previous process may have died before it synced these files.  They must survive a power loss from now on.
         self.unsynced.update(self._path(start) for start in self._starts if start + self.file_size > sure)
         self._cut_files(self.max_offset)
         if damage:
@@ -101,7 +107,7 @@ class ConsumeQueue:
         return damage
 
     def _check_files(self) -> str | None:
-        """Deletes files that cannot be used, and those behind them."""
+        """Deletes the first file that cannot be used and all files behind it; says what is wrong with that file."""
         for number, start in enumerate(self._starts):
             path = self._path(start)
             size = self._files.size(path)
@@ -115,7 +121,7 @@ class ConsumeQueue:
         return None
 
     def _log_end_at(self, end: int) -> int:
-        """Where the record of the last entry before `end` ends; 0 if there is none."""
+        """Returns the log offset where the record of the last entry before `end` ends; 0 if there is no such entry."""
         last = self.read(end - 1, 1) if end > self.min_offset else NO_ENTRIES
         filled = len(last) and last["size"][0] != FILLER_SIZE
         return int(last["commit_log_offset"][0]) + int(last["size"][0]) if filled else 0
@@ -123,8 +129,9 @@ class ConsumeQueue:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, queue_offset: int, entries: Entries) -> None:
-        """Writes entries at their position, replacing what is there; after an OSError min, max and `log_end` are
-        unchanged.
+        """Writes entries from `queue_offset` on, over any entries there.
+
+        After an OSError, `min_offset`, `max_offset` and `log_end` are unchanged.
         """
         if self._starts and self.min_offset == self.max_offset != queue_offset:
             self._cut_files(0)  # It has no readable entry, so it restarts at the new offset.
@@ -141,8 +148,9 @@ class ConsumeQueue:
             self.log_end = sum(_OFFSET_AND_SIZE.unpack_from(data, len(data) - ENTRY_SIZE))
 
     def begin_at(self, queue_offset: int) -> None:
-        """Makes the queue empty, with this offset for its next entry; the name of its file keeps that across
-        restarts.
+        """Gives an empty queue without files this offset for its next entry.
+
+        The name of its first file keeps the offset across restarts.
         """
         if self._starts or not queue_offset:
             return
@@ -152,10 +160,10 @@ class ConsumeQueue:
             self.unsynced.add(self._path(self._starts[0]))
 
     def put_if_different(self, queue_offset: int, entries: Entries) -> bool:
-        """As `put`, but leaves equal bytes alone; says whether something was written."""
+        """Does `put` unless the files have these bytes already; returns True if it wrote."""
         if self._starts and queue_offset >= self.first_offset:
-            there = self._read_raw(queue_offset, len(entries))
-            if there == entries.tobytes():
+            existing = self._read_raw(queue_offset, len(entries))
+            if existing == entries.tobytes():
                 if queue_offset + len(entries) > self.max_offset:
                     self.max_offset = queue_offset + len(entries)
                     self.log_end = int(entries["commit_log_offset"][-1]) + int(entries["size"][-1])
@@ -164,13 +172,16 @@ class ConsumeQueue:
         return True
 
     def _begin(self, queue_offset: int) -> None:
-        """The first file, filled up to the first entry as RocketMQ does."""
+        """Starts the first file, with fillers up to the first entry, as RocketMQ does."""
         start = queue_offset * ENTRY_SIZE // self.file_size * self.file_size
         self._write(start // ENTRY_SIZE, _fillers(queue_offset - start // ENTRY_SIZE).tobytes())
         self.min_offset = self.max_offset = queue_offset
 
     def _write(self, queue_offset: int, data: bytes) -> None:
-        """Usually one write; with thousands of queues most of an append's time is spent here."""
+        """Writes bytes into the files at this queue offset and creates files as needed.
+
+        It usually makes one write.  With thousands of queues most of an append's time is spent here.
+        """
         at = queue_offset * ENTRY_SIZE
         while data:
             start = at - at % self.file_size
@@ -202,7 +213,7 @@ class ConsumeQueue:
         return allocating.refused is None
 
     def allocate(self) -> None:
-        """Gives the newest file its blocks, as far as the disk has room for them: an earlier version made it."""
+        """Allocates the blocks of the newest file, if the disk has room; an earlier version may have made it sparse."""
         if self._allocates and self._starts:
             self._allocate(self._open.handle(self._path(self._starts[-1])))
 
@@ -213,7 +224,7 @@ class ConsumeQueue:
         try:
             self._zero_behind_max()
         except OSError:
-            return  # The next put to this queue writes over it; recovery cuts what points behind the log.
+            return  # The next put to this queue overwrites them, and recovery cuts entries that point behind the log.
 
     def _zero_behind_max(self) -> None:
         at = self.max_offset * ENTRY_SIZE
@@ -226,7 +237,10 @@ class ConsumeQueue:
                     self._files.pwrite(self._open.handle(self._path(start)), bytes(used), begin)
 
     def zero_again(self) -> None:
-        """After an unclean stop: zeros behind the end may be in the page cache only, over entries that were cut."""
+        """Writes the zeros behind the end again, after an unclean stop.
+
+        They may be in the page cache only, while the disk still has entries that were cut.
+        """
         at = self.max_offset * ENTRY_SIZE
         for start in self._starts:
             if start + self.file_size > at:
@@ -238,33 +252,36 @@ class ConsumeQueue:
 
     @property
     def first_offset(self) -> int:
-        """The queue offset its first file starts with."""
+        """The queue offset with which its first file starts."""
         return self._starts[0] // ENTRY_SIZE if self._starts else self.max_offset
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, queue_offset: int, count: int) -> Entries:
-        """Up to `count` entries from `queue_offset`, which must be in [min, max]."""
+        """Reads up to `count` entries from `queue_offset`, which must be in [min_offset, max_offset]."""
         count = min(count, self.max_offset - queue_offset)
         return np.frombuffer(self._read_raw(queue_offset, count), ENTRY) if count > 0 else NO_ENTRIES
 
     def read_bytes(self, queue_offset: int, count: int) -> bytes:
-        """Entries in [min, max] as they are in the files; fewer only where a file is missing."""
+        """Reads entries in [min_offset, max_offset] as bytes; it returns fewer only where a file is missing."""
         return self._read_raw(queue_offset, count)
 
     def file_end(self, queue_offset: int) -> int:
-        """The queue offset where the file that holds this one ends."""
+        """Returns the queue offset where the file ends that holds this queue offset."""
         at = queue_offset * ENTRY_SIZE
         return (at - at % self.file_size + self.file_size) // ENTRY_SIZE
 
     def max_at(self, confirm_offset: int | None) -> int:
-        """The end for readers who may see the log up to `confirm_offset` only."""
+        """Returns the end of the queue for readers who may see the log only up to `confirm_offset`."""
         if confirm_offset is None or self.log_end <= confirm_offset:
             return self.max_offset
         return max(self.min_offset, self._first_behind(confirm_offset))
 
     def _first_behind(self, log_offset: int) -> int:
-        """The first entry whose record ends behind `log_offset`; looks at the tail first, where it usually is."""
+        """Returns the first entry whose record ends behind `log_offset`.
+
+        It searches backwards from the tail, where the entry usually is.
+        """
         end, count = self.max_offset, 64
         while end > self.min_offset:
             begin = max(self.min_offset, end - count)
@@ -290,12 +307,12 @@ class ConsumeQueue:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _read_file(self, start: int) -> Entries:
-        """The entries of a file, without the zeros behind the last one."""
+        """Reads the entries of a file, without the zeros behind the last one."""
         data = self._read_used(start, 0)
         return np.frombuffer(data.ljust(-(-len(data) // ENTRY_SIZE) * ENTRY_SIZE, b"\0"), ENTRY)
 
     def _read_used(self, start: int, at: int) -> bytes:
-        """A file's bytes from a position to the last that is not zero.  The files are sparse: holes are not read."""
+        """Reads a file's bytes from a position to the last nonzero byte.  Files are sparse, and holes are not read."""
         path, chunks = self._path(start), []
         for first, last in self._files.written_parts(self._open.handle(path), at, self.file_size):
             chunks += [bytes(first - at), self._open.read(path, last - first, first)]
@@ -306,7 +323,7 @@ class ConsumeQueue:
     # --- following the log ----------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int) -> bool:
-        """Forgets the entries of records that end behind `log_offset`; says whether there were any."""
+        """Removes the entries of records that end behind `log_offset`; returns True if there were any."""
         end = self.end_at(log_offset)
         if end is not None:
             self.shorten(end)
@@ -314,24 +331,24 @@ class ConsumeQueue:
         return end is not None
 
     def end_at(self, log_offset: int) -> QueueEnd | None:
-        """Where the queue ends without the entries of records that end behind `log_offset`; None if it has none."""
+        """Returns the queue's end without the entries of records that end behind `log_offset`; None if it has none."""
         if self.log_end <= log_offset:
             return None
         end = self._first_behind(log_offset)
         return QueueEnd(end, self._log_end_at(end))
 
     def shorten(self, end: QueueEnd) -> None:
-        """In memory only: for readers the queue ends there, also if `remove_behind_end` fails."""
+        """Moves the queue's end in memory only, so readers see the new end even if `remove_behind_end` fails."""
         self.max_offset, self.log_end = end
         self.min_offset = min(self.min_offset, self.max_offset)
 
     def remove_behind_end(self) -> None:
-        """Removes from the files what was cut off by `shorten`."""
+        """Removes from the files the entries that `shorten` cut off."""
         self._cut_files(self.max_offset)
         self._zero_behind_max()
 
     def forget_from(self, queue_offset: int) -> None:
-        """Drops the entries from this queue offset on; they can be rebuilt from the log."""
+        """Removes the entries from this queue offset on.  They can be rebuilt from the log."""
         if self.first_offset <= queue_offset < self.max_offset:
             self.max_offset = queue_offset
             self.min_offset = min(self.min_offset, queue_offset)
@@ -351,8 +368,8 @@ class ConsumeQueue:
         return deleted
 
     def _first_from(self, log_min: int) -> int:
-        """Binary search for the first entry of a record at or behind `log_min`; fillers count as before."""
-        low, high = self.first_offset, self.max_offset  # not from `min_offset`: found among holes, it may be too high
+        """Finds the first entry whose record is at or behind `log_min` by binary search; fillers lie before it."""
+        low, high = self.first_offset, self.max_offset  # `min_offset` may be too high if it was found among holes
         while low < high:
             middle = (low + high) // 2
             entry = self.read(middle, 1)[0]
@@ -363,12 +380,15 @@ class ConsumeQueue:
         return low
 
     def begins_with_expired(self, log_min: int) -> bool:
-        """Whether all that may have been before its first entry has expired: that one's record has, or it has none."""
+        """Returns True if no record can be missing before the first entry.
+
+        This holds if the record of the first entry is the first of the log or has expired, or if there is no entry.
+        """
         first = self.read(self.first_offset, 1)
         return not len(first) or first["size"][0] == FILLER_SIZE or bool(first["commit_log_offset"][0] <= log_min)
 
     def _cut_files(self, max_offset: int) -> None:
-        """Deletes the files behind the one where the next entry goes."""
+        """Deletes the files behind the one that gets the next entry."""
         while len(self._starts) > 1 and self._starts[-1] >= max_offset * ENTRY_SIZE:
             self._drop(self._starts.pop())
 
@@ -387,7 +407,7 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        if start != self._path_start:  # the same one mostly, and a path that is kept knows its hash
+        if start != self._path_start:  # Most calls ask for the same file, and a Path that is kept has its hash cached.
             self._path_start, self._last_path = start, self.directory / file_name(start)
         return self._last_path
 
@@ -402,7 +422,7 @@ def _fillers(count: int) -> Entries:
 
 
 def _sound_entries(entries: Entries, log_end: int) -> int:
-    """How many entries from the start on can be true: positive sizes, records in order, none behind the log's end."""
+    """Counts the valid entries from the start on: sizes are positive, records in order, none behind the log's end."""
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
     filler = (sizes == FILLER_SIZE) & (offsets == 0)
     good = (sizes > 0) & (offsets >= 0) & (filler | (offsets + sizes <= log_end))

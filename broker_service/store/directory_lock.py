@@ -1,4 +1,4 @@
-"""The files `lock` and `abort`: which process uses the store's directory, and whether the last one closed it."""
+"""The file `lock` says that a process uses the store's directory; `abort` says that the last one did not close it."""
 
 import logging
 import os
@@ -12,7 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class DirectoryLock:
-    """Held from its construction on; StoreLocked if another process holds it.  Compatible with RocketMQ's lock."""
+    """A lock on the store's directory, held from construction on and compatible with RocketMQ's lock.
+
+    The constructor raises StoreLocked if another process holds it.
+    """
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -31,16 +34,17 @@ class DirectoryLock:
         self.was_closed = not files.exists(self._abort)
 
     def mark_open(self) -> None:
-        """From now until `mark_closed` a start finds that the store was not closed.
+        """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk the file may be empty or missing; the flushed offset, whose blocks are allocated, says the same.
+        On a full disk the file may be empty or missing.  The file of the flushed offset, whose blocks are allocated,
+        tells a start the same.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())
         if marking.refused:
             if marking.refused.errno not in NO_ROOM:
                 raise marking.refused
-            logger.warning("%s is not written: %s", self._abort, marking.refused)
+            logger.warning("%s could not be written: %s", self._abort, marking.refused)
 
     def mark_closed(self) -> None:
         self._files.remove(self._abort)

@@ -1,12 +1,13 @@
-"""Disk: every write and every sync of a store goes through this object, which decides what a failed one means.
+"""Disk decides what follows when a write or sync of the store fails.  All of them go through it.
 
-`VERDICTS` is the table, operation by kind of error; docs/replication.md has the same one.
+`VERDICTS` is the table of decisions, by operation and kind of error.  docs/replication.md shows the same table.
 
-- Go on: the caller gets the error; nothing else changes.  A sync that found no handle, or whose file is gone, was not
-  tried.
-- Refuse: this write has not happened and its caller gets the error; the next write is tried.
-- Stop: the kernel may have dropped what it could not write and call the pages clean, so a second sync would lie.  From
-  then on nothing is written and the store is not marked as closed; the next start writes again what is in doubt.
+- GO_ON: the caller gets the error, and nothing else changes.  A sync that got no file handle, or whose file is gone,
+  was not tried, so nothing is in doubt.
+- REFUSE: the write has not happened and its caller gets the error.  The next write is tried.
+- STOP: a sync failed.  The kernel may have dropped the bytes it could not write and marked their pages clean, so a
+  second sync would succeed wrongly.  From then on nothing is written and the store is not marked as closed.  The next
+  start writes the bytes in doubt again.
 """
 
 import errno
@@ -55,16 +56,16 @@ OPERATIONS = {method: operation for operation, methods in _METHODS.items() for m
 
 
 def verdict(method: str, error: int | None) -> Verdict:
-    """What follows from a method of `Files` that failed with this errno; "create" is `open` with `create`."""
+    """Returns what follows when this method of `Files` fails with this errno; "create" means `open` with `create`."""
     kinds = (NO_ROOM, NO_HANDLE, GONE)
     column = next((number for number, kind in enumerate(kinds) if error in kind), len(kinds))
     return VERDICTS[OPERATIONS[method]][column]
 
 
 class Attempt:
-    """A context for writes that the store can go on without: `refused` is the error of one that was refused.
+    """A context for writes that the store does not need to succeed: `refused` is the error of a write that failed.
 
-    FlushFailed passes: the store has stopped, so going on without the write is no choice any more.
+    FlushFailed is raised nevertheless, because the store has stopped then and cannot go on.
     """
 
     refused: OSError | None = None
@@ -80,9 +81,9 @@ class Attempt:
 
 
 class Disk(Files):
-    """The files of one store.  `fatal` says why nothing is written any more; reads go on.
+    """The files of one store.  `fatal` says why nothing is written any more; reads still work.
 
-    `private`: what is created can be used by its owner alone.
+    With `private`, only the owner may use the files and directories that it creates.
     """
 
     def __init__(self, files: Files, root: Path, *, private: bool = False) -> None:
@@ -91,26 +92,26 @@ class Disk(Files):
         self._root = root
         self._private = private
         self._paths: dict[int, Path] = {}  # of the open handles, for errors
-        # Reads are the file system's own methods, and so is `pwrite` until `stop`: their verdict never is to stop, so
-        # their errors pass as they are, and appends and reads make no call more.
+        # The methods that read, and `pwrite` until `stop`, are the file system's own.  Their verdict is never STOP, so
+        # their errors can pass unchanged, and appends and reads save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})
 
     def check(self) -> None:
-        """FlushFailed if nothing may be written any more."""
+        """Raises FlushFailed if nothing may be written any more."""
         if self.fatal is not None:
             raise FlushFailed(self.fatal)
 
     def stop(self, reason: str) -> None:
-        """Nothing is written from now on."""
+        """Refuses all writes from now on."""
         if self.fatal is None:
             self.fatal = reason
             self.__dict__.pop("pwrite", None)
 
     @contextmanager
     def _judged(self, method: str, path: Path | None) -> Iterator[None]:
-        """A write or sync: not tried once the disk is not trusted; FlushFailed where its error means to stop."""
+        """A context for a write or sync that raises FlushFailed if the disk has stopped, or if the error means STOP."""
         self.check()
         try:
             yield
@@ -185,7 +186,10 @@ class Disk(Files):
             self._files.sync_directory(path)
 
     def take_from_others(self) -> None:
-        """What the store has already, if it is `private`: it may be older than that, or copied here."""
+        """Makes the existing files private if the store is `private`.
+
+        They may be older than the setting, or may have been copied here.
+        """
         if not self._private:
             return
         taken: list[Path] = []

@@ -1,7 +1,7 @@
-"""From records to consume-queue entries.  Pure; used by appends and by rebuilds alike.
+"""Makes consume-queue entries from records, for appends and for rebuilds.  Pure.
 
-As RocketMQ: prepared and rolled-back transactional records get no entry; a record of the delay topic keeps its delivery
-time where others keep the hash of their tags.
+As in RocketMQ, prepared and rolled-back transactional records get no entry.  The entry of a record in the delay topic
+has the delivery time in the field where other entries have the hash of the tags.
 """
 
 import re
@@ -23,7 +23,7 @@ _LEVEL = "[0-9]{1,9}"
 _LONGEST_NAME = 255  # bytes, on Linux
 _NOT_IN_NAMES = {"/", "\0"}
 
-Times = npt.NDArray[np.int64]  # or levels of delay, one a record
+Times = npt.NDArray[np.int64]  # one time, or one delay level, per record
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,23 +37,23 @@ class QueueExtent:
 
 
 def level_of(delay: str) -> int:
-    """The level that property DELAY says; 0 where it says none."""
+    """Returns the delay level that the value of property DELAY says; 0 if it is no level."""
     return int(delay) if re.fullmatch(_LEVEL, delay) else 0
 
 
 def can_name_a_queue(topic: str) -> bool:
-    """Whether the topic's queues can have a folder of its name."""
+    """Returns True if the file system allows a folder with this name, which the topic's queues need."""
     return 0 < len(topic.encode()) <= _LONGEST_NAME and topic not in (".", "..") and not _NOT_IN_NAMES & set(topic)
 
 
 def is_queued(sys_flag: Any) -> Any:
-    """Whether a record with this flag has a place in its queue; for a column of flags, which ones have."""
+    """Returns True if a record with this flag gets an entry in its queue; a column of flags gives a column."""
     kind = sys_flag & SYS_FLAG_TRANSACTION_MASK
     return (kind != PREPARED) & (kind != ROLLED_BACK)
 
 
 def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[QueueExtent]:
-    """The entries of these records, which are in log order and carry their offsets."""
+    """Makes the entries of these records, which are in log order and already have their offsets."""
     queued = is_queued(records.sys_flag)
     if not queued.all():
         records = records[queued]
@@ -70,7 +70,7 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         some = records[delayed]
         given = some.property(PROPERTY_DELAY)
-        given = pc.if_else(pc.match_substring_regex(given, f"^{_LEVEL}$"), given, None)  # no number: damaged
+        given = pc.if_else(pc.match_substring_regex(given, f"^{_LEVEL}$"), given, None)  # other values: damaged
         levels = pc.fill_null(pc.cast(given, "int64"), 0).to_numpy()
         entries["tags_code"][delayed] = delivery_times(
             levels, some.store_timestamp, entries["tags_code"][delayed], delay_levels_ms
@@ -93,7 +93,8 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
 def queue_offsets(
     queue_ids: npt.NDArray[np.int32], queued: npt.NDArray[np.bool_], next_offsets: dict[int, int]
 ) -> npt.NDArray[np.int64]:
-    """The queue offset of each new record of a topic: the next one of its queue; 0 for a record that is not queued.
+    """Gives each new record of a topic the next offset of its queue; a record that is not queued gets 0.
+
     `next_offsets` (queue id to next offset) is updated.
     """
     offsets = np.zeros(len(queue_ids), np.int64)
@@ -118,8 +119,9 @@ def queue_offsets(
 def delivery_times(
     levels: Times, stored_ms: Times, otherwise: Times, delay_levels_ms: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """Store time + the delay of each record's level; a level above the last one counts as the last; `otherwise` without
-    one.
+    """Returns each record's store time plus the delay of its level.
+
+    A level above the last one counts as the last one.  A record without a level gets its value of `otherwise`.
     """
     delays = np.array([0, *delay_levels_ms], np.int64)
     due: npt.NDArray[np.int64] = stored_ms + delays[np.clip(levels, 0, len(delay_levels_ms))]

@@ -1,9 +1,11 @@
-"""Durability: the syncs, and the flushed offset and checkpoint that they move.
+"""Durability syncs the store's files, and keeps the flushed offset and the checkpoint, which say what is on disk.
 
-The flush thread calls `flush`; the event loop calls everything else, and `flush` where it must know at once that all is
-on disk.  A flush holds the lock; else the loop takes it only to cut the log and to sync what it has taken back, which
-must not happen during a sync.  A cut lowers `flushed` under the lock, so the loop reads `flushed` to see how far a
-flush got.
+The flush thread calls `flush`.  The event loop calls everything else; it also calls `flush` where it must know at once
+that all is on disk.
+
+`flush` holds `lock`.  The loop holds it, too, while it cuts the log and while it zeroes what a failed write left,
+because neither may happen during a sync.  A cut lowers `flushed` under the lock, so after a flush the loop reads
+`flushed` and not the value that the flush returned.
 """
 
 import logging
@@ -25,7 +27,7 @@ _QUEUE_FILES_A_FLUSH = 64
 
 @dataclass(frozen=True, slots=True)
 class ThoroughFlush:
-    """A flush of queues and index, too; after it recovery starts at `log_offset`."""
+    """A flush of the log, the queues and the index.  After it, recovery starts at `log_offset`."""
 
     queues: QueueSync
     index_directory: Path
@@ -39,10 +41,10 @@ class ThoroughFlush:
 class Durability:
     def __init__(self, disk: Disk, root: Path, log: CommitLog) -> None:
         self.flushed = 0
-        self.queues_on_disk = 0  # every queue entry of a record before this is, noted or not
+        self.queues_on_disk = 0  # log offset: entries of records before it are on disk, even if no file says so yet
         self.last_timestamp = 0  # store time of the newest record
-        self.trouble: str | None = None  # why the last flush left something out; it is tried again
-        self.note_is_due = False  # set by the loop: the next flush syncs the note of the flushed offset
+        self.trouble: str | None = None  # why the last flush was incomplete; the next one tries again
+        self.note_is_due = False  # set by the loop: the next flush also syncs the file of the flushed offset
         self.lock = threading.Lock()
         self._is_noted = True
         self._disk = disk
@@ -53,23 +55,26 @@ class Durability:
         self._requests: deque[ThoroughFlush] = deque()
 
     def load(self) -> Flushed | None:
-        """What the last process noted; None if there is no note.  StoreCorrupt if the note is damaged."""
+        """Reads the checkpoint and the flushed offset that the last process wrote; None if it wrote no flushed offset.
+
+        Raises StoreCorrupt if the file of the flushed offset is damaged.
+        """
         self.checkpoint = Checkpoint.load(self._disk, self._checkpoint_path)
         self.last_timestamp = self.checkpoint.log_timestamp
         self.queues_on_disk = self.checkpoint.queues_log_offset
         return self._flushed_file.load(log_is_empty=self._log.has_no_records())
 
     def set_flushed(self, flushed: Flushed) -> None:
-        """Notes the flushed offset and syncs the note: after a recovery, before a cut, at a clean stop."""
+        """Writes and syncs the flushed offset; called after a recovery, before a cut, and at a clean stop."""
         self.flushed = flushed.offset
         self.queues_on_disk = min(self.queues_on_disk, self.flushed)
         self._flushed_file.save(flushed)
         self._flushed_file.sync()
 
     def request(self, thorough: ThoroughFlush) -> None:
-        """Queues the thorough flush in chunks, one per flush, so that a put does not wait for thousands of queue files.
+        """Queues a thorough flush in chunks, one per flush, so that a put does not wait for thousands of queue files.
 
-        Only the last chunk notes that everything is on disk.
+        Only the last chunk writes the summary and the checkpoint, which say that everything is on disk.
         """
         paths = thorough.queues.paths
         while len(paths) > _QUEUE_FILES_A_FLUSH:
@@ -79,7 +84,7 @@ class Durability:
         self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 
     def void_requests(self) -> None:
-        """After a cut: files that wait for a flush are still synced, but nothing is noted about them."""
+        """Makes waiting requests sync their files only: after a cut, what they say about the log no longer holds."""
         self._requests = deque(replace(request, is_void=True) for request in self._requests)
 
     @property
@@ -87,16 +92,17 @@ class Durability:
         return bool(self._requests)
 
     def flush(self) -> int:
-        """On return everything appended before the call is on disk; returns the flushed offset.
+        """Syncs everything that was appended before the call; returns the flushed offset.
 
-        FlushFailed after a failed sync, then for every later call, too.  The offset may be lower if the sync was not
-        tried or noted (no handle, no room): `trouble` says why, and the next flush tries again.
+        Raises FlushFailed after a failed sync, and then for every later call.  If the disk had no file handle or no
+        room, the sync was not tried or could not be recorded.  The flushed offset then stays behind, `trouble` says
+        why, and the next flush tries again.
         """
         with self.lock:
             self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
-            end = self._log.end_offset  # read behind the other two: all they speak of lies before it
+            end = self._log.end_offset  # read after the other two, so that what they describe lies before it
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
@@ -112,7 +118,7 @@ class Durability:
             if flush.refused:
                 if thorough is not None:
                     self._requests.appendleft(thorough)
-                self.trouble = f"flushing failed, nothing is in doubt, it is tried again: {flush.refused}"
+                self.trouble = f"a flush failed and is tried again, no message is in doubt: {flush.refused}"
                 logger.warning("%s", self.trouble)
             elif thorough is not None and not thorough.is_void:
                 self.queues_on_disk = thorough.log_offset
@@ -126,7 +132,7 @@ class Durability:
         self._disk.sync_directory(thorough.index_directory)
 
     def _note(self, thorough: ThoroughFlush) -> None:
-        """Writes summary and checkpoint.  Without room for them the old ones stay, which only makes recovery longer."""
+        """Writes the summary and the checkpoint.  If the disk is full, the old ones stay and recovery takes longer."""
         checkpoint = self.checkpoint
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp
@@ -134,17 +140,15 @@ class Durability:
         with Attempt() as saving:
             thorough.queues.save_summary()
             checkpoint.save(self._disk, self._checkpoint_path)
-        if saving.refused and self._is_noted:  # said once, not every minute
-            logger.warning(
-                "%s: how far all is on disk could not be noted, a recovery would take longer", saving.refused
-            )
+        if saving.refused and self._is_noted:  # logged once, not every minute
+            logger.warning("the checkpoint could not be written, a recovery would take longer: %s", saving.refused)
         self._is_noted = saving.refused is None
 
     def _sync(self, path: Path) -> None:
         try:
             handle = self._disk.open(path, read_only=True)
         except FileNotFoundError:
-            return  # Expired meanwhile.
+            return  # It has expired and was deleted.
         try:
             self._disk.fdatasync(handle)
         finally:

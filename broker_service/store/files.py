@@ -1,7 +1,7 @@
-"""Files: every file-system operation that the store uses.
+"""Files has every file-system operation that the store uses.
 
-Tests replace it by a disk that tears writes, fills up, fails and loses power.  Methods raise OSError; `refusal` turns
-one into the error that a caller of the store gets.
+Tests replace it by a disk that tears writes, fills up, fails and loses power.  Its methods raise OSError.  `refusal`
+turns that into the error that a caller of the store gets.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from broker_service.errors import DiskFull, FlushFailed, ServiceNotAvailable
 
 NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
 Buffer = bytes | bytearray | memoryview
-CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # what a file system without RWF_NOWAIT says
+CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # errors of file systems without RWF_NOWAIT
 _ZEROS = bytes(4096)
-_scratch = bytearray(1 << 20)  # what is read to see whether it can be
-_ODD = bytes(range(1, 256, 2))  # what mincore says of a page that is there: the other bits mean nothing
+_scratch = bytearray(1 << 20)  # receives bytes that are read only to test if they are in memory
+_ODD = bytes(range(1, 256, 2))  # mincore's values for a page that is in memory: bit 0 is set, others mean nothing
 _mincore = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 if _mincore is not None:
     _mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
@@ -31,8 +31,8 @@ if _mincore is not None:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    total: int  # used and free: without what the file system keeps for root, as df and RocketMQ count
-    free: int  # what an ordinary user may still write
+    total: int  # bytes used and free, without the part reserved for root, as df and RocketMQ count
+    free: int  # bytes that an ordinary user may still write
 
     @property
     def used_percent(self) -> float:
@@ -40,27 +40,30 @@ class DiskUsage:
 
 
 def _all_resident(handle: int, size: int, offset: int) -> bool:
-    """Whether the page cache has all of it; False also where the kernel does not say.  A hundredth of what reading
-    takes.
+    """Returns True if the page cache has all of these bytes; False also if the kernel cannot tell.
 
-    Who may not write the file is told that all is there: to be asked of own files only.
+    It takes a hundredth of the time of reading them.  Use it only for files that this process may write: for other
+    files the kernel always answers that all pages are in memory.
     """
     begin = offset - offset % mmap.PAGESIZE
-    access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes tells the address of what can be written to only
+    access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes gives the address of writable buffers only
     try:
         mapped = mmap.mmap(handle, offset + size - begin, flags=mmap.MAP_PRIVATE, prot=access, offset=begin)
-    except (OSError, ValueError):  # it is not as long
+    except (OSError, ValueError):  # the file is shorter
         return False
     with mapped:
         pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
         first = ctypes.c_char.from_buffer(mapped)
-        told = _mincore is not None and _mincore(ctypes.addressof(first), len(mapped), pages) == 0
-        del first  # the mapping could not be closed
-    return told and not bytes(pages).translate(None, delete=_ODD)
+        is_known = _mincore is not None and _mincore(ctypes.addressof(first), len(mapped), pages) == 0
+        del first  # the mapping cannot be closed while it is referenced
+    return is_known and not bytes(pages).translate(None, delete=_ODD)
 
 
 def used_size(data: bytes) -> int:
-    """The size without the zeros at the end.  `rstrip` alone takes 3 ms per MiB of zeros, this takes 0.15 ms."""
+    """Returns the size without the zeros at the end.
+
+    `rstrip` alone takes 3 ms per MiB of zeros; this function takes 0.15 ms.
+    """
     end = len(data)
     while data.endswith(_ZEROS, 0, end):
         end -= len(_ZEROS)
@@ -69,12 +72,12 @@ def used_size(data: bytes) -> int:
 
 
 def open_file_limit() -> int:
-    """How many files this process may have open."""
+    """Returns how many files this process may have open."""
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
-    """The error for the caller of a failed write: DiskFull without room, else ServiceNotAvailable."""
+    """Makes the error for the caller of a failed write: DiskFull if the disk is full, otherwise ServiceNotAvailable."""
     if isinstance(error, FlushFailed):
         return error
     if error.errno in NO_ROOM:
@@ -85,10 +88,10 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
 
 
 class Files:
-    """The real file system.  A handle is an int that `open` returned; writes go to a position."""
+    """The real file system.  A handle is an int that `open` returned.  Reads and writes name a position."""
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
-        """`private`: a file that is created can be opened by its owner alone, else by whom the umask says."""
+        """Opens a file.  With `private`, a new file can be opened by its owner only; otherwise the umask applies."""
         flags = os.O_RDONLY if read_only else os.O_RDWR
         return os.open(path, flags | (os.O_CREAT if create else 0) | os.O_CLOEXEC, 0o600 if private else 0o666)
 
@@ -96,7 +99,7 @@ class Files:
         os.close(handle)
 
     def preallocate(self, handle: int, size: int) -> None:
-        """Sets the file's size and allocates its blocks, so that later writes need no room."""
+        """Sets the file's size and allocates its blocks, so that later writes cannot fail for lack of room."""
         os.posix_fallocate(handle, 0, size)
 
     def resize(self, handle: int, size: int) -> None:
@@ -104,7 +107,7 @@ class Files:
         os.ftruncate(handle, size)
 
     def pwrite(self, handle: int, data: Buffer, offset: int) -> None:
-        """Writes all of `data`, or raises; what was written before the error stays."""
+        """Writes all of `data`, or raises OSError; bytes written before the error stay in the file."""
         written = os.pwrite(handle, data, offset)
         if written == len(data):
             return
@@ -113,7 +116,7 @@ class Files:
             written += os.pwrite(handle, view[written:], offset + written)
 
     def pread(self, handle: int, size: int, offset: int) -> bytes:
-        """`size` bytes; fewer only where the file ends."""
+        """Reads `size` bytes; it returns fewer only at the end of the file."""
         data = os.pread(handle, size, offset)
         if len(data) == size or not data:
             return data
@@ -129,7 +132,10 @@ class Files:
         return b"".join(chunks)
 
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
-        """As `pread`, but None where that would wait for the disk, if the file system can tell."""
+        """Reads as `pread` does, but returns None if that would wait for the disk.
+
+        On a file system that cannot tell, it reads and waits.
+        """
         data = bytearray(size)
         try:
             done = self._read_cached(handle, data, offset)
@@ -140,7 +146,7 @@ class Files:
         return bytes(data[:done])
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
-        """Whether these bytes, which the file has, are in memory.  False for any that the disk cannot read."""
+        """Returns True if these bytes of the file are in memory.  It is False for bytes that the disk cannot read."""
         if _all_resident(handle, size, offset):
             return True
         try:
@@ -150,7 +156,10 @@ class Files:
 
     @staticmethod
     def _read_cached(handle: int, into: bytearray | memoryview, offset: int) -> int:
-        """How many bytes are in memory; BlockingIOError: not one.  Where the file system cannot tell, they are read."""
+        """Reads the bytes that are in memory and returns their number; raises BlockingIOError if the first is not.
+
+        On a file system that cannot tell, it reads all of them.
+        """
         try:
             return os.preadv(handle, [into], offset, os.RWF_NOWAIT)
         except OSError as error:
@@ -159,14 +168,14 @@ class Files:
         return os.preadv(handle, [into], offset)
 
     def map(self, handle: int) -> memoryview:
-        """The whole file, read-only, showing later writes too.  It is unmapped when nobody refers to it any more."""
+        """Maps the whole file read-only.  The map shows later writes, and is unmapped with its last reference."""
         size = os.fstat(handle).st_size
         return memoryview(mmap.mmap(handle, size, prot=mmap.PROT_READ)) if size else memoryview(b"")
 
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """The parts of [begin, end) that may hold anything but zeros, found without reading.
+        """Finds the parts of [begin, end) that may hold nonzero bytes, without reading them.
 
-        To be asked once, before reading: reading ahead makes allocated but unwritten parts look like written ones.
+        Call it before reading the file: the kernel's read-ahead makes allocated but unwritten parts look written.
         """
         parts = []
         try:
@@ -177,7 +186,7 @@ class Files:
                     parts.append((begin, stop))
                 begin = stop
         except OSError as error:
-            if error.errno != errno.ENXIO:  # which says that nothing follows
+            if error.errno != errno.ENXIO:  # ENXIO means that only a hole follows
                 parts.append((begin, end))
         return parts
 
@@ -200,7 +209,7 @@ class Files:
         return path.stat().st_size
 
     def names(self, directory: Path) -> list[str]:
-        """What is in the directory, sorted; nothing if it is absent."""
+        """Returns the sorted names in the directory; an empty list if the directory does not exist."""
         try:
             return sorted(os.listdir(directory))
         except (FileNotFoundError, NotADirectoryError):
@@ -210,11 +219,11 @@ class Files:
         path.mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: Path) -> None:
-        """Removes a file; it may be gone already."""
+        """Removes a file, which need not exist."""
         path.unlink(missing_ok=True)
 
     def discard(self, path: Path) -> None:
-        """Removes a file, if that can be done."""
+        """Removes a file if possible; errors are ignored."""
         with contextlib.suppress(OSError):
             self.remove(path)
 
@@ -225,7 +234,7 @@ class Files:
         os.replace(source, target)
 
     def make_private(self, path: Path) -> bool:
-        """Takes a file or directory from everybody but its owner; False if it was the owner's alone."""
+        """Removes everybody's rights but the owner's; returns False if only the owner had any."""
         mode = path.stat().st_mode
         if not mode & 0o077:
             return False
@@ -236,8 +245,10 @@ class Files:
         return path.read_bytes()
 
     def read_synced(self, path: Path) -> bytes:
-        """As `read`, after a sync of the file and its directory: a killed process may have created, replaced or
-        removed the file without a sync, and a power loss must not undo what the caller has acted on.
+        """Syncs the file and its directory, then reads the file.
+
+        A killed process may have created, replaced or removed the file without a sync.  A power loss must not undo
+        what the caller has read and acted on.
         """
         if self.exists(path.parent):
             self.sync_directory(path.parent)
@@ -249,8 +260,9 @@ class Files:
         return self.read(path)
 
     def write_atomically(self, path: Path, data: bytes, *, private: bool = False) -> None:
-        """After a crash at any point the file has either the old or the new content; on return the new one is on
-        disk.  `private`: only the owner may read it, from its first byte on.
+        """Replaces the file's content and syncs it.  After a crash the file has either the old or the new content.
+
+        With `private`, only the owner may read the file, from its first byte on.
         """
         fresh = path.with_name(path.name + ".tmp")
         self.remove(fresh)
@@ -259,7 +271,7 @@ class Files:
             self.pwrite(handle, data, 0)
             self.fdatasync(handle)
         except OSError:
-            self.discard(fresh)  # what little room there is may be needed to undo what was to go with it
+            self.discard(fresh)  # on a full disk its room may be needed to undo the rest of the operation
             raise
         finally:
             self.close(handle)
@@ -272,10 +284,10 @@ class Files:
         return DiskUsage(total=(used + stat.f_bavail) * stat.f_frsize, free=stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: Path, *, private: bool = False) -> int:
-        """A handle that holds the file's lock until it is closed; BlockingIOError if another one holds it.
+        """Locks the file until the returned handle is closed; raises BlockingIOError if another handle holds the lock.
 
-        The POSIX lock on the first byte is the one RocketMQ takes; it does not keep out a second store of this process,
-        the other one does.
+        It takes two locks.  The POSIX lock on the first byte keeps out RocketMQ, which takes the same one.  It does not
+        keep out a second store in this process; the `flock` does.
         """
         handle = self.open(path, create=True, private=private)
         try:

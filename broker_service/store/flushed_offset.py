@@ -1,13 +1,15 @@
-"""`rocketsim/flushed`: up to which offset the log is known to be on disk, across restarts.
+"""The file `rocketsim/flushed` says up to which offset the log is known to be on disk.
 
-Two slots of a sector each, written in turn, so that a torn write leaves the other one:
+It has two slots of one sector each, which are written in turn, so that a torn write leaves the other slot intact:
 
     0          8          16            24           32
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
-The tail is that of the log at a clean stop (its last bytes before `offset`), and 0 at any other time: if it still
-matches, and nothing follows, the log need not be scanned.  The file is made with its first value and renamed to its
-name, so that one that says nothing is damaged.
+At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds these
+bytes unchanged, and nothing behind them, it need not scan the log.  At any other time both are 0.
+
+The file is created under another name, with its first value in it, and then renamed.  A file without a valid slot is
+therefore damaged.
 """
 
 import struct
@@ -30,12 +32,16 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """Whether something else than a clean stop wrote it; not known for an empty log."""
+        """True if a clean stop did not write this value.  For an empty log it is False, since nothing can tell."""
         return self.offset > 0 and not self.tail_size
 
 
 class FlushedOffset:
-    """Writes go to the page cache until `sync`: after a power loss an older value only protects less."""
+    """Writes and reads the file.
+
+    A value is only in the page cache until `sync`.  After a power loss the file may have an older value, which only
+    means that a smaller part of the log is known to be on disk.
+    """
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
@@ -45,8 +51,10 @@ class FlushedOffset:
         self._is_synced = True
 
     def load(self, *, log_is_empty: bool) -> Flushed | None:
-        """None if it was never written: a store of RocketMQ's, or one whose making was interrupted before anything was
-        in it (9157579 and before left zeros then).  StoreCorrupt if neither slot is whole.
+        """Reads the newer valid slot.  Raises StoreCorrupt if no slot is valid.
+
+        Returns None if no value was ever written: the store is RocketMQ's, or its creation was interrupted before it
+        had a message.  (Version 9157579 and earlier ones left a file of zeros in that case.)
         """
         try:
             data = self._files.read(self._path)
@@ -81,7 +89,7 @@ class FlushedOffset:
         self._is_synced = False
 
     def sync(self) -> None:
-        """On return the last value is on disk; nothing is done where it was."""
+        """Syncs the last value, unless it is on disk already."""
         if self._handle is not None and not self._is_synced:
             self._files.fdatasync(self._handle)
             self._is_synced = True

@@ -1,7 +1,9 @@
 """The version of a store directory, in `rocketsim/format.json`.
 
-It grows only when an older version would misread what a newer one has written.  1, which has no such file: RocketMQ's
-own directories, and those of 9157579 and before.  2: epochs have ids, which an older version drops.
+It is raised only when an older version of RocketSim would misread what a newer one has written:
+
+- Version 1 has no such file.  RocketMQ's own directories have it, and those of RocketSim 9157579 and earlier.
+- Version 2: epochs have ids, which older versions would drop.
 """
 
 from pathlib import Path
@@ -13,11 +15,11 @@ from broker_service.store.json_file import JsonFile
 
 VERSION = 2
 _NAME = "rocketsim/format.json"
-_KV_STORE = "kvStore"  # RocksDB, where RocketMQ's pops have their deliveries with popConsumerKVServiceEnable
+_KV_STORE = "kvStore"  # RocksDB; with popConsumerKVServiceEnable RocketMQ keeps the deliveries of its pops there
 
 
 def check_version(root: Path, files: Files | None = None) -> None:
-    """StoreTooNew, before anything is changed, for a directory that a newer version has written."""
+    """Raises StoreTooNew if a newer version has written this directory; nothing has been changed then."""
     path = root / _NAME
     content = JsonFile(path, files).load()
     version = 1 if content is None else content.get("version")
@@ -31,19 +33,19 @@ def check_version(root: Path, files: Files | None = None) -> None:
 
 
 def check_no_kv_store(root: Path, files: Files) -> None:
-    """StoreTooNew, before anything is changed, if RocketMQ may have deliveries where this version cannot read them."""
+    """Raises StoreTooNew if RocketMQ may have kept deliveries in RocksDB; nothing has been changed then."""
     folder = root / _KV_STORE
     if any(one.endswith(".sst") or (one.endswith(".log") and files.size(folder / one)) for one in files.names(folder)):
         raise StoreTooNew(
-            f"{folder}: RocketMQ (popConsumerKVServiceEnable=true) has noted there which messages its pops have "
-            "delivered and nobody has acknowledged, and this version cannot read that: start RocketMQ once more, with "
+            f"{folder}: RocketMQ (popConsumerKVServiceEnable=true) keeps there which messages its pops have delivered "
+            "and nobody has acknowledged, and RocketSim cannot read that: start RocketMQ once more, with "
             "popConsumerKVServiceEnable=false and popConsumerKVServiceInit=true, run `mqadmin exportPopRecord`, stop "
             "it, and move the folder away. Without that export these messages do not come to their groups again"
         )
 
 
 def note_version(root: Path, files: Files | None = None) -> None:
-    """Writes this version into the directory.  On a full disk that is left to the next start."""
+    """Writes this version into the directory.  On a full disk it does nothing, and the next start writes it."""
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return

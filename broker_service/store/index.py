@@ -1,7 +1,7 @@
-"""The index files of a store, built in batches behind the appends.
+"""Index keeps the index files of a store.  Records are added in batches some time after they are appended.
 
-The index can always be rebuilt from the log, and an append never waits for it.  `position` is the log offset up to
-which records are indexed.
+An append never waits for the index, and the index can always be rebuilt from the log.  `position` is the log offset up
+to which records are indexed.
 """
 
 from collections import deque
@@ -25,14 +25,14 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.log_scanner import LogScan
 from broker_service.store.open_files import OpenFiles
 
-_MAX_WAITING = 16 << 20  # bytes of appended records kept at hand; what is beyond that is read from the log again
-_TOGETHER = 4096  # entries or records are put at once, unless one batch has more
+_MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
+_TOGETHER = 4096  # entries or records to put at once; a single batch may have more
 _NAME = "%Y%m%d%H%M%S"
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What was appended at a log offset: the keys of a batch, or a small batch."""
+    """A batch that was appended at a log offset and is not indexed yet: its keys, or the whole batch if it is small."""
 
     offset: int
     size: int
@@ -49,7 +49,7 @@ class Index:
     ) -> None:
         self.directory = root / "index"
         self.position = 0
-        self.trouble: str | None = None  # why it does not go on; it is tried again
+        self.trouble: str | None = None  # why indexing does not advance; it is tried again
         self._files = files
         self._open = open_files
         self._log = log
@@ -57,27 +57,28 @@ class Index:
         self._entry_limit = entry_limit
         self._index_files: list[IndexFile] = []
         self._unsynced: set[IndexFile] = set()  # written since the last thorough flush
-        self._sure_until = 0  # see `sure_until`
+        self._sure_until = 0  # see the property `sure_until`
         self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
-        self._entries_done = 0  # of the record at `position`: its others went into a file that is full
+        self._entries_done = 0  # entries of the record at `position` that are in the index already, in a full file
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool, sure_until: int) -> str:
-        """Opens the files and drops invalid ones; returns a line about that for the log.  `work` builds what is
-        missing.
+        """Opens the files and deletes invalid ones.  Returns a log line about the deleted ones, "" if there are none.
 
-        After an unclean stop the entries of records from `sure_until` on are looked at and written again, since they
-        may be in the page cache only.  Of several writes since the last sync a power loss may have left any: slots or a
-        header without their entries, a file without the end of the one before.
+        `work` then builds the entries that are missing.
+
+        After an unclean stop, the entries of records from `sure_until` on are checked and written again, since they
+        may be in the page cache only.  A power loss may have kept any of the writes since the last sync and lost the
+        others: it may leave slots or a header without their entries, or a file while the previous file lacks its end.
         """
         self._sure_until = sure_until
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
-            for name in set(names) - expected:  # deleted before a power loss, or not in use yet
+            for name in set(names) - expected:  # files that had been deleted before a power loss, or were not yet used
                 self._files.remove(self.directory / name)
             names = [name for name in names if name in expected]
         dropped = ""
@@ -110,10 +111,10 @@ class Index:
         self._resume()
         if names != [file.path.name for file in self._index_files] or expected is None:
             self._can_save(self._index_files)
-        if dropped:  # what is made again is not on disk yet
+        if dropped:  # The entries that will be rebuilt are not on disk yet.
             self._sure_until = min(self._sure_until, self.position)
         behind = self._log.end_offset - self.position
-        return f"{dropped}: it is made again from log offset {self.position}, {behind} bytes" if dropped else ""
+        return f"{dropped}: it is rebuilt from log offset {self.position}, {behind} bytes" if dropped else ""
 
     def _repair(self, file: IndexFile, sure_until: int) -> str | None:
         self._unsynced.add(file)
@@ -121,7 +122,7 @@ class Index:
             return file.repair(sure_until)
         if isinstance(repair.refused, ReadFailed):
             raise repair.refused
-        self.trouble = f"the index does not go on: {repair.refused}"  # no room; its slots are written when there is
+        self.trouble = f"the index does not advance: {repair.refused}"  # The disk is full; slots are written later.
         return None
 
     def _expected_names(self) -> set[str] | None:
@@ -132,7 +133,7 @@ class Index:
         return None if stored is None else set(stored["files"])
 
     def _resume(self) -> None:
-        """Sets `position` to the newest record that has entries; more of its entries may be missing."""
+        """Sets `position` to the newest record that has entries.  Some entries of that record may still be missing."""
         self.position, self._entries_done = self._log.min_offset, 0
         files = [file for file in self._index_files if file.header.next_entry > 1]
         if not files or files[-1].header.last_offset < self.position:
@@ -146,27 +147,30 @@ class Index:
 
     def _is_record(self, offset: int) -> bool:
         if offset < self._log.min_offset:
-            return True  # Expired, nothing to compare with.
+            return True  # The record has expired, so there is nothing to compare with.
         stop = min(self._log.end_offset, self._log.start_of(offset) + self._log.file_size)
         return next(iter(self._scan(offset, stop)), None) is not None
 
     @property
     def sure_until(self) -> int:
-        """A log offset: entries of records before it are on disk, or will be with what was taken to be synced."""
+        """The log offset before which all records have their entries on disk.
+
+        Files that `take_unsynced` returned, and that the caller is going to sync, count as on disk.
+        """
         return self._sure_until
 
     # --- building -------------------------------------------------------------------------------------------------
 
     @property
     def behind(self) -> int:
-        """How many bytes of log are not indexed yet."""
+        """The number of log bytes that are not indexed yet."""
         return self._log.end_offset - self.position
 
     def offer(self, offset: int, batch: Batch) -> None:
-        """Takes appended records, back to back in the log, so that they need not be read from there again.
+        """Takes records that were appended back to back, so that `work` need not read them from the log.
 
-        The keys of many records are extracted at once, while their bytes and columns are in the CPU's caches; the
-        records themselves are then not kept.
+        For a large batch it extracts the keys now, while bytes and columns are in the CPU's caches, and does not keep
+        the records.  It ignores the batch if too many bytes are waiting already.
         """
         if self._waiting_bytes + batch.size <= _MAX_WAITING:
             what = batch if len(batch) <= FEW else index_keys(batch.columns)
@@ -174,8 +178,9 @@ class Index:
             self._waiting_bytes += batch.size
 
     def work(self, max_bytes: int, now_ms: int) -> None:
-        """Indexes about `max_bytes` more of the log.  After an error of the disk (`trouble`) the next call tries
-        again.
+        """Indexes about `max_bytes` more of the log.
+
+        After a disk error, `trouble` has the reason and the next call tries again.
         """
         stop = min(self._log.end_offset, self.position + max_bytes)
         try:
@@ -183,7 +188,7 @@ class Index:
                 self._step(stop, now_ms)
             self.trouble = None
         except OSError as error:
-            self.trouble = f"the index does not go on: {error}"
+            self.trouble = f"the index does not advance: {error}"
 
     def _step(self, stop: int, now_ms: int) -> None:
         while self._waiting and self._waiting[0].offset < self.position:
@@ -205,7 +210,7 @@ class Index:
         self.position = scan.end_offset if scan.end_offset > self.position else until
 
     def _next_parts(self) -> "list[_Waiting]":
-        """The first waiting batch, joined with those that follow it if it is small."""
+        """Returns the first waiting batch and, if it is small, the batches that follow it directly in the log."""
         parts: list[_Waiting] = []
         end, count = self._waiting[0].offset, 0
         for part in self._waiting:
@@ -244,7 +249,7 @@ class Index:
             name = max(name, str(int(self._index_files[-1].path.name) + 1))
         file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)
         file.create()
-        self._save_names([*self._index_files, file])  # before it is used: a start deletes what is not in the list
+        self._save_names([*self._index_files, file])  # before the file is used: a start deletes files not in the list
         self._index_files.append(file)
         return file
 
@@ -252,7 +257,7 @@ class Index:
         self._names_file.save({"files": [file.path.name for file in files]})
 
     def _can_save(self, files: list[IndexFile]) -> bool:
-        """Writes the list of the files; False if the disk has no room for it."""
+        """Writes the list of files; returns False if the disk refuses."""
         with Attempt() as saving:
             self._save_names(files)
         if saving.refused:
@@ -262,14 +267,14 @@ class Index:
     # --- following the log ----------------------------------------------------------------------------------------
 
     def truncate(self, log_offset: int) -> None:
-        """Forgets all records at or behind `log_offset`."""
+        """Removes the entries of all records at or behind `log_offset`."""
         changed = False
         while self._index_files and self._index_files[-1].header.last_offset >= log_offset:
             file = self._index_files[-1]
             if file.header.next_entry > 1 and file.header.first_offset < log_offset:
                 offsets = file.entries()["commit_log_offset"].astype(np.int64)
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
-                if last >= self._log.min_offset:  # else all that would stay has expired
+                if last >= self._log.min_offset:  # otherwise all records that would stay have expired
                     self._unsynced.add(file)
                     if self._is_cut(file, log_offset, self._timestamp_of(last)):
                         break
@@ -283,7 +288,7 @@ class Index:
 
     @staticmethod
     def _is_cut(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
-        """False if the disk has no room for it: then the whole file is made again from the log."""
+        """Truncates the file.  Returns False if the disk refuses; the whole file is then rebuilt from the log."""
         with Attempt() as cut:
             file.truncate(log_offset, last_timestamp)
         return cut.refused is None
@@ -293,7 +298,7 @@ class Index:
         return int(found[1].store_timestamp[0]) if found else 0
 
     def start_over(self, log_offset: int) -> None:
-        """Forgets everything: the log is empty and begins at that offset."""
+        """Deletes all files, since the log is empty and begins at this offset."""
         self._drop_from(0)
         self._waiting.clear()
         self._waiting_bytes = 0
@@ -301,7 +306,7 @@ class Index:
         self._can_save([])
 
     def trim(self, log_min: int) -> list[Path]:
-        """Deletes the files, but the newest, that have only records before `log_min`."""
+        """Deletes files that have only records before `log_min`, except for the newest file."""
         kept = [file for file in self._index_files[:-1] if file.header.last_offset >= log_min] + self._index_files[-1:]
         deleted = []
         if len(kept) < len(self._index_files) and self._can_save(kept):
@@ -323,9 +328,9 @@ class Index:
     # --- reading and syncing --------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int]]:
-        """(log offset, about when stored) of records that may have this key, newest first: the hash matches.
+        """Yields (log offset, approximate store time) of records whose key has the same hash, newest first.
 
-        Files without entries of that time are passed over; it ends where all that follow are older than `begin_ms`.
+        It skips files without entries of the searched time, and ends when all further files are older than `begin_ms`.
         """
         for file in reversed(self._index_files):
             head = file.header
@@ -338,10 +343,11 @@ class Index:
             yield from file.find(key_hash(topic, key), search)
 
     def take_unsynced(self) -> tuple[list[Path], int, int]:
-        """The files that a thorough flush has to sync; the store time up to which full files are
-        complete; and the log offset up to which all entries are on disk then.
+        """Writes the slots, and returns what a thorough flush needs to know.
 
-        Slots that the disk has no room for are kept in memory, and tried again with the next one.
+        The values are: the files it must sync, the store time up to which full files are complete, and the log offset
+        before which all entries are on disk once it has synced the files.  If the disk refuses slots, they stay in
+        memory, and the next call tries again.
         """
         paths = []
         for file in sorted(self._unsynced, key=lambda file: file.path):
@@ -352,7 +358,7 @@ class Index:
                 else:
                     file.finish()
             except OSError as error:
-                self.trouble = f"the index does not go on: {error}"
+                self.trouble = f"the index does not advance: {error}"
             else:
                 self._unsynced.discard(file)
         if not self._unsynced:
@@ -377,7 +383,7 @@ def _keys_of(parts: list[_Waiting]) -> IndexKeys:
 
 
 def _keys_of_few(parts: list[Batch]) -> list[IndexKeys]:
-    """Joins neighbouring small batches: extracting keys costs as much for one message as for hundreds."""
+    """Extracts the keys of small batches together, since that takes as long for one message as for hundreds."""
     if len(parts) <= 1:
         return [index_keys(part.columns) for part in parts]
     data = b"".join([part.view_bytes() for part in parts])

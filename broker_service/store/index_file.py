@@ -1,13 +1,15 @@
-"""One index file in RocketMQ's format: the records for each hash of a key, newest first.
+"""One index file in RocketMQ's format.  It is a hash table on disk: it finds the records of a key, newest first.
 
     0            8           16           24          32          36                  40
     | first time | last time | first offs.| last offs.| slots used| next entry number | slots 4 each | entries 20 each |
 
     entry: | hash 4 | commit_log_offset 8 | seconds since the first time 4 | previous entry of the slot 4 |
 
-A slot (hash % slots) holds its newest entry's number; entry 0 is not used.  Entries and header are written at once, in
-this order, so the header never counts entries that are missing.  The slots are kept in memory and written from time to
-time; they can be rebuilt from the entries.
+The hash of a key, modulo the number of slots, gives the key's slot.  A slot has the number of its newest entry, and
+each entry has the number of the slot's previous entry.  Entry 0 is not used.
+
+`put` writes first the entries and then the header, so that the header never counts entries that are missing.  Slots are
+kept in memory and written from time to time; they can be rebuilt from the entries.
 """
 
 import struct
@@ -30,10 +32,11 @@ ENTRY_SIZE = ENTRY.itemsize
 _ENTRY = struct.Struct(">iqii")
 _MAX_SECONDS = 2**31 - 1
 _PAGE_SLOTS = 1024  # slots are written a page at a time
-CLOCK_MARGIN_MS = 10_000  # a promoted slave's clock differs, clocks are set: store times are in order but for this
-_STEPS_BEFORE_SCAN = 512  # along a chain that is too new, before its older part is looked for by hash
-_SCAN = 8192  # entries at a time
-_SCAN_COST = 200  # entries that are scanned in the time of one that is walked to
+# Store times are in order within this margin: a promoted slave's clock differs, and clocks are set.
+CLOCK_MARGIN_MS = 10_000
+_STEPS_BEFORE_SCAN = 512  # entries of a chain that are too new and are walked over before `_scan` is used instead
+_SCAN = 8192  # entries that are scanned at a time
+_SCAN_COST = 200  # entries that are scanned in the time that one step along a chain takes
 
 Hashes = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
@@ -55,15 +58,15 @@ class IndexHeader:
 
 @dataclass(slots=True)
 class Search:
-    """A search for a key: entries before log offset `before`, stored up to `until_ms`, newest first, within `budget`.
+    """A search for a key among records before log offset `before`, stored up to `until_ms`, newest first.
 
-    `budget` counts entries that are walked to, each a read of its own.  It is spent together with an advance of
-    `before`, so that a search that starts over because something was not in memory does not pay twice for what it has
-    looked at.  The way from a slot to the first entry before `before`, which it takes again each time, is short and
-    costs nothing.
+    `budget` limits the work: it counts steps along chains, since each of them is a read.  Each spent step also moves
+    `before` backwards.  A search that starts again, because something was not in memory, therefore does not pay twice
+    for the entries that it has examined.  Such a search must walk again from the slot to the first entry before
+    `before`; that walk is short and is not counted.
     """
 
-    before: int  # log offset: what is at or behind it has been looked at, or is not asked for
+    before: int  # log offset; records at or behind it were examined already, or are not searched
     until_ms: int
     budget: int
 
@@ -77,11 +80,11 @@ class IndexFile:
         self._open = open_files
         self._slot_count = slot_count
         self._entry_limit = entry_limit
-        self._slots: npt.NDArray[np.int32] | None = None  # of the file being written; loaded when first needed
+        self._slots: npt.NDArray[np.int32] | None = None  # only of the file being written; loaded when first needed
         self._dirty_pages = np.zeros(-(-slot_count // _PAGE_SLOTS), np.bool_)
 
     def create(self) -> None:
-        """A sparse file: RocketMQ's default is 420 MB, most of it never used."""
+        """Creates a sparse file, since most of the 420 MB that RocketMQ's default settings need is never used."""
         handle = self._files.open(self.path, create=True)
         try:
             self._files.resize(handle, self.size)
@@ -94,7 +97,7 @@ class IndexFile:
         self._slots = np.zeros(self._slot_count, np.int32)
 
     def load(self) -> str | None:
-        """Reads the header; returns what is wrong with the file."""
+        """Reads the header; returns what is wrong with the file, or None."""
         size = self._files.size(self.path)
         if size != self.size:
             return f"{size} bytes instead of {self.size}"
@@ -117,7 +120,7 @@ class IndexFile:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, hashes: Hashes, offsets: Offsets, timestamps: Offsets) -> None:
-        """Adds entries, at most `room`, in this order.  OSError leaves the file as it was."""
+        """Adds at most `room` entries in this order.  After an OSError the file counts the same entries as before."""
         head, count = self.header, len(hashes)
         slots = self._load_slots()
         previous, places, numbers = _chain(hashes, head.next_entry, slots)
@@ -142,7 +145,7 @@ class IndexFile:
         self._dirty_pages[places // _PAGE_SLOTS] = True
 
     def write_slots(self) -> None:
-        """Brings the slots in the file up to date."""
+        """Writes the slots that have changed to the file."""
         if self._slots is None:
             return
         pages = np.flatnonzero(self._dirty_pages)
@@ -155,13 +158,14 @@ class IndexFile:
         self._dirty_pages[:] = False
 
     def finish(self) -> None:
-        """Writes the slots of a full file and frees them."""
+        """Writes the slots of a full file and frees their memory."""
         self.write_slots()
         self._slots = None
 
     def truncate(self, log_offset: int, last_timestamp: int) -> None:
-        """Forgets the entries of records at or behind `log_offset`; `last_timestamp` is that of the newest that
-        stays.
+        """Removes the entries of records at or behind `log_offset`.
+
+        `last_timestamp` is the store time of the newest record that stays.
         """
         entries = self.entries()
         keep = int(np.searchsorted(entries["commit_log_offset"].astype(np.int64), log_offset))
@@ -180,14 +184,15 @@ class IndexFile:
         self._rebuild_slots(kept)
 
     def slots_are_newer(self) -> bool:
-        """Whether a slot has an entry that the header does not count."""
+        """Returns True if a slot has the number of an entry that the header does not count."""
         data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
         return bool((np.frombuffer(data, ">i4") >= self.header.next_entry).any())
 
     def repair(self, sure_until: int) -> str | None:
-        """After an unclean stop: makes the slots again from the entries; returns what is wrong if these do not fit.
+        """Rebuilds the slots from the entries after an unclean stop; returns what is wrong with the entries, or None.
 
-        Header, slots, and entries of records from `sure_until` on are written again, equal or not.
+        It writes the header, the slots, and the entries of records from `sure_until` on, even if they are unchanged,
+        since they may be in the page cache only.
         """
         entries, head = self.entries(), self.header
         if not len(entries):
@@ -199,7 +204,7 @@ class IndexFile:
             return "its entries do not chain"
         if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
             return "its entries are not those of its header"
-        # Zeros, which a power loss has left, chain like an entry of log offset 0, whose hash is hardly ever 0.
+        # A power loss may have left zeros.  They look like an entry of log offset 0, but a hash is hardly ever 0.
         if not entries["hash"][: np.searchsorted(offsets, 1)].all():
             return "an entry of log offset 0 is missing"
         first = int(np.searchsorted(offsets, sure_until))
@@ -210,11 +215,11 @@ class IndexFile:
 
     def _rebuild_slots(self, entries: npt.NDArray[Any]) -> None:
         self._slots = np.zeros(self._slot_count, np.int32)
-        # Of several values for one place the last one stays, which is the newest.
+        # If several entries have the same slot, numpy keeps the last one, which is the newest.
         self._slots[entries["hash"].astype(np.int64) % self._slot_count] = np.arange(1, len(entries) + 1)
-        there = np.frombuffer(self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
-        # Pages that are zero and stay so are left alone: the file is sparse, they may have no blocks.
-        used = (there != 0) | (self._slots != 0)
+        on_disk = np.frombuffer(self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
+        # Pages that are zero and stay zero are not written: the file is sparse, and they may have no blocks.
+        used = (on_disk != 0) | (self._slots != 0)
         self._dirty_pages = np.logical_or.reduceat(used, np.arange(0, self._slot_count, _PAGE_SLOTS))
         self.write_slots()
 
@@ -222,16 +227,16 @@ class IndexFile:
         if self._slots is None:
             data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
-            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0  # as RocketMQ
+            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0  # RocketMQ does the same
         return self._slots
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int]]:
-        """(log offset, about when it was stored) of the entries with this hash, newest first."""
+        """Yields (log offset, approximate store time) of the entries with this hash, newest first."""
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)
-        while 0 < number < limit and search.budget > 0:  # predecessors are older: a damaged chain cannot go round
+        while 0 < number < limit and search.budget > 0:  # numbers must decrease, so a damaged chain cannot loop
             limit = number
             code, offset, seconds, number = self._entry(limit)
             search.budget -= 1
@@ -241,9 +246,7 @@ class IndexFile:
                 yield offset, self.header.first_timestamp + seconds * 1000
 
     def _limit(self, search: Search) -> int:
-        """The number of the first entry that is not asked for, found by binary search: offsets and times are in
-        order.
-        """
+        """Finds the number of the first entry that is too new, by binary search, since entries are in log order."""
         head = self.header
         low, high = 1, head.next_entry
         if head.last_offset < search.before and head.last_timestamp <= search.until_ms:
@@ -259,7 +262,7 @@ class IndexFile:
         return low
 
     def _newest(self, hash_code: int, limit: int, search: Search) -> int:
-        """The newest entry before `limit` from which the chain of this hash can be walked; 0 if there is none."""
+        """Returns the newest entry before `limit` that is on the chain of this hash; 0 if there is none."""
         place = hash_code % self._slot_count
         if self._slots is not None:
             number = int(self._slots[place])
@@ -274,8 +277,9 @@ class IndexFile:
         return self._scan(hash_code, limit, search)
 
     def _scan(self, hash_code: int, limit: int, search: Search) -> int:
-        """The newest entry with this hash before `limit`, found by a scan of all entries; 0 if there is none or the
-        budget is spent.
+        """Finds the newest entry with this hash before `limit` by a backward scan of all entries.
+
+        Returns 0 if there is none or the budget is spent.
         """
         while limit > 1 and search.budget > 0:
             begin = max(limit - _SCAN, 1)
@@ -285,22 +289,22 @@ class IndexFile:
             if len(found):
                 return begin + int(found[-1])
             search.budget -= -(-len(entries) // _SCAN_COST)
-            # Others of the first one's record may be in front of it, so that one is looked at again.
+            # Entries before this chunk may belong to the same record as its first entry, so that record is not done.
             search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
             limit = begin
         return 0
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
-        """Hash, log offset, seconds, previous entry."""
+        """Reads an entry: its hash, log offset, seconds and previous entry."""
         return _ENTRY.unpack(self._open.read(self.path, ENTRY_SIZE, self._entry_at(number)))
 
     def entries(self) -> npt.NDArray[Any]:
-        """All entries, from number 1 on."""
+        """Reads all entries, from number 1 on."""
         data = self._open.read(self.path, (self.header.next_entry - 1) * ENTRY_SIZE, self._entry_at(1))
         return np.frombuffer(data, ENTRY)
 
     def count_at(self, log_offset: int) -> int:
-        """How many of the newest entries are of the record at `log_offset`."""
+        """Counts the entries of the record at `log_offset` among the newest entries of the file."""
         number = self.header.next_entry
         while number > 1:
             data = self._open.read(self.path, ENTRY_SIZE, self._entry_at(number - 1))
@@ -321,7 +325,7 @@ class IndexFile:
 
 
 def _seconds(timestamps: Offsets, first: int) -> npt.NDArray[np.int64] | int:
-    """Since the first one of the file."""
+    """Returns the seconds between the file's first store time and these."""
     if (timestamps == timestamps[0]).all():
         return min(max((int(timestamps[0]) - first) // 1000, 0), _MAX_SECONDS)
     return np.clip((timestamps - first) // 1000, 0, _MAX_SECONDS)
@@ -330,14 +334,14 @@ def _seconds(timestamps: Offsets, first: int) -> npt.NDArray[np.int64] | int:
 def _chain(
     hashes: Hashes, first: int, slots: npt.NDArray[np.int32]
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """For entries put one after the other, numbered from `first` on: each one's predecessor in its slot; and the slots
-    that change, with the numbers they get.
+    """Links new entries, numbered from `first` on, into the chains of their slots.
 
-    One number each, slot << 32 | row, is sorted: that keeps their order in a slot, and is several times faster than
-    `argsort`.
+    Returns each entry's predecessor in its slot, the slots that change, and the entry numbers that these slots get.
+    It sorts one integer per entry, slot << 32 | row.  That keeps the order within a slot and is several times faster
+    than `argsort`.
     """
     count = np.int32(len(slots))
-    places = hashes - hashes // count * count  # numpy divides faster than it takes the rest
+    places = hashes - hashes // count * count  # numpy's division is faster than its modulo
     keys = np.sort(places.astype(np.int64) << 32 | np.arange(len(places)))
     rows = keys & 0xFFFFFFFF
     keys >>= 32

@@ -1,6 +1,7 @@
-"""The index entries of a record: hashes of its keys, in RocketMQ 5.5's order.  Pure.
+"""Makes the index entries of records: the hashes of their keys, in RocketMQ 5.5's order.  Pure.
 
-UNIQ_KEY and each of KEYS as TOPIC#KEY, then the tags as TOPIC#T#TAGS.  Rolled-back transactional records have none.
+A record has an entry for UNIQ_KEY and one for each word of KEYS, both hashed as TOPIC#KEY, and then one for its tags,
+hashed as TOPIC#T#TAGS.  Rolled-back transactional records have no entries.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from broker_service.store.dispatch import ROLLED_BACK
 
 @dataclass(frozen=True, slots=True)
 class IndexKeys:
-    """Entries in the order in which they are put; hashes are never negative."""
+    """Index entries in the order in which they are put.  Hashes are never negative."""
 
     hashes: npt.NDArray[np.int32]
     offsets: npt.NDArray[np.int64]
@@ -52,7 +53,7 @@ def joined(parts: Sequence[IndexKeys]) -> IndexKeys:
 
 
 def index_keys(records: Records) -> IndexKeys:
-    """All index entries of these records."""
+    """Makes all index entries of these records."""
     rolled_back = (records.sys_flag & SYS_FLAG_TRANSACTION_MASK) == ROLLED_BACK
     if rolled_back.any():
         records = records[~rolled_back]
@@ -68,7 +69,9 @@ def index_keys(records: Records) -> IndexKeys:
 
 
 def _of_one_shape(records: Records, topic: str) -> npt.NDArray[np.int32] | None:
-    """The hashes, a row a record; None if not every record has the same keys, in values of the same sizes.
+    """Computes the hashes, one row per record, if all records have the same keys with values of the same sizes.
+
+    Otherwise it returns None.
 
     | UNIQ_KEY of the first record | its KEYS | its TAGS |
     | of the second ...
@@ -76,9 +79,9 @@ def _of_one_shape(records: Records, topic: str) -> npt.NDArray[np.int32] | None:
     matrix = records.property_matrix()
     if matrix is None or matrix.has(PROPERTY_KEYS.encode(), b" "):
         return None
-    there = [name for name in _MARKS if name.encode() in matrix.names()]
-    table = np.empty((len(records), len(there)), np.int32)
-    for column, name in enumerate(there):
+    present = [name for name in _MARKS if name.encode() in matrix.names()]
+    table = np.empty((len(records), len(present)), np.int32)
+    for column, name in enumerate(present):
         hashes = matrix.java_hash(name.encode(), tags_code(topic + _MARKS[name]))
         if hashes is None:
             return None
@@ -94,12 +97,12 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
         (PROPERTY_KEYS, keys, key_rows),
         (PROPERTY_TAGS, records.property(PROPERTY_TAGS), None),
     ):
-        there = np.flatnonzero(np.diff(offsets(values)))  # neither null nor empty
-        if not len(there):
+        present = np.flatnonzero(np.diff(offsets(values)))  # neither null nor empty
+        if not len(present):
             continue
-        if len(there) < len(values):
-            values = values.take(pa.array(there))
-        row = there if at is None else at[there]
+        if len(present) < len(values):
+            values = values.take(pa.array(present))
+        row = present if at is None else at[present]
         before = np.array([tags_code(topic + _MARKS[name]) for topic in topics], np.int32)
         hashes.append(java_hash(values, before[codes[row]]))
         rows.append(row)
@@ -114,7 +117,10 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
 
 
 def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """All entries of the first record, all of the second one ...: the order, and the record of each."""
+    """Orders entries by record: all of the first record, then all of the second one.
+
+    Returns the order, and the record of each entry.
+    """
     if all(len(row) == count for row in rows) and count and all((row == rows[0]).all() for row in rows):
         order = np.arange(count * len(rows)).reshape(len(rows), count).T.reshape(-1)
         return order, np.repeat(rows[0], len(rows))
@@ -124,17 +130,17 @@ def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray
 
 
 def key_hash(topic: str, key: str) -> int:
-    """The hash under which a record with this key is found."""
+    """Returns the hash under which records with this key are indexed."""
     return int(_magnitude(np.array([tags_code(f"{topic}#{key}")], np.int32))[0])
 
 
 def _magnitude(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Java's Math.abs, and 0 where that stays negative."""
+    """Returns Java's Math.abs of each hash, or 0 where that is still negative (the smallest integer)."""
     return np.maximum(np.abs(hashes), 0)
 
 
 def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]]:
-    """The words of each value, and the row each is from."""
+    """Splits each value into its words; returns the words and the row of each word."""
     if keys.null_count == len(keys):
         return pa.array([], pa.string()), np.empty(0, np.int64)
     if not (flat_bytes(keys) == ord(" ")).any():

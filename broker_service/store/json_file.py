@@ -1,10 +1,11 @@
-"""A small JSON file that survives a crash: the broker's `config/*.json` and the store's own notes.
+"""JsonFile reads and writes a small JSON file so that it survives a crash.
 
-RocketMQ writes integer keys without quotes, which is not JSON; both forms are read, the strict one is written (RocketMQ
-reads that too).  As with RocketMQ, the previous content stays beside it in FILE.bak.
+The broker's `config/*.json` and the store's `rocketsim/*.json` are such files.  RocketMQ writes integer keys without
+quotes, which is not valid JSON.  Both forms are read; the valid one is written, which RocketMQ reads as well.  As in
+RocketMQ, the previous content stays beside the file in FILE.bak.
 
-The last member of a file of `rocketsim/` is `crc32`, a checksum of all bytes before it: a changed bit is damage, and
-not other content.  Files that older versions wrote do not have it, nor do RocketMQ's.
+The last member of a file in `rocketsim/` is `crc32`, a checksum of all bytes before it, so that a changed bit is
+noticed.  RocketMQ's files do not have it, nor do files that older versions wrote.
 """
 
 import json
@@ -19,13 +20,13 @@ from broker_service.store.files import Files
 
 logger = logging.getLogger(__name__)
 
-# A string is matched first and left alone, so that what looks like a key inside one is not touched.
+# A string is matched first and left unchanged, so that text inside a string is never taken for a key.
 _STRING_OR_BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(\s*:)', re.DOTALL)
 _CHECKSUM = '\n\t"crc32":'
 
 
 def loads(text: str) -> Any:
-    """JSON, also with unquoted integer keys; ValueError otherwise."""
+    """Parses JSON, also with unquoted integer keys; raises ValueError if the text is anything else."""
 
     def quoted(match: re.Match[str]) -> str:
         return f'{match[1]}"{match[2]}"{match[3]}' if match[2] is not None else match[0]
@@ -34,12 +35,14 @@ def loads(text: str) -> Any:
 
 
 class TextTable(dict[str, str]):
-    """A member of an object whose entries are text already, from `entry_text`: a table of thousands takes long to make
-    anew for each change."""
+    """A member of an object whose values are JSON text already, made by `entry_text`.
+
+    It saves encoding a table of thousands of entries again for each change.
+    """
 
 
 def dumps(value: Any) -> str:
-    """In RocketMQ's layout: indented by tabs, names sorted.  An object may have TextTables as members."""
+    """Encodes a value in RocketMQ's layout: indented by tabs, names sorted.  An object may have TextTable members."""
     tables = {name: one for name, one in value.items() if isinstance(one, TextTable)} if isinstance(value, dict) else {}
     without = {**value, **dict.fromkeys(tables)} if tables else value
     text = json.dumps(without, ensure_ascii=False, indent="\t", separators=(",", ":"), sort_keys=True)
@@ -59,12 +62,12 @@ def _quoted(text: str) -> str:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether the file is written with a checksum."""
+    """Returns True if the file is written with a checksum."""
     return path.parent.name == "rocketsim"
 
 
 def encoded(path: Path, value: dict[str, Any]) -> bytes:
-    """What the file gets: `dumps`, and in `rocketsim/` the CRC-32 of all before it as the last value."""
+    """Returns the bytes to write: `dumps`, with the member `crc32` at the end if the file is in `rocketsim/`."""
     text = dumps(value)
     if not _is_ours(path):
         return text.encode()
@@ -74,12 +77,12 @@ def encoded(path: Path, value: dict[str, Any]) -> bytes:
 
 
 def decoded(path: Path, data: bytes) -> Any:
-    """The content without its checksum; ValueError if it is no JSON, or not what was written."""
+    """Returns the content without its checksum; raises ValueError if it is no JSON or the checksum does not match."""
     value = loads(data.decode())
-    if not _is_ours(path) or not isinstance(value, dict) or (said := value.pop("crc32", None)) is None:
+    if not _is_ours(path) or not isinstance(value, dict) or (checksum := value.pop("crc32", None)) is None:
         return value
     content = data[: data.rfind(_CHECKSUM.encode())]
-    if said != f"{zlib.crc32(content):08x}":
+    if checksum != f"{zlib.crc32(content):08x}":
         raise ValueError("its crc32 is not that of its content. If somebody has edited it, remove the crc32")
     return value
 
@@ -88,8 +91,10 @@ class JsonFile:
     """One file with one JSON object in it."""
 
     def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
-        """`private`: with secrets and rights in it.  Nobody but its owner may read it or its backup, and the backup is
-        not taken in its place: it may have a right that the last change took away.
+        """`private` is for a file with secrets and rights.  Only its owner may read it or its backup.
+
+        The backup of a private file is never used instead of it, since it may have a right that the last change
+        removed.
         """
         self.path = path
         self._private = private
@@ -98,8 +103,9 @@ class JsonFile:
         self._saved: tuple[int, int] | None = None  # size and CRC-32 of what `save` has written
 
     def load(self) -> dict[str, Any] | None:
-        """The content, from the backup if the file is missing or damaged; None if neither was ever written.
-        StoreCorrupt if both are damaged.  What is returned is on disk: a power loss does not take it back.
+        """Reads the file, or its backup if the file is missing or damaged; None if neither exists.
+
+        Raises StoreCorrupt if both are damaged.  The returned content is on disk, so a power loss does not undo it.
         """
         damage = []
         for path in (self.path, self.backup):
@@ -118,7 +124,7 @@ class JsonFile:
                             f"{why}: {path} lacks the last change, which may have taken a right away; look at it and "
                             "put it in its place, or move both away to start without"
                         )
-                    logger.warning("%s: the content before the last change is taken, from %s", why, path)
+                    logger.warning("%s: the content before the last change is used, from %s", why, path)
                 return value
             damage.append(f"{path} is not a JSON object")
         if damage:
@@ -126,13 +132,14 @@ class JsonFile:
         return None
 
     def save(self, value: dict[str, Any]) -> None:
-        """On return the new content is on disk; a crash before that leaves the old or the new one."""
+        """Writes the new content and syncs it.  A crash leaves either the old or the new content."""
         try:
             previous = self._files.read(self.path)
         except FileNotFoundError:
             self._files.make_directory(self.path.parent)
         else:
-            # Never replace a good backup by a damaged file.  To decode a large one takes long.
+            # A damaged file must never replace a good backup.  Decoding a large file is slow, so a file that this
+            # object wrote itself is recognised by its checksum.
             if _print_of(previous) == self._saved or _is_object(self.path, previous):
                 self._files.write_atomically(self.backup, previous, private=self._private)
         data = encoded(self.path, value)
@@ -143,7 +150,7 @@ class JsonFile:
         return str(self.path)
 
     def remove(self) -> None:
-        self._files.remove(self.backup)  # first: `load` would read it in place of a missing file
+        self._files.remove(self.backup)  # first, since `load` would use it instead of a missing file
         self._files.remove(self.path)
 
 

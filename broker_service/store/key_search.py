@@ -1,6 +1,6 @@
-"""KeySearch: records by key, UNIQ_KEY or KEYS, newest first.
+"""KeySearch finds records by key (UNIQ_KEY or one of KEYS), newest first.
 
-The index has the hash of a key only, so each record that it finds is read and compared.
+The index has only hashes of keys, so each record that it finds is read and compared.
 """
 
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.residency import Cold
 
-_BUDGET = 2048  # entries of the index that one search walks to: some milliseconds
-_RECORD_COST = 8  # a record that is read takes as long as so many entries
+_BUDGET = 2048  # steps of the index that one search may take, which are some milliseconds
+_RECORD_COST = 8  # reading a record takes as long as this number of steps
 
 
 class Found(NamedTuple):
-    """Log offsets of records, newest first; `before`: how to ask for older ones, None if there are no more."""
+    """The log offsets of the records that a search found, newest first."""
 
     offsets: list[int]
-    before: int | None
+    before: int | None  # the log offset from which a further search continues; None if there are no older records
 
 
 class KeySearch:
-    """One search.  After a `run` that ended with Cold the next one continues with the record it ended at."""
+    """One search.  If `run` raises Cold, the next `run` continues at the record that was not in memory."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class KeySearch:
         self._search = Search(log.end_offset if before is None else before, end_ms, _BUDGET)
 
     def run(self) -> Found:
-        """At most `max_num` records stored in [begin_ms, end_ms], as far as the budget goes: some milliseconds."""
+        """Finds at most `max_num` records stored in [begin_ms, end_ms].  It stops when its budget is spent."""
         search, found = self._search, self._offsets
         for offset, about in self._index.find(self._topic, self._key, search, self._begin_ms):
             if about + CLOCK_MARGIN_MS < self._begin_ms:
                 return Found(found, None)
-            # The index keeps seconds.
+            # The index has store times in seconds.
             if about > self._end_ms or about + 1000 < self._begin_ms or offset in found:
                 continue
             try:
@@ -71,7 +71,7 @@ class KeySearch:
 
     def _matches(self, offset: int) -> bool:
         if not self._log.has_record_at(offset):
-            return False  # Expired.
+            return False  # The record has expired.
         record = decode(self._log.record_at(offset), check_crc=False)
         return (
             record.topic == self._topic

@@ -1,7 +1,7 @@
 """Scans log bytes for records.
 
-A record has only its own size, so records are found one after the other.  Extents of records of equal size, the usual
-case, are taken in one step.
+A record says only its own size, so records are found one after the other.  Where many records of equal size follow each
+other, which is the usual case, numpy finds them in one step.
 """
 
 import struct
@@ -27,20 +27,23 @@ from broker_service.store.dispatch import can_name_a_queue
 
 _SIZE_AND_MAGIC = struct.Struct(">II")
 _SIZE_MAGIC_DTYPE = np.dtype([("size", ">u4"), ("magic", ">u4")])
-_EXTENT = 16  # shorter extents of one size are not worth numpy's overhead
+_EXTENT = 16  # for fewer records of one size numpy's overhead is larger than its gain
 _CHUNK = 8 << 20
 _SECTOR = 512
 
 
 class Stop(Enum):
-    END = "the data ends"  # behind a whole record, or inside the next one
+    END = "the data ends"  # after a whole record, or within the next one
     BLANK = "a blank record"
     NO_RECORD = "no record"
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Whole records lie from the start of the walk to `end`; there the walk stopped, before a record of `next_size`."""
+    """The whole records that a walk found.  They end at `end`, where the walk stopped.
+
+    `next_size` is the size that the bytes at `end` say, if there is a record or blank.
+    """
 
     sizes: npt.NDArray[np.int64]
     end: int
@@ -49,7 +52,7 @@ class Walk:
 
 
 def walk(data: Any, at: int, limit: int) -> Walk:
-    """The records from `at` on that end at or before `limit`.  Checks sizes and magic, nothing else."""
+    """Finds the records from `at` on that end at or before `limit`.  It checks only their sizes and magic numbers."""
     view = memoryview(data)
     sizes: list[int] = []
     extents: list[npt.NDArray[np.int64]] = []
@@ -87,7 +90,7 @@ def walk(data: Any, at: int, limit: int) -> Walk:
 
 
 def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
-    """How many records of this size follow."""
+    """Counts the records of this size that follow."""
     count = (limit - at) // size
     if not count:
         return 0
@@ -97,11 +100,12 @@ def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
 
 
 def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
-    """How many of these records, the first of which lies at log offset `offset`, are sound, and what is wrong with the
-    next one ("" if nothing).
+    """Counts the valid records from the start on.  The first record lies at log offset `offset`.
 
-    Sound is what has whole lengths, its checksum (`crc`), its log offset, and a place that a queue may have.  From log
-    offset `strict_from` on, a sector of zeros in topic or properties, which have no checksum, is damage.
+    Returns the count, and what is wrong with the next record ("" if all are valid).  A record is valid if its lengths
+    are consistent, its log offset is right, its queue id, queue offset and topic are possible, and, with `crc`, its
+    body matches its checksum.  Topic and properties have no checksum, so from log offset `strict_from` on a sector of
+    zeros in them counts as damage.
     """
     if not len(records):
         return 0, ""
@@ -112,7 +116,7 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
             records.check(crc=crc)
             break
         except RecordError as error:
-            # Check those before it again: `check` compares checksums only if all lengths are right.
+            # Check the records before it again, because `check` compares checksums only if all lengths are right.
             good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
             records = records[:good]
     misplaced = records.commit_log_offset != records.starts + shift
@@ -142,12 +146,12 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
 
 
 def elsewhere(commit_log_offset: int) -> str:
-    """What is wrong with a record that is not where it says it is."""
+    """The description of a record that says another log offset than its own."""
     return f"a record that says it is at {commit_log_offset}"
 
 
 def no_place(queue_id: int, queue_offset: int) -> str:
-    """What is wrong with a record that says so."""
+    """The description of a record whose queue id or queue offset is impossible."""
     return f"a record at offset {queue_offset} of queue {queue_id}"
 
 
@@ -156,7 +160,7 @@ def no_name(topic: str) -> str:
 
 
 def _lost_sector(records: Records, row: int, shift: int) -> bool:
-    """Whether a sector of the record's topic and properties is all zeros: it never reached the disk."""
+    """Returns True if a sector of the record's topic and properties is all zeros, so it never reached the disk."""
     begin, size = int(records.topic_start[row]), int(records.topic_size[row])
     end = int(records.starts[row] + records.sizes[row]) if records.properties_size[row] else begin + size
     if records.data[end - 1] == 0:
@@ -170,10 +174,10 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
 
 
 class LogScan:
-    """Reads the log from a record's start on, in chunks; afterwards `end_offset` and `reason` say where and why it
-    ended.
+    """Reads the log in chunks, from the start of a record on, and yields its valid records.
 
-    Works on the files as they are, whatever the log's `end_offset` says.  Checksums are verified from `check_from` on.
+    Afterwards `end_offset` and `reason` say where and why the scan ended.  It reads the files as they are and ignores
+    the log's `end_offset`.  Checksums are verified from log offset `check_from` on.
     """
 
     def __init__(
@@ -187,7 +191,7 @@ class LogScan:
         self.reason = ""
 
     def from_the_beginning(self) -> "LogScan":
-        """Another scan, of everything up to where this one ended, which has been checked."""
+        """Makes a scan of the whole log up to where this one ended, without verifying checksums again."""
         end = self.end_offset
         return LogScan(self._log, self._log.min_offset, check_from=end, strict_from=end, stop_at=end)
 
@@ -199,14 +203,14 @@ class LogScan:
             data = log.peek(offset, min(_CHUNK, room))
             walked = walk(data, 0, len(data))
             if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= room:
-                data = log.peek(offset, walked.next_size)  # larger than a chunk
+                data = log.peek(offset, walked.next_size)  # the record is larger than a chunk
                 walked = walk(data, 0, len(data))
             if len(walked.sizes):
                 records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
                 crc = offset + walked.end > self._check_from
                 good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
                 if good:
-                    records = records if good == len(records) else records[:good]  # keeps the columns it has made
+                    records = records if good == len(records) else records[:good]  # a slice would lose cached columns
                     self.end_offset += int(records.sizes.sum())
                     yield offset, records
             elif walked.stop is Stop.BLANK and offset + walked.next_size == start + log.file_size:

@@ -1,8 +1,10 @@
-"""MessageStore: the store's interface for the broker.
+"""MessageStore is the store's interface for the broker.
 
-The event loop's thread calls everything except `flush` (the flush thread) and `warm` (any thread).  There is no
-clock in the store: `now_ms` is an argument, milliseconds since 1970.  `writer.py` appends, `durability.py` syncs,
-`pull.py` and `ranges.py` read, `recovery.py` starts, `key_search.py` searches.
+The event loop's thread calls all methods, except that the flush thread calls `flush` and any thread may call `warm`.
+The store has no clock: `now_ms`, milliseconds since 1970, is an argument.
+
+`writer.py` appends, `durability.py` syncs, `pull.py` and `ranges.py` read queues, `key_search.py` searches by key, and
+`recovery.py` does the work of a start.
 """
 
 import logging
@@ -50,27 +52,27 @@ logger = logging.getLogger(__name__)
 __all__ = ["GetMessageResult", "MessageStore", "RangesResult", "StoreConfig"]
 
 _INDEX_BYTES_A_TICK = 4 << 20
-_INDEX_MAX_BEHIND = 16 << 20  # from here on appends pull the index along
+_INDEX_MAX_BEHIND = 16 << 20  # if the index is further behind, each append also does some indexing
 _PROBE_INTERVAL_MS = 1000
 _CHUNK = 1 << 20
 _AGE_INTERVAL_MS = 5000
 _NOTE_INTERVAL_MS = 1000
-_WARM_AROUND = 64 << 10  # a disk takes no longer for it than for a page
+_WARM_AROUND = 64 << 10  # bytes to read at once; a disk takes no longer for them than for a page
 _MAX_HANDLES = 4096
-_RESERVE = 16 << 20  # bytes at the end of the last log file: some hundred thousand acknowledgements
-_RESERVED_PART = 4  # at most a sixteenth of it
+_RESERVE = 16 << 20  # bytes kept at the end of the last log file; some hundred thousand acknowledgements
+_RESERVED_PART = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
 
 
 class MessageStore:
-    """A directory in RocketMQ's layout; made by `open` only."""
+    """A store: one directory in RocketMQ's layout.  Use `open` to make one."""
 
     def __init__(self, config: StoreConfig, disk: Disk, lock: DirectoryLock) -> None:
         root = config.root
         self.config = config
         self._lock = lock
         self.recovery = Recovery(clean=True)
-        self.confirm_offset: int | None = None  # readers see what ends at or before it; None: everything
-        self.disk = disk  # for everything that a broker keeps beside the log, too
+        self.confirm_offset: int | None = None  # readers see records that end at or before it; None means all records
+        self.disk = disk  # the broker's other files go through it, too
         self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._without_waiting = WithoutWaiting(self._open_files)
         self._log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
@@ -80,15 +82,15 @@ class MessageStore:
         self._durability = Durability(disk, root, self._log)
         self._writer = Writer(disk, config, self._log, self._queues, self._durability, self._on_appended)
         self._reader = Reader(self._log, config)
-        self._now_ms = 0  # of the last call that said; names index files
+        self._now_ms = 0  # the time that the last call passed; index files are named by it
         self._next_probe_ms = 0
         self._next_age_ms = 0
         self._next_thorough_ms = 0
         self._next_note_ms = 0
         self._ticked_ms = 0
-        self._trimmed_to = 0  # queues and index have nothing of records before it
-        self._is_reserved = False  # what is left of the last log file, for what the broker appends itself
-        self.disk_too_full: str | None = None  # above the warning level; said to clients, so without a path
+        self._trimmed_to = 0  # the log offset before which queues and index have no entries any more
+        self._is_reserved = False  # only the broker itself may append to the rest of the last log file
+        self.disk_too_full: str | None = None  # the refusal above the warning level; sent to clients, so without a path
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Applies settings that may change while the store is open: retention, disk limits, limits of a pull."""
@@ -99,9 +101,11 @@ class MessageStore:
 
     @classmethod
     def open(cls, config: StoreConfig, now_ms: int, files: Files | None = None) -> "MessageStore":
-        """Locks the directory (StoreLocked), recovers (StoreTooNew, StoreCorrupt), and marks the store as open until
-        `close`.  DiskFull or ServiceNotAvailable where the disk refuses that; nothing is lost, and it can be tried
-        again."""
+        """Locks the directory, recovers its content, and marks the store as open until `close`.
+
+        Raises StoreLocked, StoreTooNew or StoreCorrupt if the store cannot be used.  Raises DiskFull or
+        ServiceNotAvailable if the disk refuses a write; nothing is lost then, and the caller can try again.
+        """
         try:
             return cls._opened(config, now_ms, Disk(files or Files(), config.root, private=config.private))
         except RocketSimError:
@@ -109,8 +113,8 @@ class MessageStore:
         except OSError as error:
             if error.errno in NO_ROOM and not isinstance(error, FlushFailed):
                 raise DiskFull(
-                    f"opening {config.root}: no room on the disk ({error}) to make again what a power loss took or a "
-                    "killed process had begun, as queues from the log; nothing is lost: make room, then start again; "
+                    f"opening {config.root}: no room on the disk ({error}) to rebuild, from the log, files that a "
+                    "power loss or a killed process left incomplete; nothing is lost: make room, then start again; "
                     "its messages are read from the other brokers of its name meanwhile"
                 ) from error
             raise refusal(error, f"opening {config.root}") from error
@@ -138,7 +142,7 @@ class MessageStore:
         self._queues.load_floors()
         flushed = self._durability.load()
         behind_gap = self._log.check_files(flushed.offset if flushed else None)
-        # On a full disk `abort` may be missing; but only a clean stop knows the tail of the log.
+        # On a full disk `abort` may be missing.  Then the flushed offset tells: only a clean stop writes a tail size.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self._log.starts)
         self.recovery = recover(
             self._log,
@@ -158,11 +162,11 @@ class MessageStore:
         self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
-            self._flush_thoroughly()  # entries that were cut must not be found behind those of new records
+            self._flush_thoroughly()  # so that the next start does not find the cut entries behind newer ones
         elif self.config.message_index_enable and self.recovery.index_sure_until > self._index.sure_until:
-            # Of an index file that is made again the next start must not think that it is on disk.
+            # An index file is being rebuilt.  The summary says that its entries are on disk, so it must go.
             self._queues.forget_summary()
-            with suppress(ServiceNotAvailable):  # no room: the next thorough flush writes the summary
+            with suppress(ServiceNotAvailable):  # on a full disk the next thorough flush writes the summary
                 self._flush_thoroughly()
 
     def close(self) -> None:
@@ -174,7 +178,7 @@ class MessageStore:
             self._release()
 
     def abandon(self) -> None:
-        """Leaves the store as a kill does."""
+        """Leaves the store in the state in which a killed process leaves it."""
         self._release()
 
     def _close_cleanly(self) -> None:
@@ -196,8 +200,10 @@ class MessageStore:
 
     @property
     def dispatched(self) -> list[Callable[[Sequence[QueueExtent]], None]]:
-        """Called with the queue entries of everything that is appended, here or by replication; not of what recovery
-        finds."""
+        """Listeners that are called with the queue entries of all records that are appended, also by replication.
+
+        They are not called for records that recovery finds.
+        """
         return self._writer.dispatched
 
     @property
@@ -219,12 +225,12 @@ class MessageStore:
 
     @property
     def partial_size(self) -> int:
-        """Bytes of a replicated record that is not complete yet; they are in memory only."""
+        """The number of bytes of a replicated record that is incomplete; they are in memory only."""
         return len(self._writer.partial)
 
     @property
     def index_behind(self) -> int:
-        """Bytes of log that are not indexed yet."""
+        """The number of log bytes that are not indexed yet."""
         return self._index.behind if self.config.message_index_enable else 0
 
     @property
@@ -232,18 +238,23 @@ class MessageStore:
         return self.why_not_writable() is None
 
     def why_not_writable(self) -> str | None:
-        """Why nothing is appended now, whoever asks; None: it is."""
+        """Returns why nothing can be appended now, neither by clients nor by the broker; None if appends work."""
         return self.disk.fatal or self._writer.trouble
 
     def why_no_sends(self, size: int = 0) -> str | None:
-        """Why clients may not send that many bytes now.  What the broker appends itself, such as acknowledgements,
-        retries and due messages, goes on above the disk's warning level, and to the end of the last log file.
+        """Returns why clients may not send this many bytes now; None if they may.
+
+        The broker's own records, such as acknowledgements, retries and due messages, have a larger limit: they are
+        appended above the disk's warning level, too, and to the very end of the last log file.
         """
         return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
 
     def _why_reserved(self, size: int) -> str | None:
-        """Clients do not use the last part of a log file before the disk has room for the next one.  Once one is
-        refused for that, all are, until it has."""
+        """Returns the refusal if the rest of the last log file is kept for the broker's own records.
+
+        That is so while the disk has no room for another log file.  Once a send is refused for this reason, all sends
+        are, until the disk has room.
+        """
         log = self._log
         left = log.file_end - log.end_offset - size
         if left >= min(_RESERVE, log.file_size >> _RESERVED_PART) and not self._is_reserved:
@@ -263,23 +274,23 @@ class MessageStore:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
-        """Stamps offsets, time and host into checked records of one topic and appends them.
+        """Stamps offsets, store time and store host into checked records of one topic, and appends them.
 
-        DiskFull or ServiceNotAvailable if the disk refuses, with nothing of them left behind.
+        Raises DiskFull or ServiceNotAvailable if the disk refuses; none of the records is left behind then.
         """
         self._now_ms = now_ms
         return self._writer.append(batch, topic, now_ms, store_host)
 
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
-        """Appends one record that the broker itself has made: a delayed message, or its delivery."""
+        """Appends one record that the broker has made itself, such as a delayed message or its delivery."""
         record.store_host = store_host
         return self.append(Batch.of_frame(bytearray(encode(record)), 1), record.topic, now_ms, store_host)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Appends the master's log as it is, checked; returns the end of the last whole record that is stored.
+        """Checks bytes of the master's log and appends them unchanged; returns the end of the last whole record.
 
-        The rest of a partial record comes with the next call, whose offset counts on from this one's bytes.
-        RecordError for a record that is not whole: all before it is stored, nothing of it.
+        The bytes may end within a record; the next call, whose offset follows these bytes, brings the rest.
+        Raises RecordError for a damaged record; all records before it are stored.
         """
         return self._writer.append_replicated(commit_log_offset, data)
 
@@ -290,11 +301,11 @@ class MessageStore:
                 self._index.work(2 * batch.size, self._now_ms)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
-        """Cuts the log back to `offset`, a record's start; returns how many bytes went.
+        """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
 
-        They are copied to a file in `keep_in` first.  The new end is on disk before anything is zeroed, and the
-        zeros are on disk before anything is appended, so after a crash recovery finds the old log, the new one, or a
-        part of what was cut.
+        They are copied to a file in `keep_in` first.  The new end is synced before bytes are zeroed, and the zeros are
+        synced before anything is appended.  After a crash, recovery therefore finds the old log, the new one, or the
+        new one followed by a part of the removed records.
         """
         with self._durability.lock:
             self.disk.check()
@@ -314,13 +325,15 @@ class MessageStore:
                 self._queues.remove_behind_ends(ends)
                 if self.config.message_index_enable:
                     self._index.truncate(self.end_offset)
-        self._flush_thoroughly()  # the queues' cut too: nothing is appended before it is on disk
+        self._flush_thoroughly()  # the cut of the queues must be on disk, too, before anything is appended
         return end - self.end_offset
 
     @contextmanager
     def _completing_a_cut(self) -> Iterator[None]:
-        """An error stops the store: it would append behind what is left of the cut, and take that for its own later.
-        The next start finds the old log, the new one, or a part of what was to be cut, and it is cut again.
+        """A context for a cut of the log that stops the store if the cut fails.
+
+        Without the stop, the store would append before remains of the old log, which a recovery would take for
+        records of the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
         """
         try:
             yield
@@ -331,16 +344,17 @@ class MessageStore:
             self.disk.check()
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
-        """(topic, queue id, first queue offset) of the queues whose first messages have expired; a slave that gets
-        the rest of the log cannot derive it.
+        """Returns (topic, queue id, first queue offset) for the queues whose first messages have expired.
+
+        A new slave needs them: it gets only the rest of the log, from which it cannot derive these offsets.
         """
         return self._queues.floors()
 
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]] = ()) -> None:
-        """Deletes log and queues and leaves an empty log at `offset`, the start of a log file, and queues that begin at
-        the master's `floors`.
+        """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
 
-        For a slave that is new, or that has no record in common with what its master still has.
+        The queues begin at the master's `floors`.  It is for a slave that is new, or whose log has no record in common
+        with what its master still has.
         """
         with self._durability.lock:
             self.disk.check()
@@ -348,7 +362,7 @@ class MessageStore:
             self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
-            self._durability.set_flushed(Flushed(0))  # a crash in between leaves an empty log, not a damaged one
+            self._durability.set_flushed(Flushed(0))  # so that a crash in between leaves an empty log, no damaged one
             with self._completing_a_cut():
                 self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))
                 self._log.cut(before)
@@ -358,12 +372,13 @@ class MessageStore:
                     self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
-                    # A log that begins at the master's minimum is in step with it, and is not sent the floors again.
+                    # The floors are synced first: once the log begins at the master's minimum, it continues from
+                    # there, and the master does not send the floors again.
                     self._queues.take_unsynced(0, 0).sync()
                     self._log.begin_at(offset)
                     self._log.create_first()
                 if beginning.refused:
-                    # No room: the log stays empty, and its master makes it start over again.
+                    # The disk is full: the log stays empty at 0, so that the master makes it start over again.
                     self._queues.drop_all()
                     self._log.begin_at(0)
                     if self.config.message_index_enable:
@@ -374,7 +389,7 @@ class MessageStore:
         self._flush_thoroughly()
 
     def _keep(self, offset: int, end: int, directory: Path) -> None:
-        """Copies log bytes to a file of their own, named by their offset."""
+        """Copies log bytes to a separate file, which is named by their offset."""
         self.disk.make_directory(directory)
         path = directory / file_name(offset)
         handle = self.disk.open(path, create=True)
@@ -393,14 +408,14 @@ class MessageStore:
         self.disk.sync_directory(directory)
 
     def queue_ends(self, topic: str) -> dict[int, int]:
-        """Per queue of the topic the offset of its next message."""
+        """Returns, for each queue of the topic, the offset of its next message."""
         return {queue_id: self.queue_end(topic, queue_id) for name, queue_id in self.queues() if name == topic}
 
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
-        """These topics were deleted with queues that ended at `floors`, and may have been made again.
+        """Removes the queue entries of deleted topics, whose queues ended at `floors`.
 
-        What their queues have from before goes, and they go on at `floors`; records stay in the log until they expire.
-        Returns the queues, (topic, id), that had some.
+        If such a topic was created again, its queues continue at `floors`.  The records stay in the log until they
+        expire.  Returns the queues, as (topic, queue id), that had entries to remove.
         """
         self.disk.check()
         return self._queues.forget_before(floors)
@@ -408,8 +423,9 @@ class MessageStore:
     # --- flushing and periodic work -------------------------------------------------------------------------------
 
     def flush(self) -> int:
-        """Called by the flush thread: on return everything appended before the call is on disk; returns the flushed
-        offset.  FlushFailed after a failed sync, then for every later call, too.
+        """Syncs everything appended before the call, and returns the flushed offset; the flush thread calls it.
+
+        Raises FlushFailed after a failed sync, and then for every later call.
         """
         return self._durability.flush()
 
@@ -421,7 +437,7 @@ class MessageStore:
                 raise ServiceNotAvailable(self._durability.trouble)
 
     def _request_thorough(self) -> None:
-        """Makes the next flush sync queues and index, too; recovery then starts at this point."""
+        """Makes the next flush sync queues and index, too, so that recovery starts at the current end of the log."""
         end = self.end_offset
         paths, timestamp, index_offset = self._index.take_unsynced()
         queues = self._queues.take_unsynced(end, index_offset)
@@ -429,14 +445,15 @@ class MessageStore:
         self._durability.request(ThoroughFlush(queues, self._index.directory, paths, timestamp, end, last_timestamp))
 
     def tick(self, now_ms: int) -> None:
-        """Small periodic work on the loop, to be called about every 100 ms.  It does nothing after a failed sync,
-        its own included; the next write or flush raises FlushFailed.
+        """Does small periodic work; the loop calls it about every 100 ms.
+
+        After a failed sync it does nothing; the next write or flush raises FlushFailed.
         """
-        if now_ms < self._ticked_ms:  # the clock went back: what is due within seconds must not wait for hours
+        if now_ms < self._ticked_ms:  # the clock went back: work that is due within seconds must not wait for hours
             self._next_probe_ms = self._next_age_ms = self._next_thorough_ms = self._next_note_ms = now_ms
         self._now_ms = self._ticked_ms = now_ms
         if self.disk.fatal is None:
-            with suppress(FlushFailed):  # `disk.fatal` keeps it, and it is in the log
+            with suppress(FlushFailed):  # `disk.fatal` has the error, and it was logged
                 self._work(now_ms)
 
     def _work(self, now_ms: int) -> None:
@@ -461,23 +478,24 @@ class MessageStore:
             self._index.work(max_bytes, self._now_ms)
 
     def expires_before(self, now_ms: int, masters_min_offset: int | None = None) -> int:
-        """The log offset where the log will begin once the files that have expired are deleted.
+        """Returns the log offset at which the log will begin once the expired files are deleted.
 
-        A slave keeps what its master still has, unless its own disk is too full.
+        A slave keeps the files that its master still has, unless its own disk is too full.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
         log = self._log
         gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
         count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config, gone)
-        # Of the file that will be the first something is flushed: its size is on disk.
+        # The file that becomes the first one must have flushed bytes, since its size is on disk only then.
         return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
 
     def delete_expired(
         self, now_ms: int, needed_from: int | None = None, masters_min_offset: int | None = None
     ) -> list[str]:
-        """Deletes expired files, except what lies behind `needed_from`; returns one line per file.  Also looks
-        whether the disk is above its warning level.  OSError if a file cannot be deleted, or a queue not be read; the
-        next call goes on from there.
+        """Deletes expired files, but none that has bytes behind `needed_from`; returns one line per deleted file.
+
+        It also checks if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a queue
+        cannot be read; the next call continues from there.
         """
         used = self.disk.disk_usage(self.config.root).used_percent
         self._look_at_warning_level(used)
@@ -510,20 +528,23 @@ class MessageStore:
             logger.info("%s: clients may send again, the disk is %.0f %% full", self.config.root, used)
 
     def _queues_are_on_disk(self, log_offset: int) -> bool:
-        """Whether a queue is sure to remember where it goes on, once the log before that offset is gone.
+        """Returns True if all queue entries of records before `log_offset` are on disk; if not, it tries to sync them.
 
-        It nearly always is: a thorough flush is a minute old, unless the disk has no room to note one.
+        Without its entries, a queue would not know its next offset once the log files are deleted.  The entries are
+        nearly always on disk, since a thorough flush runs every minute unless the disk is full.
         """
         if self._durability.queues_on_disk < log_offset:
-            with suppress(ServiceNotAvailable):  # said by the flush, which is tried again; so is this
+            with suppress(ServiceNotAvailable):  # the flush logs it; both are tried again
                 self._flush_thoroughly()
         return self._durability.queues_on_disk >= log_offset
 
     # --- reading --------------------------------------------------------------------------------------------------
 
     def without_waiting(self, failed: Failed) -> WithoutWaiting:
-        """A context in which a read that would wait for the disk raises Cold; a thread then calls `warm` with its
-        places.  `failed`: for which of them that has failed.
+        """Returns a context in which a read that would wait for the disk raises Cold.
+
+        A thread then calls `warm` with the places of the Cold.  `failed` has the errors of places that `warm` could not
+        read.
         """
         return self._without_waiting(failed)
 
@@ -533,7 +554,7 @@ class MessageStore:
             try:
                 handle = self.disk.open(path, read_only=True)
             except FileNotFoundError:
-                continue  # deleted by now; who asks again will see
+                continue  # The file was deleted meanwhile; the repeated read will find that.
             except OSError as error:
                 raise ReadFailed.of(path, at, error) from error
             try:
@@ -545,66 +566,69 @@ class MessageStore:
                 self.disk.close(handle)
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
-        """Up to `max_bytes` of the log, within one file and before `end_offset`; NotFound for an offset outside the
-        log.
-        """
+        """Reads up to `max_bytes` of the log, within one file and before `end_offset`; NotFound outside the log."""
         return self._log.read(commit_log_offset, max_bytes)
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
-        """As `read_log`, but a view, valid until the log is cut."""
+        """Reads as `read_log` does, but returns a view, which is valid until the log is cut."""
         return self._log.view_of(commit_log_offset, max_bytes)
 
     def read_record(self, commit_log_offset: int) -> bytes:
-        """The whole record that starts there, as queues, index or state say.  NotFound if it is not in the log any
-        more; StoreCorrupt if it is damaged.
+        """Reads the record that starts at this offset, as a queue, the index or other state of the broker says.
+
+        Raises NotFound if the record is no longer in the log, and StoreCorrupt if it is damaged.
         """
         return self._log.record_at(commit_log_offset)
 
     def find_record(self, commit_log_offset: int) -> bytes | None:
-        """The whole record that starts at an offset that anybody has named, if one does; StoreCorrupt if it is
-        damaged.
+        """Reads the record at an offset that a client has named; None if no record starts there.
+
+        Raises StoreCorrupt if the record is damaged.
         """
         return self._log.record_at(commit_log_offset) if self._log.has_record_at(commit_log_offset) else None
 
     def decoding(
         self, records: bytes | memoryview, commit_log_offset: int | None = None
     ) -> AbstractContextManager[None]:
-        """For what decodes records that were read here: StoreCorrupt with file and log offset instead of RecordError.
-        They were read through a queue, or lie from that log offset on.
+        """A context for code that decodes records: it turns a RecordError into StoreCorrupt with file and log offset.
+
+        The records lie from `commit_log_offset` on; without it, they were read through a queue.
         """
         return self._log.decoding(records, commit_log_offset)
 
     def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt:
-        """The error of a record that starts there."""
+        """Makes the error for a damaged record that starts at this offset."""
         return self._log.damaged(commit_log_offset, reason)
 
     def queues(self) -> list[tuple[str, int]]:
         return self._queues.keys()
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """(min, max) queue offsets that readers see, max exclusive.  Without a message both are the offset of the next
-        one: 0, or where the topic goes on if it was deleted and made again.
+        """Returns the (min, max) queue offsets that readers see; max is exclusive.
+
+        If the queue has no messages, both are the offset of its next message.  That is 0, or a larger offset if the
+        topic was deleted and created again.
         """
         queue = self._queues.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
 
     def first_offset_ever(self, topic: str, queue_id: int) -> int | None:
-        """The queue's minimum, if none of its messages has expired since the topic was made; else None."""
+        """Returns the queue's minimum if none of its messages has expired since the topic was created; else None."""
         min_offset = self.queue_bounds(topic, queue_id)[0]
         return min_offset if min_offset <= self._queues.began_at(topic, queue_id) else None
 
     def queue_end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """The queue's end when the log ended at `log_offset`; its minimum, if that is larger by now."""
+        """Returns the end that the queue had when the log ended at `log_offset`, but at least its current minimum."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_at(log_offset)
 
     def queue_end(self, topic: str, queue_id: int) -> int:
-        """The queue's end, including messages that readers do not see yet."""
+        """Returns the queue's end, including messages that readers do not see yet."""
         queue = self._queues.get(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def log_offsets(self, topic: str, queue_id: int, queue_offset: int) -> list[int]:
-        """Where in the log the queue's records from there on lie, also those that readers do not see yet."""
+        """Returns the log offsets of the queue's records from `queue_offset` on, also of those not yet visible."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return []
@@ -613,7 +637,7 @@ class MessageStore:
         return offsets
 
     def entry(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int] | None:
-        """Log offset and size of the record, as the queue has them; None for one that it does not have."""
+        """Returns the log offset and size of a message's record; None if the queue does not have the message."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return None
@@ -621,7 +645,7 @@ class MessageStore:
         return int(one["commit_log_offset"]), int(one["size"])
 
     def log_goes_on_at(self, log_offset: int) -> bool:
-        """Whether a record ends there, as far as the disk can read: another one begins, or a file or the log ends."""
+        """Returns True if a record can end at this offset; see `CommitLog.goes_on_at`."""
         return self._log.goes_on_at(log_offset)
 
     def get_message(
@@ -634,8 +658,9 @@ class MessageStore:
         tags_codes: TagsCodes,
         correct_offset: bool = True,
     ) -> GetMessageResult:
-        """Reads one queue by RocketMQ's rules (tables D2b and D3).  `correct_offset`: whether an offset outside the
-        queue is answered with the nearest valid one, as the answering role does.
+        """Reads one queue by RocketMQ's rules (tables D2b and D3 of docs/decision_tables.md).
+
+        With `correct_offset`, an offset outside the queue is answered with the nearest valid one.
         """
         queue, end = self._queues.get(topic, queue_id), self.queue_bounds(topic, queue_id)[1]
         return self._reader.get_message(
@@ -649,8 +674,10 @@ class MessageStore:
         tags_codes: TagsCodes = None,
         entries: int = 0,
     ) -> RangesResult:
-        """Reads (topic, queue id, from, until) ranges one after the other, at least one record, up to `max_bytes`;
-        statuses as in D3, offsets corrected.  `entries`: an estimate of how many messages fit, 0 without one.
+        """Reads (topic, queue id, from, until) ranges one after the other: up to `max_bytes`, but at least one record.
+
+        The statuses are those of table D3, and offsets outside a queue are corrected.  `entries` is an estimate of how
+        many messages fit; 0 means unknown.
         """
         spans = (
             Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
@@ -659,18 +686,18 @@ class MessageStore:
         return self._reader.read_ranges(spans, max_bytes, tags_codes, entries)
 
     def size_and_time_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-        """The size in bytes and store time in ms of a message's record; (0, 0) if it does not exist."""
+        """Returns the size in bytes and store time in ms of a message's record; (0, 0) if it does not exist."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
             return 0, 0
         return self._reader.size_and_time(queue, queue_offset)
 
     def store_timestamp_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """The store time in ms; 0 if the message does not exist."""
+        """Returns the store time in ms of a message; 0 if it does not exist."""
         return self.size_and_time_of(topic, queue_id, queue_offset)[1]
 
     def search_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """The queue offset of the first message stored at or after that time; the queue's end if there is none."""
+        """Returns the offset of the queue's first message stored at or after this time; its end if there is none."""
         low, high = self.queue_bounds(topic, queue_id)
         queue = self._queues.get(topic, queue_id)
         while queue is not None and low < high:
@@ -684,8 +711,9 @@ class MessageStore:
     def key_search(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, before: int | None = None
     ) -> KeySearch:
-        """A search for records with this key or UNIQ_KEY that were stored in [begin_ms, end_ms] and lie before log
-        offset `before`, newest first.
+        """Makes a search, newest first, for records with this key or UNIQ_KEY.
+
+        It finds records that were stored in [begin_ms, end_ms] and lie before log offset `before`.
         """
         if before is None or before > self._index.position:
             self._work_on_index(_INDEX_MAX_BEHIND)
@@ -694,11 +722,11 @@ class MessageStore:
         )
 
     def tail_crc(self, size: int) -> tuple[int, int]:
-        """(size, CRC-32) of the last bytes of the log, at most `size`, within one file."""
+        """Returns (size, CRC-32) of the last bytes of the log: at most `size`, within one file."""
         return tail_crc(self._log, self.end_offset, size)
 
     def tail_crc_at(self, offset: int, size: int) -> tuple[int, int]:
-        """The same for the bytes before `offset`."""
+        """Returns (size, CRC-32) of the bytes before `offset`: at most `size`, within one file."""
         if not self.min_offset <= offset <= self.end_offset:
             raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
         return tail_crc(self._log, offset, size)

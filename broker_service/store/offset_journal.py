@@ -1,14 +1,16 @@
-"""OffsetJournal: what was committed since `consumerOffset.json` was last written, one line of JSON a commit.
+"""OffsetJournal has the commits since `consumerOffset.json` was last written, one line of JSON per commit:
 
     1b851995 ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
-A line begins with the CRC-32 of its JSON (not in older versions).  A damaged line is dropped alone, with a warning.  On
-replay an entry only raises an offset, unless its line ends with `true`: that one replaces it.  A line is in the page
-cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file; `drop` deletes the old ones once the
-JSON file has their offsets.
+A line begins with the CRC-32 of its JSON; older versions wrote none.  A damaged line is dropped with a warning, and the
+other lines are kept.  On replay an entry only raises an offset, unless its line ends with `true`.  Such an entry
+replaces the offset.
 
-`reserve` bytes are allocated ahead and zeros follow the last line, so commits continue for a while on a full disk.  A
-power loss can also leave zeros between lines: sectors reach the disk in any order.
+A line is in the page cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file.  `drop`
+deletes the old files once `consumerOffset.json` has their offsets.
+
+`reserve` bytes are allocated in advance, so that commits continue for a while on a full disk.  Zeros follow the last
+line.  After a power loss zeros may also lie between lines, because sectors reach the disk in any order.
 """
 
 import json
@@ -24,13 +26,13 @@ from broker_service.store.files import Files, refusal, used_size
 
 logger = logging.getLogger(__name__)
 
-_LINE = re.compile(rb"\0+|[^\0\n]*\n|[^\0\n]+")  # zeros: what a power loss has kept from the disk
+_LINE = re.compile(rb"\0+|[^\0\n]*\n|[^\0\n]+")  # zeros are sectors that a power loss kept from the disk
 RESERVE = 4 << 20  # bytes; some ten thousand commits
-_GROWTH = 20  # bytes: an entry that is made a little later may name a later point in the log
+_GROWTH = 20  # bytes by which a line can be longer if it names a later point in the log
 
 
 class LogPoint(NamedTuple):
-    """A point in the history of a log: its end offset, and the epoch that was current."""
+    """A point in the history of a log: the log's end offset, and the epoch that was current then."""
 
     epoch: int = 0
     epoch_id: int = 0
@@ -46,10 +48,10 @@ class _Offset(NamedTuple):
 
 
 class OffsetEntry(_Offset):
-    """A committed offset, the next one to read; compared by generation first.  Offset -1: deleted.
+    """A committed offset, which is the next one to read; -1 means deleted.  Entries compare by generation first.
 
-    `raised_at` says when the generation was raised, and takes no part in comparisons.  NO_POINT: nobody knows, or it is
-    the first.
+    `raised_at` says when the generation was raised.  It is NO_POINT if that is unknown, and for the first generation.
+    It takes no part in comparisons.
     """
 
     raised_at: LogPoint = NO_POINT
@@ -61,7 +63,7 @@ class OffsetEntry(_Offset):
         return entry
 
     def at(self, offset: int) -> "OffsetEntry":
-        """Another offset of the same generation."""
+        """Returns an entry with another offset and the same generation."""
         return OffsetEntry(self.generation, offset, self.raised_at)
 
 
@@ -77,7 +79,7 @@ class Line(NamedTuple):
 
 
 def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
-    """Every whole line from the oldest on, as it lies on disk; changes nothing."""
+    """Yields every valid line, oldest first, and changes no file."""
     files = files or Files()
     for number in _rotations(files, path):
         yield from _lines(files, _rotated(path, number))[0]
@@ -86,9 +88,9 @@ def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
 
 
 class OffsetJournal:
-    """Not thread-safe, except `drop`, which may run at any time.
+    """The journal's files.  It is not thread-safe, except for `drop`, which may run at any time.
 
-    `reserve`: bytes that are allocated ahead, as far as the disk has them.
+    `reserve` is the number of bytes to allocate in advance, if the disk has room for them.
     """
 
     def __init__(self, path: Path, files: Files | None = None, reserve: int = RESERVE) -> None:
@@ -102,27 +104,29 @@ class OffsetJournal:
             self._files.rename(fresh, path)  # a rotation was interrupted
         self._file = self._files.open(path, create=True)
         self._end = used_size(self._files.read(path))
-        self._dirty = self._end  # up to here a failed append may have left something; zeros follow
+        self._dirty = self._end  # up to here a failed append may have written; zeros follow
         try:
             self._files.preallocate(self._file, reserve)
         except OSError as error:
-            logger.warning("%s: no room for its reserve of %d bytes: %s", path, reserve, error)
+            logger.warning("%s: its reserve of %d bytes could not be allocated: %s", path, reserve, error)
 
     def replay(self) -> Iterator[Line]:
-        """Every line from the oldest on.  Cuts off what is damaged at the end, so call it before the first append."""
+        """Yields every valid line, oldest first, and then cuts off a damaged end.  Call it before the first append."""
         yield from read_journal(self._path, self._files)
         self._end = _lines(self._files, self._path)[1]
         self._take_back(self._dirty)
 
     def append(self, group: str, topic: str, entries: Mapping[int, OffsetEntry], *, replaces: bool = False) -> None:
-        """DiskFull or ServiceNotAvailable if the disk refuses, and then it has not happened."""
+        """Appends a commit.  Raises DiskFull or ServiceNotAvailable, with nothing appended, if the disk refuses."""
         line = _line(group, topic, entries, replaces=replaces)
         self._write(group, line)
         self._end = self._dirty = self._end + len(line)
 
     def make_room(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
-        """Has the disk take what an `append` of these will need, as zeros, which count for nothing.  Raises as that
-        would; who has done something else first can rely on it then."""
+        """Writes the zeros that a later `append` of these entries will overwrite; raises as `append` would.
+
+        A caller that must do something else between the check and the commit can rely on the room afterwards.
+        """
         size = len(_line(group, topic, entries, replaces=False)) + _GROWTH * len(entries)
         self._write(group, bytes(size))
 
@@ -135,14 +139,15 @@ class OffsetJournal:
             raise refusal(error, f"committing offsets of group {group} to {self._path}") from error
 
     def _take_back(self, end: int) -> None:
-        """Removes what a failed append wrote: no partial line may precede a whole one, no refused line may be
-        replayed.
+        """Removes what a failed append wrote.
+
+        A partial line must not precede a whole one, and a refused line must not be replayed.
         """
         self._dirty = max(self._dirty, end)
         try:
             self._clean()
         except OSError:
-            return  # The next append tries again first.
+            return  # The next append cleans up first.
 
     def _clean(self) -> None:
         if self._dirty > self._end:
@@ -157,14 +162,14 @@ class OffsetJournal:
     def rotate(self) -> int:
         """Starts a new file; returns the number of the old one, for `drop`.
 
-        OSError where the disk has no room for a new file: the old one stays in use.
+        Raises OSError if the disk refuses; the old file then stays in use.
         """
         path = _fresh(self._path)
         self._files.remove(path)
         file = self._files.open(path, create=True)
         try:
             self._files.preallocate(file, self._reserve)
-            if self._files.exists(self._path):  # else the last rotation put it aside, and failed behind that
+            if self._files.exists(self._path):  # otherwise the last rotation renamed it and failed afterwards
                 self._files.rename(self._path, _rotated(self._path, self._rotated + 1))
                 self._rotated += 1
             self._files.rename(path, self._path)
@@ -177,7 +182,7 @@ class OffsetJournal:
         return self._rotated
 
     def drop(self, number: int) -> None:
-        """Deletes the old files up to this number, once the JSON file has their offsets."""
+        """Deletes the old files up to this number; to be called once `consumerOffset.json` has their offsets."""
         for older in _rotations(self._files, self._path):
             if older <= number:
                 self._files.remove(_rotated(self._path, older))
@@ -202,13 +207,13 @@ def _rotated(path: Path, number: int) -> Path:
 
 
 def _rotations(files: Files, path: Path) -> list[int]:
-    """The numbers of what was put aside, oldest first."""
+    """Returns the numbers of the old files, oldest first."""
     names = (name for name in files.names(path.parent) if name.startswith(f"{path.name}."))
     return sorted(int(name.rpartition(".")[2]) for name in names if re.fullmatch(r".*\.[0-9]+", name))
 
 
 def _lines(files: Files, path: Path) -> tuple[list[Line], int]:
-    """The good lines, and where the last one ends."""
+    """Reads a file; returns the valid lines, and where the last one ends."""
     data = files.read(path)
     data = data[: used_size(data)]
     lines: list[Line] = []
@@ -232,7 +237,7 @@ def _parse(raw: bytes) -> Line | None:
     text = raw[:-1]
     if not raw.endswith(b"\n"):
         return None
-    if text[:1] != b"[":  # as older versions wrote it
+    if text[:1] != b"[":  # otherwise an older version wrote the line, without a checksum
         crc, _, text = text.partition(b" ")
         if crc != b"%08x" % isal_zlib.crc32(text):
             return None

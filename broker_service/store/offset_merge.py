@@ -1,5 +1,6 @@
-"""Merges the three files of committed offsets: RocketMQ's `consumerOffset.json`, the generations beside it, and the
-journal of later commits.  Pure: takes their content, not files.
+"""Merges the content of the files with committed offsets.  Pure.
+
+They are RocketMQ's `consumerOffset.json`, the file of generations beside it, and the journal of later commits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,9 +17,9 @@ def merged_offsets(
     raised_at: Mapping[str, Mapping[str, tuple[int, int, int]]],
     journal: Iterable[Line],
 ) -> OffsetTable:
-    """For each queue the highest (generation, offset), including deleted entries with offset -1.
+    """Returns the entry with the highest (generation, offset) for each queue, including deleted ones (offset -1).
 
-    ValueError, TypeError or AttributeError if the JSON has another shape.
+    Raises ValueError, TypeError or AttributeError if the JSON has another shape.
     """
     table: OffsetTable = {}
     for key, offsets in offset_table.items():
@@ -26,7 +27,8 @@ def merged_offsets(
     for key, raised in generations.items():
         queues = table.setdefault(_place(key), {})
         for queue, (generation, offset) in raised.items():
-            # The offsets are written first: theirs is of this generation, or of a newer one that the journal has.
+            # `consumerOffset.json` is written before the generations.  Its offset therefore belongs to this generation,
+            # or to a newer one, which is in the journal.
             written = queues.get(int(queue), NEVER).offset
             point = LogPoint(*map(int, raised_at.get(key, {}).get(queue, ())))
             queues[int(queue)] = OffsetEntry(int(generation), written if written >= 0 <= offset else int(offset), point)

@@ -1,6 +1,6 @@
-"""OpenFiles: a bounded cache of handles and maps, opened when needed.
+"""OpenFiles is a bounded cache of file handles and maps, which it opens when they are needed.
 
-Only the event loop's thread uses it; the flush thread opens what it syncs by itself.
+Only the event loop's thread uses it.  The flush thread opens the files that it syncs itself.
 """
 
 from collections import OrderedDict
@@ -11,16 +11,16 @@ from broker_service.errors import ReadFailed
 from broker_service.store.files import Files
 from broker_service.store.residency import Cold, Place
 
-Failed = Mapping[tuple[Path, int], ReadFailed]  # by file and position: what a thread could not read
+Failed = Mapping[tuple[Path, int], ReadFailed]  # (file, position) -> the error with which a thread failed to read it
 NOTHING_FAILED: Failed = {}
 
 
 class OpenFiles:
-    """The least recently used handle is closed when there are more than `handles`; so is the map, of `maps`."""
+    """At most `handles` handles and `maps` maps; beyond that the least recently used one is closed."""
 
     def __init__(self, files: Files, handles: int = 512, maps: int = 64) -> None:
         self.files = files
-        self.waits = True  # for the disk
+        self.waits = True  # False: a read raises Cold instead of waiting for the disk
         self.failed = NOTHING_FAILED
         self._handle_limit = handles
         self._map_limit = maps
@@ -28,7 +28,7 @@ class OpenFiles:
         self._maps: OrderedDict[Path, memoryview] = OrderedDict()
 
     def handle(self, path: Path) -> int:
-        """A handle of a file that exists; good until the next call."""
+        """Returns a handle of an existing file.  It is valid until the next call."""
         handle = self._handles.get(path)
         if handle is not None:
             self._handles.move_to_end(path)
@@ -43,8 +43,10 @@ class OpenFiles:
         return handle
 
     def read(self, path: Path, size: int, at: int) -> bytes:
-        """`size` bytes, fewer only where the file ends.  ReadFailed names file and position; Cold where `waits` is
-        False and the bytes are not in memory, unless they are among what `failed`.
+        """Reads `size` bytes; it returns fewer only at the end of the file.
+
+        If `waits` is False and the bytes are not in memory, it raises Cold, or the ReadFailed with which a thread has
+        already failed to read them.  An error of the disk is a ReadFailed that names file and position.
         """
         try:
             if self.waits:
@@ -58,21 +60,22 @@ class OpenFiles:
         return data
 
     def check_failed(self, places: Iterable[Place]) -> None:
-        """Raises the failure of the first place that a thread could not read."""
+        """Raises the error of the first of these places that a thread has failed to read."""
         for path, at, _ in places:
             if (failure := self.failed.get((path, at))) is not None:
-                raise failure.with_traceback(None)  # else it grows with each time
+                raise failure.with_traceback(None)  # otherwise its traceback grows each time it is raised
 
     def is_cached(self, path: Path, size: int, at: int) -> bool:
-        """Whether a read of these bytes would not wait; ReadFailed as for `read`."""
+        """Returns True if reading these bytes would not wait.  It raises ReadFailed as `read` does."""
         try:
             return self.files.is_cached(self.handle(path), size, at)
         except OSError as error:
             raise ReadFailed.of(path, at, error) from error
 
     def map(self, path: Path) -> memoryview:
-        """The whole file, read-only; stays good for as long as the caller keeps it, also when the file is deleted.
-        ReadFailed if it cannot be opened or mapped.
+        """Maps the whole file read-only.  The map stays valid as long as the caller keeps it, even without the file.
+
+        Raises ReadFailed if the file cannot be opened or mapped.
         """
         view = self._maps.get(path)
         if view is not None:
@@ -87,7 +90,7 @@ class OpenFiles:
         return view
 
     def forget(self, path: Path) -> None:
-        """To be called before a file is deleted or replaced."""
+        """Closes the handle and the map of a file.  Call it before the file is deleted or replaced."""
         self._maps.pop(path, None)
         handle = self._handles.pop(path, None)
         if handle is not None:
@@ -103,8 +106,10 @@ class OpenFiles:
 
 
 class WithoutWaiting:
-    """A context in which reads of these files do not wait for the disk, and what has `failed` fails.  Not to be entered
-    twice."""
+    """A context in which reads of these files raise Cold instead of waiting for the disk.  It cannot be nested.
+
+    Places in `failed` raise the error that a thread got for them.
+    """
 
     def __init__(self, open_files: OpenFiles) -> None:
         self._open = open_files

@@ -1,6 +1,7 @@
-"""Reads one queue as RocketMQ 4.9.8 does: tables D2b (limits, "read from the slave") and D3 (status, offset).
+"""Reads one queue by the rules of RocketMQ 4.9.8.
 
-`get_message` looks at one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
+docs/decision_tables.md has these rules: D2b for limits and for the suggestion to read from the slave, D3 for statuses
+and offsets.  `get_message` examines one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
 """
 
 from collections.abc import Iterable
@@ -10,13 +11,13 @@ import numpy as np
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
 from broker_service.model import GetMessageStatus
-from broker_service.store.batch_read import Positions, are_there, read_records
+from broker_service.store.batch_read import Positions, are_in_log, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
 from broker_service.store.ranges import RangesResult, Span, TagsCodes, check_expired, damaged, outside, read_ranges
 
-MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries, unless more messages were asked for
+MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries; a pull that asks for more messages than that scans more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +27,21 @@ class GetMessageResult:
     min_offset: int
     max_offset: int
     records: bytes = b""
-    sizes: bytes = b""  # of each record, little-endian uint32
+    sizes: bytes = b""  # the size of each record, little-endian uint32
     count: int = 0
     suggest_pull_from_slave: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads queues of one log, by the limits of `config`."""
+    """Reads queues of one log within the limits of `config`."""
 
     log: CommitLog
     config: StoreConfig
 
     @property
     def memory(self) -> int:
-        """How many bytes at the log's end count as in memory: RocketMQ's 40 % rule."""
+        """The number of bytes at the log's end that count as in memory, by RocketMQ's 40 % rule."""
         return self.config.physical_memory * self.config.access_message_in_memory_max_ratio // 100
 
     def get_message(
@@ -62,7 +63,7 @@ class Reader:
             return GetMessageResult(
                 status=status, next_begin_offset=next_offset, min_offset=min_offset, max_offset=max_offset
             )
-        # As RocketMQ: never across the end of a queue's file, and a bound on the entries looked at.
+        # As in RocketMQ, a pull does not cross the end of a queue's file, and the examined entries are limited.
         scan = max(MAX_INDEX_BYTES_SCANNED, max_messages * ENTRY_SIZE)
         entries = queue.read(offset, min(max_offset, queue.file_end(offset), offset + -(-scan // ENTRY_SIZE)) - offset)
         chosen, scanned, status, last_examined = self._choose(
@@ -81,7 +82,7 @@ class Reader:
         )
 
     def _is_full(self, count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool) -> bool:
-        """Whether one more message of `size` is too much; the first one always goes."""
+        """Returns True if one more message of `size` exceeds a limit.  The first message is always taken."""
         config = self.config
         if on_disk:
             max_messages = min(max_messages, config.max_transfer_count_on_message_in_disk)
@@ -100,7 +101,10 @@ class Reader:
         max_bytes: int,
         tags_codes: TagsCodes,
     ) -> tuple[list[int], int, GetMessageStatus, int]:
-        """(rows taken, entries consumed, status, log offset of the last entry examined): RocketMQ's loop, literally."""
+        """Selects the messages of an answer.  It is RocketMQ's loop, literally.
+
+        Returns (rows taken, entries consumed, status, log offset of the last entry examined).
+        """
         end, file_size, log_min = self.log.end_offset, self.log.file_size, self.log.min_offset
         memory = self.memory
         status = GetMessageStatus.NO_MATCHED_MESSAGE
@@ -137,7 +141,7 @@ class Reader:
         return read_ranges(self.log, spans, max_bytes, tags_codes, self.memory, entries)
 
     def size_and_time(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
-        """A record's bytes and store time; 0 and 0 for an entry whose record is gone."""
+        """Returns a record's size and store time; (0, 0) for an entry whose record has expired."""
         entry = queue.read(queue_offset, 1)[0]
         offset, size = int(entry["commit_log_offset"]), int(entry["size"])
         if size == FILLER_SIZE or not self.log.min_offset <= offset < self.log.end_offset:
@@ -145,11 +149,12 @@ class Reader:
         return size, store_timestamp_at(self.log.peek(offset, FIXED_SIZE_V4), 0)
 
     def _records(self, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
-        """The records' bytes; StoreCorrupt if the log has other records at these offsets: the queue's files are
-        damaged.
+        """Reads the records of these entries.
+
+        Raises StoreCorrupt if the log has other records at these offsets, since the queue's files are damaged then.
         """
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
-        there = are_there(self.log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
-        if not there.all():
-            raise damaged(queue, int(queue_offsets[there.argmin()]))
+        present = are_in_log(self.log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
+        if not present.all():
+            raise damaged(queue, int(queue_offsets[present.argmin()]))
         return b"".join(read_records(self.log, offsets, sizes))

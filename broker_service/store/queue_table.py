@@ -1,9 +1,10 @@
-"""All consume queues, and what is kept about them across restarts.
+"""QueueTable has all consume queues of a store, and two files about them that survive a restart.
 
-`rocketsim/queues.json`, the summary, has the offset range of each queue as of a log offset up to which everything is
-on disk: a queue with less than that after a restart is damaged.  `rocketsim/queue_offsets.json`, the floors, has the
-next queue offset of deleted topics: if such a topic is created again, its queues continue there and its old records
-stay out.
+The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and the offset range that each
+queue had then.  A queue that has less than its range after a restart is damaged.
+
+The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If the topic
+is created again, its queues continue at these offsets, and its old records do not come back.
 """
 
 import logging
@@ -26,16 +27,19 @@ logger = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 
-_LONGEST_GAP = 300_000  # entries: a file of RocketMQ's
+_LONGEST_GAP = 300_000  # entries, which are one file of RocketMQ's
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """Up to `log_offset` each queue has its entries on disk: (first offset of its files, next offset)."""
+    """The entries that were on disk when the log ended at `log_offset`.
+
+    `bounds` has, for each queue, the first queue offset of its files and its next queue offset.
+    """
 
     log_offset: int
     bounds: Mapping[QueueKey, tuple[int, int]] = field(default_factory=dict)
-    index_offset: int = 0  # the index's entries of records before it are on disk, too
+    index_offset: int = 0  # the log offset before which all records had their index entries on disk
 
 
 class QueueTable:
@@ -46,7 +50,7 @@ class QueueTable:
         self._open = open_files
         self._queues: dict[QueueKey, ConsumeQueue] = {}
         self._floors: dict[QueueKey, int] = {}
-        self._remembered: dict[QueueKey, int] = {}  # of queues that are being made again: how far they had got
+        self._remembered: dict[QueueKey, int] = {}  # queue that is being rebuilt -> the queue offset it had reached
         self._are_floors_saved = True
         self._floors_file = JsonFile(root / "rocketsim" / "queue_offsets.json", files)
         self._summary_file = JsonFile(root / "rocketsim" / "queues.json", files)
@@ -61,13 +65,13 @@ class QueueTable:
         return list(self._queues)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue.  One of a topic that was deleted has no files until its next message; it is empty at its floor."""
+        """Returns the queue.  A deleted topic's queue is empty, at its floor; it gets files with its next message."""
         key = topic, queue_id
         queue = self._queues.get(key)
         return self._queue(key) if queue is None and key in self._floors else queue
 
     def began_at(self, topic: str, queue_id: int) -> int:
-        """The offset of the queue's first message, or of the first since its topic was deleted."""
+        """Returns the offset of the queue's first message ever, or of the first one since its topic was deleted."""
         return self._floors.get((topic, queue_id), 0)
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
@@ -80,18 +84,16 @@ class QueueTable:
     def _queue(self, key: QueueKey) -> ConsumeQueue:
         directory = self.directory / key[0] / str(key[1])
         assert directory.parent.parent == self.directory and key[1] >= 0, f"{key} is no queue"
-        floor, allocates = (
-            self._floors.get(key, 0),
-            key[0] == STATE_TOPIC,
-        )  # acknowledgements go on, on a full disk, too
+        allocates = key[0] == STATE_TOPIC  # so that acknowledgements still work on a full disk
+        floor = self._floors.get(key, 0)
         return ConsumeQueue(self._files, self._open, directory, self.file_size, floor, allocates=allocates)
 
     # --- from the log ---------------------------------------------------------------------------------------------
 
     def put(self, extent: QueueExtent) -> bool:
-        """Writes entries that the queue lacks; records of a topic that was deleted since stay out.
+        """Writes the entries that the queue lacks.  Records from before the deletion of the topic get no entries.
 
-        False, and nothing is written, if they leave a gap behind the queue's entries.
+        Returns False, and writes nothing, if there would be a gap between the queue's entries and these.
         """
         entries, offset = extent.entries, extent.queue_offset
         skip = self._floors.get((extent.topic, extent.queue_id), 0) - offset
@@ -107,8 +109,10 @@ class QueueTable:
         return joined
 
     def too_far(self, extents: Iterable[QueueExtent]) -> QueueExtent | None:
-        """The first of these, in log order, that leaves a long gap behind its queue's entries.  No master leaves one:
-        its queue offset is damaged, and to fill the gap could take more room than there is.
+        """Returns the first of these extents, in log order, that leaves a long gap behind its queue's entries.
+
+        A master never leaves such a gap, so the queue offset in the record is damaged.  Filling the gap could take
+        more room than the disk has.
         """
         ends: dict[QueueKey, int] = {}
         found: list[QueueExtent] = []
@@ -127,7 +131,8 @@ class QueueTable:
         if extent.queue_offset >= queue.max_offset:
             queue.put(extent.queue_offset, extent.entries)
         elif not self.put(extent):
-            # A queue that lies before ours: only a slave whose topic was deleted at another moment gets here.
+            # These entries lie before this queue's.  That happens only on a slave that saw the deletion of the topic
+            # at another moment than its master.
             self.drop((extent.topic, extent.queue_id))
             self.get_or_create(extent.topic, extent.queue_id).put(extent.queue_offset, extent.entries)
 
@@ -135,12 +140,12 @@ class QueueTable:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
 
     def ends_at(self, log_offset: int) -> dict[QueueKey, QueueEnd]:
-        """The queues that have entries of records that end behind `log_offset`, and where they end without them."""
+        """Returns the new ends of all queues that have entries of records that end behind `log_offset`."""
         ends = ((key, queue.end_at(log_offset)) for key, queue in self._queues.items())
         return {key: end for key, end in ends if end is not None}
 
     def shorten(self, ends: Mapping[QueueKey, QueueEnd]) -> None:
-        """In memory only; `remove_behind_ends` comes next."""
+        """Moves the ends of these queues in memory only.  `remove_behind_ends` must follow."""
         for key, end in ends.items():
             self._queues[key].shorten(end)
 
@@ -149,7 +154,7 @@ class QueueTable:
             self._queues[key].remove_behind_end()
 
     def trim(self, log_min: int) -> list[Path]:
-        """Every queue that can be read; then the OSError of the first that cannot."""
+        """Trims all queues; a queue that cannot be read is skipped, and the first such OSError is raised at the end."""
         deleted: list[Path] = []
         failure: OSError | None = None
         for queue in self._queues.values():
@@ -162,13 +167,13 @@ class QueueTable:
         return deleted
 
     def floors(self) -> list[tuple[str, int, int]]:
-        """(topic, queue id, first offset) of every queue whose first messages have expired."""
+        """Returns (topic, queue id, first offset) for every queue whose first messages have expired."""
         return [
             (topic, queue_id, queue.min_offset) for (topic, queue_id), queue in self._queues.items() if queue.min_offset
         ]
 
     def begin_at(self, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Makes these queues empty, each with its floor as the next offset."""
+        """Creates these queues, empty, each with its floor as the next offset."""
         for topic, queue_id, queue_offset in floors:
             self.get_or_create(topic, queue_id).begin_at(queue_offset)
 
@@ -181,29 +186,33 @@ class QueueTable:
         }
 
     def prune_floors(self) -> None:
-        """Forgets the floors of queues that were made again and whose records from before have all expired: nothing in
-        the log can bring those back, and the queues themselves say where they go on.
+        """Removes the floors that are no longer needed.
+
+        A floor is not needed once its queue was created again and all records from before the deletion have expired.
+        The queue's own files then say where it continues.
         """
         kept = {key: floor for key, floor in self._floors.items() if not self._is_past(key, floor)}
         if len(kept) == len(self._floors):
             return
-        with Attempt():  # without it they stay, which does no harm
+        with Attempt():  # If the disk refuses, the floors stay, which does no harm.
             self._floors_file.save({"deletedTopics": _by_topic(kept)})
             self._floors = kept
 
     def save_floors(self) -> None:
-        """If they have changed and the disk has room for them; else with the next call."""
+        """Writes the floors if they have changed.  If the disk refuses, the next call tries again."""
         if self._are_floors_saved:
             return
         with Attempt() as saving:
             self._floors_file.save({"deletedTopics": _by_topic(self._floors)})
             self._are_floors_saved = True
         if saving.refused:
-            logger.warning("%s is not written: %s", self._floors_file, saving.refused)
+            logger.warning("%s could not be written: %s", self._floors_file, saving.refused)
 
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[QueueKey]:
-        """These topics were deleted with queues that ended at `floors`, and may have been made again: what their queues
-        have from before goes, now and when they are made again from the log.  Returns the queues that had some.
+        """Removes the entries of deleted topics, whose queues ended at `floors`.
+
+        A topic may have been created again since; entries from its floor on are kept.  The floors are saved, so that a
+        rebuild from the log does not bring the removed entries back.  Returns the queues that had entries to remove.
         """
         by_key = {(topic, queue): floor for topic, queues in floors.items() for queue, floor in queues.items()}
         raised = {
@@ -212,8 +221,8 @@ class QueueTable:
             if floor > self._floors.get(key, 0) and not self._is_past(key, floor)
         }
         if raised:
-            # On disk before the queues go: else a crash in between would bring the old records back.  Where there is no
-            # room for that the topic's tombstone says the same at the next start.
+            # The floors are written before the queues are deleted; otherwise a crash in between would bring the old
+            # records back.  If the disk is full, the topic's tombstone has the same offsets for the next start.
             self._floors.update(raised)
             self._are_floors_saved = False
             self.save_floors()
@@ -228,25 +237,25 @@ class QueueTable:
             self.drop(key)
             if len(kept):
                 self.get_or_create(*key).put(floor, kept)
-        # A slave asks with every change of metadata: without a queue to delete, nothing looks at all queues.
+        # A slave calls this with every change of metadata, so all queues are examined only if one was deleted.
         for topic in {topic for topic, _ in old} - {topic for topic, _ in self._queues} if old else ():
             self._files.remove_tree(self.directory / topic)
         return old
 
     def _is_past(self, key: QueueKey, floor: int) -> bool:
-        """The queue was made again and its records from before `floor` have expired: nothing brings them back."""
+        """Returns True if the queue was created again and its records from before `floor` have all expired."""
         queue = self._queues.get(key)
         return queue is not None and floor < queue.min_offset < queue.max_offset
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, summary: QueueSummary | None, *, clean: bool) -> dict[QueueKey, str]:
-        """Opens what is on disk and returns what is damaged beyond what the end of the log can mend; those are
-        deleted.
+        """Opens the queues on disk.  Damaged ones are deleted and returned, each with what is wrong with it.
 
-        After an unclean stop nothing behind the summary counts: entries that were cut may have come alive again.  Where
-        the log begins behind the summary, what belongs to expired records does count: nothing else knows how far the
-        queues had got, and it was on disk before the log was deleted.
+        A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
+        entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  There
+        is one exception: if the log begins behind the summary, entries of expired records are kept.  They were on disk
+        before the log files were deleted, and nothing else says which offset the queue had reached.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -266,7 +275,7 @@ class QueueTable:
                         queue.zero_again()
         for key, (first, end) in (summary.bounds if summary else {}).items():
             if end <= self._floors.get(key, 0):
-                continue  # deleted since
+                continue  # The topic was deleted after the summary was written.
             known = self._queues.get(key)
             if known is None:
                 damaged[key] = "it is missing"
@@ -277,15 +286,15 @@ class QueueTable:
         for key in damaged:
             known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
             if known and not summary and log_min:
-                end = known.named_end  # how full its last file was nobody knows, if its records have expired
+                end = known.named_end  # its records may have expired, so nothing says how full its last file was
             self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)
         return damaged
 
-    def go_on(self) -> None:
-        """Queues that were made again, and of which the log has no record any more, go on where they had got to.
+    def resume_offsets(self) -> None:
+        """Gives rebuilt queues whose records have all expired the next offset that they had reached before.
 
-        A queue's offsets never begin anew while its files or the summary remember how far they were.
+        A queue's offsets never restart at 0 while its files or the summary say what it had reached.
         """
         for key, offset in self._remembered.items():
             queue = self._queues.get(key)
@@ -298,7 +307,7 @@ class QueueTable:
                 queue.allocate()
 
     def drop(self, key: QueueKey) -> None:
-        """Deletes a queue's files, to be made again from the log."""
+        """Deletes a queue's files, which can be rebuilt from the log."""
         queue = self._queues.pop(key, None)
         if queue is not None:
             queue.delete()
@@ -311,7 +320,7 @@ class QueueTable:
         try:
             stored = self._summary_file.load()
         except StoreCorrupt:
-            return None  # Nothing in it that the log does not know.
+            return None  # Everything in it can be rebuilt from the log.
         if stored is None:
             return None
         bounds = {
@@ -319,17 +328,17 @@ class QueueTable:
             for topic, queues in stored["queues"].items()
             for queue, pair in queues.items()
         }
-        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset", 0))  # 0.1.0 did not note it
+        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset", 0))  # version 0.1.0 has none
 
     def forget_summary(self) -> None:
-        """On return a power loss does not bring it back."""
+        """Deletes the summary and syncs the deletion."""
         self._summary_file.remove()
         self._files.sync_directory(self._summary_file.path.parent)
 
     # --- the flush thread's side ----------------------------------------------------------------------------------
 
     def take_unsynced(self, log_offset: int, index_offset: int) -> "QueueSync":
-        """What has to be synced so that all queues are on disk up to `log_offset`."""
+        """Returns the sync after which all queues are on disk up to `log_offset`."""
         paths = [path for queue in self._queues.values() for path in queue.unsynced]
         for queue in self._queues.values():
             queue.unsynced = set()
@@ -340,7 +349,7 @@ class QueueTable:
 
 @dataclass(frozen=True, slots=True)
 class QueueSync:
-    """A thorough flush of the queues, to be run by the flush thread, on handles of its own."""
+    """The queues' part of a thorough flush.  The flush thread runs it and opens its own handles."""
 
     files: Files
     paths: list[Path]
@@ -353,7 +362,7 @@ class QueueSync:
             try:
                 handle = self.files.open(path)
             except FileNotFoundError:
-                continue  # Deleted with its topic, or expired.
+                continue  # It was deleted with its topic, or has expired.
             try:
                 self.files.fdatasync(handle)
             finally:
@@ -366,7 +375,7 @@ class QueueSync:
                 continue
 
     def save_summary(self) -> None:
-        """To be called when everything the summary describes is on disk."""
+        """Writes the summary; to be called when everything that it describes is on disk."""
         queues = _by_topic(dict(self.summary.bounds))
         offsets = {"commitLogOffset": self.summary.log_offset, "indexOffset": self.summary.index_offset}
         self.summary_file.save({**offsets, "queues": queues})

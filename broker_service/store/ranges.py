@@ -1,10 +1,11 @@
-"""Reads ranges of many queues into one frame.  The statuses are those of RocketMQ's table D3, the limits our own.
+"""Reads ranges of many queues into one frame.
 
-Python runs once a range, never once a record: the queue entries of all ranges are one array, and which of them are
-taken, how many fit and where their records lie is found for all of them at once.
+The statuses are RocketMQ's (table D3 of docs/decision_tables.md); the limits are our own.  Python code runs once per
+range and never once per record.  The queue entries of all ranges are put into one array, and numpy finds, for all of
+them at once, which entries are taken, how many fit into the frame, and where their records lie:
 
     entries | queue 3: e e e e e | queue 7: e e e e | queue 9: e e e |
-    taken   |          .   x x x |          x x x x |          x x x |   the others are filtered out, or removed
+    taken   |          .   x x x |          x x x x |          x x x |   the other messages are filtered or expired
     fitting |          .   x x x |          x x     |                |   full: the next frame continues in queue 7
 """
 
@@ -17,21 +18,21 @@ import numpy as np
 
 from broker_service.errors import StoreCorrupt
 from broker_service.model import GetMessageStatus
-from broker_service.store.batch_read import Positions, are_there, read_records
+from broker_service.store.batch_read import Positions, are_in_log, read_records
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
 from broker_service.store.residency import Cold
 
 TagsCodes = frozenset[int] | None
 
-_FIRST_ENTRIES = 512  # looked at before it is known how large the messages are
+_FIRST_ENTRIES = 512  # entries to read while the size of the messages is not known yet
 _ENTRIES_AT_A_TIME = 16384
-_MAX_ENTRIES_SCANNED = 1 << 18  # of a frame: 0.25 million entries take some ms
-_MAX_SPANS = 256  # of a frame: those that have little or nothing cost, too
+_MAX_ENTRIES_SCANNED = 1 << 18  # per frame; 0.25 million entries take some ms
+_MAX_SPANS = 256  # per frame; a span takes time even if it has few messages or none
 
 
 class Span(NamedTuple):
-    """Messages [offset, until) of a queue, if there is one, of which readers see those before `max_offset`."""
+    """A request for messages [offset, until) of a queue; readers may see the messages before `max_offset`."""
 
     queue: ConsumeQueue | None
     offset: int
@@ -41,8 +42,9 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class RangeAnswer:
-    """What a frame has of a span: `count` messages up to queue offset `next_offset`; `status` says why there are
-    none.
+    """The part of a span that a frame has: `count` messages before queue offset `next_offset`.
+
+    If `count` is 0, `status` says why.
     """
 
     span_index: int
@@ -55,21 +57,24 @@ class RangeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RangesResult:
-    """`records` are those of all answers in order, back to back; a view is good for as long as the log is not cut."""
+    """The answers of a frame, and their records in the same order, back to back.
+
+    `records` may be views of the log, which are valid until the log is cut.
+    """
 
     answers: list[RangeAnswer]
     records: list[memoryview]
-    sizes: bytes  # of each record, little-endian uint32
+    sizes: bytes  # the size of each record, little-endian uint32
     suggest_pull_from_slave: bool
 
 
 def read_ranges(
     log: CommitLog, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, memory: int, entries: int = 0
 ) -> RangesResult:
-    """As many messages as fit into `max_bytes`, at least one; a span that ends early gets an answer that says why.
+    """Reads as many messages as fit into `max_bytes`, but at least one.
 
-    `memory`: how many bytes of the log's end count as being in memory; `entries`: about how many are likely to fit,
-    0 if nobody knows.
+    A span that ends before its `until` gets a further answer that says why.  `memory` is the number of bytes at the
+    log's end that count as in memory.  `entries` is an estimate of how many messages fit; 0 means unknown.
     """
     filling = _Filling(log, max_bytes, tags_codes, entries or _FIRST_ENTRIES)
     looks = filling.looks(spans)
@@ -89,7 +94,7 @@ def read_ranges(
 
 
 def outside(exists: bool, offset: int, min_offset: int, max_offset: int) -> tuple[GetMessageStatus, int] | None:
-    """Table D3 for an offset at which there is nothing to read: status and corrected next offset."""
+    """Returns status and corrected next offset, by table D3, if nothing can be read at this offset; otherwise None."""
     if not exists:
         return GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, 0
     if max_offset == 0:
@@ -112,18 +117,20 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
 
 
 def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: int) -> None:
-    """StoreCorrupt if this entry, whose record lies before the log's minimum, is damaged: no entry has such a size, or
-    the queue's first record is still there, and so are all behind it.
+    """Raises StoreCorrupt if an entry that points before the start of the log is damaged and not expired.
+
+    It is damaged if its size is impossible.  It is damaged, too, if the log still has the record of the queue's first
+    entry, since the records of all later entries must then be in the log as well.
     """
     first = queue.read(queue.min_offset, 1)[0]
-    is_there = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min
-    if size <= 0 or (is_there and queue_offset > queue.min_offset):
+    log_has_first = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min
+    if size <= 0 or (log_has_first and queue_offset > queue.min_offset):
         raise damaged(queue, queue_offset)
 
 
 @dataclass(slots=True)
 class _Look:
-    """A span with something to read: the entries [at, end) are still to be looked at."""
+    """The position in a span that has something to read: its entries [at, end) are not examined yet."""
 
     queue: ConsumeQueue
     answer: RangeAnswer
@@ -139,7 +146,7 @@ class _Look:
 
 
 def _read(part: list[tuple[_Look, int]]) -> list[bytes]:
-    """The entries of each; Cold for all together, if some are not in memory."""
+    """Reads the entries of each cursor; raises one Cold for all entries that are not in memory."""
     data, cold = [], []
     for look, count in part:
         try:
@@ -152,7 +159,7 @@ def _read(part: list[tuple[_Look, int]]) -> list[bytes]:
 
 
 class _Filling:
-    """A frame while it is filled: the places of its records, part by part."""
+    """A frame while it is being filled.  It collects the places of the records, part by part."""
 
     def __init__(self, log: CommitLog, room: int, tags_codes: TagsCodes, first_entries: int) -> None:
         self._log = log
@@ -162,13 +169,16 @@ class _Filling:
         self.is_full = False
         self._scanned = 0
         self._answers: list[RangeAnswer] = []
-        self._looked: list[tuple[_Look, int]] = []  # with the number of records taken, in the order of the records
+        self._looked: list[tuple[_Look, int]] = []  # (cursor, records taken), in the order of the records
         self._offsets: list[Positions] = []
         self._sizes: list[Positions] = []
         self._queue_offsets: list[Positions] = []
 
     def looks(self, spans: Iterable[Span]) -> Iterator[_Look]:
-        """Gives each span its answer, before it is looked at, and another if readers do not see all of it."""
+        """Yields a cursor for each span with something to read, and adds the spans' answers.
+
+        A span gets its answer before it is read, and a second one if readers may not see all of it.
+        """
         for index, (queue, offset, until, max_offset) in enumerate(islice(spans, _MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0
             nothing = outside(queue is not None, offset, min_offset, max_offset)
@@ -183,7 +193,7 @@ class _Filling:
                 self._answers.append(RangeAnswer(index, *nothing, min_offset, max_offset))
 
     def entries_wanted(self) -> int:
-        """How many may be looked at next: about as many as fit."""
+        """Returns how many entries to read next, which is about as many as fit."""
         if self.is_full or self._scanned >= _MAX_ENTRIES_SCANNED:
             return 0
         if not self._scanned:
@@ -193,7 +203,7 @@ class _Filling:
         return min(fitting, _ENTRIES_AT_A_TIME, _MAX_ENTRIES_SCANNED - self._scanned)
 
     def take(self, part: list[tuple[_Look, int]]) -> None:
-        """What fits of the next `count` entries of each."""
+        """Takes the messages that fit from the next `count` entries of each cursor."""
         entries = np.frombuffer(b"".join(_read(part)), ENTRY)
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
         taking = (offsets >= self._log.min_offset) & (sizes != FILLER_SIZE)
@@ -251,7 +261,7 @@ class _Filling:
         self._looked.append((look, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
-        """Removes the answers behind this one, and this one if nothing of its span was looked at."""
+        """Removes the answers behind this one, and this one too if no entry of its span was examined."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
         was_reached = any(look.answer is last for look, _ in self._looked)
         del self._answers[at + was_reached :]
@@ -271,12 +281,12 @@ class _Filling:
         )
 
     def _check(self, offsets: Positions, sizes: Positions) -> None:
-        """StoreCorrupt if the log has other records at these offsets: a queue's files are damaged."""
+        """Raises StoreCorrupt if the log has other records at these offsets, since a queue's files are damaged then."""
         taken = np.array([taken for _, taken in self._looked])
         queue_ids = np.repeat([look.queue.queue_id for look, _ in self._looked], taken)
         queue_offsets = np.concatenate(self._queue_offsets)
-        there = are_there(self._log, offsets, sizes, queue_offsets, queue_ids)
-        if not there.all():
-            row = int(there.argmin())
+        present = are_in_log(self._log, offsets, sizes, queue_offsets, queue_ids)
+        if not present.all():
+            row = int(present.argmin())
             look, _ = self._looked[int(np.searchsorted(np.cumsum(taken), row, side="right"))]
             raise damaged(look.queue, int(queue_offsets[row]))

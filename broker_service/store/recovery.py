@@ -1,17 +1,21 @@
-"""Recovery at a start: finds the log's end, cuts a damaged tail, and makes the queues agree with the log.
+"""Recovery at a start finds the end of the log, cuts a damaged tail, and makes the queues agree with the log.
 
-| what the store finds                       | where it looks                                                    |
-|--------------------------------------------|-------------------------------------------------------------------|
-| closed cleanly by us, the tail as it was   | nowhere: the end is known                                         |
-| closed cleanly by RocketMQ                 | checksums of the last file; all record heads once, for the queues |
-| not closed cleanly                         | from the file of the last thorough flush on; else from RocketMQ's |
-|                                            | checkpoint; else everything                                       |
-| queues missing, behind or damaged          | all record heads                                                  |
+How much of the log it scans depends on the state of the store:
 
-Damage below the flushed offset is StoreCorrupt: acknowledged messages are gone, and starting would hide that.  Above it
-the log is cut at the first bad record, filled with zeros and synced, so that no later scan finds stale records.  After
-an unclean stop the bytes above it are written again, unchanged, before they count as flushed: after a failed sync they
-may be in the page cache only, in pages that another sync does not write.
+| state of the store                          | what is scanned                                                   |
+|---------------------------------------------|-------------------------------------------------------------------|
+| closed cleanly by us, and the tail matches  | nothing, since the end is known                                   |
+| closed cleanly by RocketMQ                  | checksums of the last file; all record heads once, for the queues |
+| not closed cleanly                          | from the file of the last thorough flush on; without one, from    |
+|                                             | RocketMQ's checkpoint on; without that, everything                |
+| queues are missing, behind or damaged       | all record heads                                                  |
+
+Damage below the flushed offset raises StoreCorrupt: acknowledged messages are lost, and a start would hide that.  Above
+the flushed offset the log is cut at the first damaged record.  The rest is zeroed and synced, so that no later scan
+finds stale records.
+
+After an unclean stop, the records above the flushed offset are first written again, unchanged.  The reason is a sync
+that may have failed: the kernel may then have marked their pages clean, so a second sync would not write them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,17 +39,17 @@ TAIL_SIZE = 64 * 1024
 
 @dataclass(slots=True)
 class Recovery:
-    """What recovery did.  `str()` is one line for the log file."""
+    """A report of what recovery did.  `str()` gives one line for the broker's own log."""
 
     clean: bool
     scanned_from: int | None = None
-    truncated_from: int | None = None  # where what was not zero before ended
+    truncated_from: int | None = None  # the log offset behind the last nonzero byte before the cut
     truncated_to: int | None = None
     reason: str = ""
     rebuilt_queues: dict[QueueKey, str] = field(default_factory=dict)
     shortened_queues: list[QueueKey] = field(default_factory=list)
     deleted_files: list[Path] = field(default_factory=list)
-    index_sure_until: int = 0  # a log offset: entries of records before it are on disk
+    index_sure_until: int = 0  # the log offset before which all records have their index entries on disk
     index: str = ""
     newest_stored_ms: int = 0  # the store time of the last record, if the end of the log was scanned
 
@@ -60,7 +64,7 @@ class Recovery:
         if self.deleted_files:
             parts.append(f"log files behind the end deleted: {', '.join(path.name for path in self.deleted_files)}")
         for (topic, queue_id), reason in self.rebuilt_queues.items():
-            parts.append(f"queue {topic}/{queue_id} made again from the log ({reason})")
+            parts.append(f"queue {topic}/{queue_id} rebuilt from the log ({reason})")
         for topic, queue_id in self.shortened_queues:
             parts.append(f"queue {topic}/{queue_id} was ahead of the log and cut")
         if self.index:
@@ -77,7 +81,11 @@ def recover(
     checkpoint: Checkpoint,
     delay_levels_ms: Sequence[int],
 ) -> Recovery:
-    """`log` has its files loaded and no end yet; afterwards its end is right, and everything up to it is on disk."""
+    """Sets the log's end and loads the queues.
+
+    The files of `log` must be loaded.  Afterwards everything up to the log's end is on disk, and the queues agree with
+    the log.
+    """
     done = Recovery(clean)
     summary = queues.load_summary()
     if summary is not None and summary.log_offset > log.file_end:
@@ -108,28 +116,29 @@ def recover(
         _cut(log, scan, flushed_to, done)
     done.shortened_queues = [key for key in queues.truncate(log.end_offset) if key not in done.rebuilt_queues]
     queues.trim(log.min_offset)
-    queues.go_on()
+    queues.resume_offsets()
     return done
 
 
 def dispatch(queues: QueueTable, records: Records, delay_levels_ms: Sequence[int]) -> Iterable[QueueKey]:
-    """Writes the queue entries of these records; returns the queues in which they would leave a gap."""
+    """Writes the queue entries of these records; returns the queues in which that would leave a gap."""
     return [
         (extent.topic, extent.queue_id) for extent in queue_extents(records, delay_levels_ms) if not queues.put(extent)
     ]
 
 
 def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
-    """(size, CRC-32) of the last bytes before `end`, at most `size`, within the last file that has any."""
+    """Returns (size, CRC-32) of the last bytes before `end`: at most `size`, and only those of the last file."""
     begin = max(end - size, log.start_of(max(end - 1, 0)), log.min_offset)
     return end - begin, isal_zlib.crc32(log.peek(begin, end - begin)) if end > begin else 0
 
 
 def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
-    """What is read and found sound from `begin` on is written once more in its place, to be synced by `_cut`.
+    """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
-    A sync that failed before this start has left the pages clean, wherever they are.  Nothing is lost if this start
-    fails, too: the bytes are the same, and nothing counts as flushed before the end.
+    The pages may be marked clean after a failed sync.  Writing them makes them dirty, so that the sync of `_cut` brings
+    them to disk.  If this start fails as well, nothing is lost: the bytes are the same, and nothing counts as flushed
+    before the end of recovery.
     """
     for offset, records in scan:
         data = records.view_bytes()
@@ -151,8 +160,9 @@ def _fill(
     delay_levels_ms: Sequence[int],
     done: Recovery,
 ) -> None:
-    """Dispatches what the scan finds.  A queue with a gap is made again from the beginning of the log, in a second
-    pass.
+    """Writes the queue entries of the records that the scan finds.
+
+    A queue with a gap is rebuilt from the beginning of the log in a second pass.
     """
     gaps: set[QueueKey] = set()
     for _, records in found:
@@ -171,7 +181,7 @@ def _fill(
 
 
 def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
-    """The end that a clean stop noted, if the log's tail still matches."""
+    """Returns the end of the log that a clean stop wrote down, if the log's tail still matches; otherwise None."""
     if flushed is None or not log.min_offset <= flushed.offset <= log.file_end:
         return None
     end = flushed.offset
@@ -187,10 +197,10 @@ def _known_end(log: CommitLog, flushed: Flushed | None) -> int | None:
 def _check_from(
     log: CommitLog, clean: bool, flushed: Flushed | None, checkpoint: Checkpoint, summary: QueueSummary | None
 ) -> int:
-    """The start of the file from which on checksums are verified.
+    """Returns the start of the first file whose checksums are verified.
 
-    Where nothing says how far the log was flushed, all before it counts as flushed: after RocketMQ's clean stop what
-    lies before the last file, after another what its checkpoint says.
+    If the store has no flushed offset, everything before this file counts as flushed.  After a clean stop of RocketMQ
+    it is the last file.  After an unclean stop it is the file that RocketMQ's checkpoint leads to.
     """
     if not log.starts:
         return log.min_offset
@@ -221,7 +231,7 @@ def _expect(log: CommitLog, scan: LogScan, flushed: int) -> None:
 
 
 def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
-    """Sets the log's end; zeroes and syncs what is behind it."""
+    """Sets the log's end; zeroes everything behind it, and syncs the log."""
     end = scan.end_offset
     behind = log.first_spare(end)
     used = [start for start in log.starts if start >= behind and any(log.peek(start, 8))]
@@ -232,8 +242,8 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
     except FlushFailed as error:
         path = log.path(log.start_of(min(flushed, end)))
         raise FlushFailed(
-            f"{path}: what lies from log offset {min(flushed, end)} to {end} is in doubt after an unclean stop, and "
-            f"does not reach the disk now: {error}; {ANOTHER_DISK}"
+            f"{path}: the records from log offset {min(flushed, end)} to {end} are in doubt after an unclean stop, and "
+            f"could not be synced now: {error}; {ANOTHER_DISK}"
         ) from error
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)

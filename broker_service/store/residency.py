@@ -1,8 +1,9 @@
-"""Which blocks of the log are in memory; only those are read through maps.
+"""Residency knows which blocks of the log are in memory.  Only these are read through maps.
 
-Reading a map that is not in memory blocks the process, and a bad sector ends it with SIGBUS.  So a block that was not
-written or read in the last seconds is looked for in the page cache first, and if it is not there read with `pread` by a
-thread that may wait.  A bad sector is an error there.
+Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
+Before a block is read through a map, it must therefore be known to be in memory.  A block that was written or read in
+the last seconds is.  For any other block, the page cache is asked.  If the block is not in it, a thread that may wait
+reads it with `pread`, for which a bad sector is an ordinary error.
 """
 
 from collections.abc import Iterable
@@ -16,11 +17,11 @@ _BITS = 20
 BLOCK = 1 << _BITS
 
 Positions = npt.NDArray[np.int64]
-Place = tuple[Path, int, int]
+Place = tuple[Path, int, int]  # file, position, size in bytes
 
 
 class Cold(Exception):
-    """A read would wait for the disk: `places`, (path, position, size in bytes), are not in memory."""
+    """A read would have to wait for the disk, because `places` are not in memory."""
 
     def __init__(self, places: list[Place]) -> None:
         super().__init__(f"{len(places)} parts of files have to be read from the disk")
@@ -28,7 +29,7 @@ class Cold(Exception):
 
 
 class Residency:
-    """Blocks found in memory, or written, since the last but one call of `age`."""
+    """The blocks that were found in memory or written since the last but one call of `age`."""
 
     def __init__(self) -> None:
         self._found: set[int] = set()
@@ -37,18 +38,18 @@ class Residency:
         self._written_before_from: int | None = None
 
     def age(self, log_end: int) -> None:
-        """To be called every few seconds: what was found or written two calls ago has to be looked for again."""
+        """Forgets what was found or written before the previous call; to be called every few seconds."""
         self._found_before, self._found = self._found, set()
         self._written_before_from, self._written_from = self._written_from, log_end
 
     @property
     def written_from(self) -> float:
-        """What lies at or behind this offset was written a short while ago."""
+        """The log offset from which on everything was written a few seconds ago at most."""
         since = self._written_from if self._written_before_from is None else self._written_before_from
         return inf if since is None else since
 
     def unknown(self, blocks: Iterable[int]) -> list[int]:
-        """The blocks that may have left memory."""
+        """Returns the blocks that may not be in memory any more."""
         since, found, before = self.written_from, self._found, self._found_before
         return [block for block in blocks if block not in found and block not in before and block * BLOCK < since]
 
@@ -57,8 +58,8 @@ class Residency:
 
 
 def blocks_of(offsets: Positions, sizes: Positions) -> set[int]:
-    """The blocks that these parts of the log lie in."""
-    firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # a division takes ten times as long
+    """Returns the blocks in which these parts of the log lie."""
+    firsts, lasts = offsets >> _BITS, (offsets + sizes - 1) >> _BITS  # shifts: a division takes ten times as long
     first, last = int(firsts.min()), int(lasts.max())
     if last - first <= 1:
         return {first, last}

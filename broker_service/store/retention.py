@@ -1,8 +1,8 @@
-"""Which log files retention deletes, by RocketMQ's rules.  Pure.
+"""Retention decides which log files are deleted, by RocketMQ's rules.  Pure.
 
-Files are deleted oldest first, a few at a time, never the newest: those whose messages have expired, in the hours of
-`delete_when` or when the disk is fuller than `disk_max_used_space_ratio`; and above `disk_clean_forcibly_ratio` also
-those that have not.
+Files are deleted oldest first, a few at a time, and never the newest.  Expired files are deleted in the hours of
+`delete_when`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  Above
+`disk_clean_forcibly_ratio`, files that have not expired are deleted, too.
 """
 
 from collections.abc import Iterable
@@ -21,11 +21,12 @@ def expired_files(
     config: StoreConfig,
     gone_at_master: int | None = None,
 ) -> int:
-    """How many of the oldest files to delete.  `newest_timestamps` has one value per file but the newest: the store
-    time of its last messages, None if unknown.  It is consumed only as far as needed: each value costs a read.
+    """Returns how many of the oldest files to delete.
 
-    `gone_at_master`: how many of the oldest files a slave's master has deleted.  The others stay, unless the disk is
-    too full.
+    `newest_timestamps` has, for each file except the newest, the store time of its last messages, or None if unknown.
+    It is an iterable because each value costs a read, and only the needed ones are read.
+    `gone_at_master` is the number of oldest files that a slave's master has deleted already.  A slave keeps the other
+    files unless the disk is too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):

@@ -1,7 +1,7 @@
-"""Writer: appends records to the log and their entries to the queues.
+"""Writer appends records to the log and their entries to the queues.
 
-The order is log, queues, end offset; only the end offset makes records visible.  A step that fails is undone, so that a
-refused put leaves nothing that could be read, now or after a restart.
+It writes the log first, then the queues, and then moves the end offset, which alone makes the records visible.  A step
+that fails is undone, so that a refused put leaves nothing that anybody could read, now or after a restart.
 """
 
 import logging
@@ -28,13 +28,16 @@ from broker_service.store.queue_table import QueueTable
 
 logger = logging.getLogger(__name__)
 
-_SPARE = 1 << 20  # what a disk must have free, beside the next log file, to count as having room again
+_SPARE = 1 << 20  # free bytes, beside the next log file, with which a disk counts as having room again
 
 OnAppended = Callable[[int, Batch], None]
 
 
 class Writer:
-    """`on_appended(offset, batch)` is told of every batch that lies back to back in the log, for the index."""
+    """Appends for one store.
+
+    It calls `on_appended(offset, batch)` for the index, with records that lie back to back in the log.
+    """
 
     def __init__(
         self,
@@ -45,20 +48,20 @@ class Writer:
         durability: Durability,
         on_appended: OnAppended,
     ) -> None:
-        self.trouble: str | None = None  # why writes fail now; may pass
-        self.no_room: str | None = None  # the same, until the disk has room; small records may still find some
-        self.partial = bytearray()  # the beginning of a replicated record that is not complete
+        self.trouble: str | None = None  # why the last write failed; None again after a write or probe that succeeds
+        self.no_room: str | None = None  # a full disk's error; kept until it has room, even if small writes succeed
+        self.partial = bytearray()  # the beginning of a replicated record whose rest has not arrived yet
         self._disk = disk
         self._config = config
         self._log = log
         self._queues = queues
         self._durability = durability
         self._on_appended = on_appended
-        self.dispatched: list[Callable[[Sequence[QueueExtent]], None]] = []  # hear of queue entries once they count
+        self.dispatched: list[Callable[[Sequence[QueueExtent]], None]] = []  # called with new, visible queue entries
         self._room_needed = 0
 
     def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
-        """Stamps offsets, time and host into checked records of one topic, and appends them."""
+        """Stamps offsets, store time and store host into checked records of one topic, and appends them."""
         self._disk.check()
         plan = plan_append(self._log.end_offset, self._log.file_size, batch.sizes)
         queues = {queue_id: self._queues.get_or_create(topic, queue_id) for queue_id in batch.queue_ids}
@@ -70,7 +73,7 @@ class Writer:
         slices: list[tuple[int, Buffer]] = [(offset, part.view_bytes()) for offset, part in parts]
         if plan.blanks:
             slices += [(at, BLANK.pack(size, BLANK_MAGIC)) for at, size in plan.blanks]
-            slices.sort(key=itemgetter(0))  # a file is made when the one before it is complete
+            slices.sort(key=itemgetter(0))  # a file is created only when the one before it is complete
         queue_extents = [extent for _, part in parts for extent in part.queue_extents(self._config.delay_levels_ms)]
         self._store(slices, plan.end_offset, parts, queue_extents, now_ms)
         extents = [(offset, len(part)) for offset, part in parts]
@@ -78,11 +81,11 @@ class Writer:
         return Appended(grown, extents, plan.end_offset, now_ms)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Appends bytes of the master's log unchanged; returns the end of the last whole record or blank that is
-        stored.
+        """Appends bytes of the master's log unchanged; returns the end of the last whole record or blank in the log.
 
-        `commit_log_offset` is this log's end plus the size of `partial`; this log's end alone discards `partial`.
-        RecordError for a damaged record, or one with another log offset: all records before it are stored.
+        The bytes must continue this log: `commit_log_offset` is the log's end plus the size of `partial`.  It may also
+        be the log's end; `partial` is discarded then.
+        Raises RecordError for a damaged record, or one with another log offset; all records before it are stored.
         """
         self._disk.check()
         log = self._log
@@ -97,7 +100,8 @@ class Writer:
             ends = f"{log.end_offset} (+{len(self.partial)} of a partial record)"
             raise StoreCorrupt(f"log bytes from {commit_log_offset} on do not join this log, which ends at {ends}")
         if len(self.partial) + len(data) < int.from_bytes(self.partial[:4], "big") and len(self.partial) >= BLANK_SIZE:
-            self.partial += data  # of a large record, whose head has been checked: without copying it for every chunk
+            # The rest of a large record is still missing, and its head was checked: only collect the bytes here.
+            self.partial += data
             return log.end_offset
         if self.partial:
             data, self.partial = memoryview(self.partial + data), bytearray()
@@ -144,7 +148,7 @@ class Writer:
         extents: Sequence[QueueExtent],
         timestamp: int | None,
     ) -> None:
-        """Log, queues, end offset, all or nothing; then the index is told."""
+        """Writes log and queues and moves the end offset, or undoes everything; then informs index and listeners."""
         touched: list[tuple[ConsumeQueue, int, int]] = []
         try:
             self.clean()
@@ -164,7 +168,7 @@ class Writer:
             if isinstance(refused, DiskFull):
                 self.no_room = self.trouble
             self._log.failed_until(end)
-            with Attempt():  # The next write, or `probe`, tries again first.
+            with Attempt():  # If this fails, the next write or `probe` cleans up first.
                 self.clean()
             raise refused from error
         self.trouble = None
@@ -177,7 +181,7 @@ class Writer:
             listener(extents)
 
     def clean(self) -> None:
-        """On return nothing is left of a refused write, on disk either; OSError if the disk still refuses."""
+        """Removes, on disk too, what a refused write has left behind; raises OSError if the disk still refuses."""
         if self._log.is_dirty:
             with self._durability.lock:
                 self._log.clean()
@@ -190,4 +194,4 @@ class Writer:
             if self._disk.disk_usage(self._config.root).free >= self._room_needed:
                 self.trouble = self.no_room = None
         except OSError:
-            return  # Not yet.
+            return  # The disk still refuses writes.

@@ -53,7 +53,7 @@ def test_the_previous_content_stays_in_the_backup_and_serves_when_the_file_is_da
     assert loads(disk.read(file.backup).decode()) == {"a": 1} and file.load() == {"a": 2} and not caplog.text
     disk.overwrite(PATH, 0, b"?")
     assert file.load() == {"a": 1}
-    assert f"{PATH} is damaged" in caplog.text and f"before the last change is taken, from {PATH}.bak" in caplog.text
+    assert f"{PATH} is damaged" in caplog.text and f"before the last change is used, from {PATH}.bak" in caplog.text
     file.save({"a": 3})
     assert loads(disk.read(file.backup).decode()) == {"a": 1}, "a damaged file does not replace a good backup"
     disk.overwrite(PATH, 0, b"?")

@@ -1,1 +1,1 @@
-"""A store directory read without its broker: what `rocketsim store verify` and `store dump` do."""
+"""`rocketsim store verify` and `rocketsim store dump`, which read a store directory without its broker."""

@@ -1,7 +1,7 @@
-"""`rocketsim store dump`: the content of a store directory, read without a broker.
+"""`rocketsim store dump` prints the content of a store directory, without a broker.
 
-It takes no lock, changes nothing, and works on RocketMQ's stores.  The lines are those that RocketMQ's own code printed
-for the golden store of the tests.
+It takes no lock, changes nothing, and works on RocketMQ's stores, too.  Its lines have the same form as those that
+RocketMQ's own code printed for the golden store of the tests.
 """
 
 import hashlib
@@ -22,7 +22,10 @@ Line = dict[str, Any]
 
 
 def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
-    """Records, blanks (and damaged stretches) in physical order, the queues, the log's bounds, committed offsets."""
+    """Yields one line for each record, blank and damaged part of the log, in physical order.
+
+    Lines for the queues, the log's bounds and the committed offsets follow.
+    """
     survey = survey or Survey()
     files = numbered_files(directory / "commitlog")
     log_min = log_max = int(files[0].name) if files else 0
@@ -67,7 +70,7 @@ def dump(directory: Path, survey: Survey | None = None) -> Iterator[Line]:
 
 
 def _messages(records: Records) -> Iterator[Line]:
-    """One line a record, with RocketMQ's names; `bodySha1` is of the stored, perhaps compressed body."""
+    """Yields one line per record with RocketMQ's names.  `bodySha1` is of the stored body, which may be compressed."""
     columns = {
         "topic": records.topics().to_pylist(),
         "queueId": records.queue_id.tolist(),
@@ -97,6 +100,6 @@ def _messages(records: Records) -> Iterator[Line]:
 
 
 def _java_host(host: str) -> str:
-    """RocketMQ's dump has an address as Java prints it, 127.0.0.1/10911."""
+    """Formats an address as RocketMQ's dump does: 127.0.0.1/10911."""
     address, _, port = host.rpartition(":")
     return f"{address.strip('[]')}/{port}"

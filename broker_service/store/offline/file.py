@@ -1,6 +1,6 @@
-"""A file of a store directory, read chunk by chunk without a broker.
+"""OfflineFile reads a file of a store directory chunk by chunk, without a broker.
 
-It is not mapped, so a sector that the disk cannot read is an error instead of SIGBUS.
+It does not map the file, so a sector that the disk cannot read raises an error instead of SIGBUS.
 """
 
 import os
@@ -12,18 +12,18 @@ import numpy as np
 from broker_service.errors import ReadFailed
 
 _CHUNK = 8 << 20
-_FIRST_CHUNK = 64 << 10  # what is searched for is mostly near
+_FIRST_CHUNK = 64 << 10  # small, because `find` usually finds what it searches for nearby
 
 
 class OfflineFile:
-    """`size` is the file's when it was made."""
+    """One file.  `size` is its size when this object was made; a running broker may change it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = path.stat().st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """`size` bytes; fewer only where the file ends.  ReadFailed if the disk cannot read them."""
+        """Reads `size` bytes; fewer only at the end of the file.  ReadFailed if the disk cannot read them."""
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             chunks = []
@@ -37,15 +37,16 @@ class OfflineFile:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def is_zero(self, at: int) -> bool:
-        """Whether there are only zeros from there to the end."""
+        """Returns True if the file has only zeros from `at` to its end."""
         return not any(
             np.frombuffer(self.read(begin, _CHUNK), np.uint8).any() for begin in range(at, self.size, _CHUNK)
         )
 
     def find(self, wanted: Sequence[bytes], at: int) -> Iterator[int]:
-        """Where any of these, all of one length, lie at or behind `at`, in order.
+        """Yields, in order, the positions from `at` on of any of these byte strings, which have the same length.
 
-        Of bytes that were read: `find` on a map reads behind its end in Python 3.11.2, which ends the process.
+        It searches in bytes that it has read.  In Python 3.11.2, `find` on a map reads behind the end of the map, which
+        ends the process.
         """
         overlap, chunk = len(wanted[0]) - 1, _FIRST_CHUNK
         while at < self.size:
@@ -54,7 +55,7 @@ class OfflineFile:
             at, chunk = at + chunk, min(2 * chunk, _CHUNK)
 
     def find_backwards(self, wanted: bytes) -> Iterator[int]:
-        """Where it lies, the last one first."""
+        """Yields the positions of this byte string, the last one first."""
         end = self.size
         while end > 0:
             begin = max(end - _CHUNK, 0)
@@ -71,7 +72,7 @@ def _all(data: bytes, wanted: bytes) -> Iterator[int]:
 
 
 def numbered_files(directory: Path) -> list[Path]:
-    """The files named by the position they start at, in order."""
+    """Returns the files of a directory that are named by their start position, in order."""
     if not directory.is_dir():
         return []
     return sorted(path for path in directory.iterdir() if path.name.isdigit() and len(path.name) == 20)

@@ -1,7 +1,7 @@
-"""Index files, read without a broker: whether each is consistent, and whether its entries are those of the log.
+"""Checks index files without a broker: first that each file is consistent, then that its entries agree with the log.
 
-How many slots a file has is only in the broker's configuration.  It follows from where the last entry lies, which the
-header tells by its log offset and number.
+The number of a file's slots is only in the broker's configuration.  It is derived from the position of the last entry:
+the header has the log offset of that entry, and its number.
 """
 
 from collections import Counter
@@ -28,10 +28,10 @@ _MAX_SECONDS = 2**31 - 1
 
 @dataclass(slots=True)
 class Difference:
-    """Between a file's entries and the keys of the log's records; place and record are those of the first one."""
+    """The differences between a file's entries and the keys of the log's records."""
 
-    position: int
-    log_offset: int
+    position: int  # of the first difference, in the file
+    log_offset: int  # of the first difference
     wrong: int = 0
     missing: int = 0
 
@@ -42,7 +42,7 @@ class Difference:
 
 
 class OfflineIndexFile:
-    """Only `header_trouble` and `find_slot_count` may be called before `slot_count` is set."""
+    """One index file.  Before `slot_count` is set, only `header_trouble` and `find_slot_count` may be called."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +60,7 @@ class OfflineIndexFile:
         return HEADER_SIZE + self.slot_count * SLOT_SIZE + number * ENTRY_SIZE
 
     def entries(self, rows: slice | None = None) -> Entries:
-        """Those of the rows, from number 1 on; all without."""
+        """Reads the entries of these rows; row 0 is entry number 1.  Without `rows` it reads all entries."""
         begin, end = (rows.start, rows.stop) if rows else (0, self.count)
         return np.frombuffer(self._file.read(self.position(begin + 1), (end - begin) * ENTRY_SIZE), ENTRY)
 
@@ -84,10 +84,11 @@ class OfflineIndexFile:
         return None
 
     def find_slot_count(self) -> int:
-        """The one with which header, entries and slots fit together; 0 if there is none."""
+        """Returns the number of slots with which header, entries and slots are consistent; 0 if no number is."""
         if not self.count or not self.header.last_offset:
             return 0
-        # RocketMQ's own proportion first: to look for the last entry takes seconds in a file of its size.
+        # RocketMQ's default, four entries per slot, is tried first: searching a large file for its last entry takes
+        # seconds.
         usual, rest = divmod(self.size - HEADER_SIZE, SLOT_SIZE + 4 * ENTRY_SIZE)
         if (
             not rest
@@ -109,7 +110,7 @@ class OfflineIndexFile:
         return int.from_bytes(self._file.read(at, 8), "big") == self.header.last_offset
 
     def _fits(self, slot_count: int) -> bool:
-        """Whether most slots lead to entries whose hash belongs there, and the first entry is the header's."""
+        """Returns True if most slots lead to entries with a hash of that slot, and the first entry fits the header."""
         self.slot_count = slot_count
         try:
             if int(self.entries(slice(0, 1))["commit_log_offset"][0]) != self.header.first_offset:
@@ -124,7 +125,7 @@ class OfflineIndexFile:
     # --- by itself ------------------------------------------------------------------------------------------------
 
     def wrong(self, *, slots_are_current: bool) -> Iterator[Wrong]:
-        """What does not hold together in the file, at most one finding of a kind."""
+        """Yields the inconsistencies of the file, at most one of each kind."""
         entries, head = self.entries(), self.header
         backwards = np.flatnonzero(np.diff(self.offsets) < 0)
         if len(backwards):
@@ -154,7 +155,7 @@ class OfflineIndexFile:
             yield from self._wrong_slots(places, previous)
 
     def _wrong_slots(self, places: npt.NDArray[np.int64], previous: npt.NDArray[np.int64]) -> Iterator[Wrong]:
-        """Every entry has to be reached exactly once: from a slot of its own place, or from a newer entry."""
+        """Checks that every entry is reached exactly once, either from its slot or from a newer entry."""
         slots = self._slots()
         used = np.flatnonzero(slots)
         newest = slots[used]
@@ -175,14 +176,16 @@ class OfflineIndexFile:
             yield 32, f"its header counts {self.header.slots_used} used slots, there are {len(used)}"
 
     def rows(self, begin: int, end: int) -> slice:
-        """Those of the entries for [begin, end) of the log."""
+        """Returns the rows of the entries for records in [begin, end) of the log."""
         first, last = np.searchsorted(self.offsets, (begin, end))
         return slice(int(first), int(last))
 
 
 class OfflineIndex:
-    """All files.  The log is held beside those that hold together: `compare` is given it stretch by stretch, in order,
-    and `findings` comes last.
+    """All index files of a store.
+
+    The constructor checks each file by itself.  `compare` is then called for all parts of the log, in order, and
+    `findings` is called last.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -194,7 +197,7 @@ class OfflineIndex:
         }
 
     def _sound(self, directory: Path) -> list[OfflineIndexFile]:
-        """The files with which nothing is wrong by themselves; notes what is wrong with the others."""
+        """Returns the files that are consistent by themselves; keeps findings about the others."""
         paths = sorted(path for path in (directory / "index").glob("*") if path.name.isdigit())
         missing = _noted_names(directory / "rocketsim" / "index.json") - {path.name for path in paths}
         self._wrong += [(directory / "index" / name, 0, "missing") for name in sorted(missing)]
@@ -205,13 +208,13 @@ class OfflineIndex:
             elif file.count and file.header.last_offset:
                 file.slot_count = file.find_slot_count()
                 files.append(file)
-        slot_counts = {file.size: file.slot_count for file in files if file.slot_count}  # the same, in one store
+        slot_counts = {file.size: file.slot_count for file in files if file.slot_count}  # all files have the same
         sound = []
         for file in files:
             file.slot_count = file.slot_count or slot_counts.get(file.size, 0)
             if file.position(file.count + 1) > file.size:
-                file.slot_count = 0  # that of its neighbours leaves no room for as many entries as its header counts
-            # The slots of the file being written follow its entries now and then, and at a clean stop.
+                file.slot_count = 0  # with this number of slots the file has no room for the entries it counts
+            # The slots of the file being written are written only now and then, and at a clean stop.
             being_written = file.path == paths[-1] and (directory / "abort").exists()
             wrong = [(0, "header, slots and entries do not fit together")]
             if file.slot_count:
@@ -221,7 +224,7 @@ class OfflineIndex:
         return sound
 
     def findings(self, log_end: int) -> Iterator[Finding]:
-        """Where, and what is wrong there."""
+        """Yields file, position, and what is wrong there."""
         yield from self._wrong
         for path, difference in self._differences.items():
             yield path, difference.position, str(difference)
@@ -231,19 +234,19 @@ class OfflineIndex:
                 yield file.path, position, f"entries that point behind the log's end, {log_end}"
 
     def compare(self, keys: IndexKeys, begin: int, end: int) -> None:
-        """Notes how the entries for [begin, end) of the log differ from the keys that its records have."""
+        """Compares the entries for [begin, end) of the log with the keys of its records; keeps the differences."""
         files = [file for file in self._files if file.header.last_offset >= begin and file.header.first_offset < end]
         for file in self._files:
             if file.header.last_offset < begin:
-                file.__dict__.pop("offsets", None)  # 160 MB of a full one
+                file.__dict__.pop("offsets", None)  # frees 160 MB for a full file
         if not files:
             return
         entries = [file.entries(file.rows(begin, end)) for file in files]
         covered = np.zeros(len(keys), np.bool_)
         for file in files:
             covered |= (keys.offsets >= file.header.first_offset) & (keys.offsets <= file.header.last_offset)
-        there, expected = _pairs(np.concatenate(entries)), _pairs(keys)[covered]
-        if len(there) == len(expected) and (there == expected).all():
+        found, expected = _pairs(np.concatenate(entries)), _pairs(keys)[covered]
+        if len(found) == len(expected) and (found == expected).all():
             self._compare_times(files, entries, keys.timestamps[covered], begin)
         else:
             self._compare_one_by_one(files, entries, expected, begin)
@@ -276,7 +279,7 @@ class OfflineIndex:
                 else:
                     self._note(file, pair[0], before + row + 1, wrong=1)
         for (log_offset, _), count in sorted((+missing).items()):
-            # The others of a record's keys are in the next file, or not indexed yet.
+            # At the border of a file, a record's other keys are in the next file or not indexed yet.
             if log_offset not in self._borders:
                 file = next(file for file in files if file.header.last_offset >= log_offset)
                 self._note(file, log_offset, file.rows(log_offset, log_offset).start + 1, missing=count)
@@ -288,14 +291,14 @@ class OfflineIndex:
 
 
 def _pairs(what: IndexKeys | Entries) -> Pairs:
-    """(log offset, hash) of each."""
+    """Returns (log offset, hash) for each key or entry."""
     if isinstance(what, IndexKeys):
         return np.stack((what.offsets, what.hashes), axis=1)
     return np.stack((what["commit_log_offset"].astype(np.int64), what["hash"].astype(np.int64)), axis=1)
 
 
 def _noted_names(path: Path) -> set[str]:
-    """The index files that a broker has noted; none where there is no note to be read."""
+    """Returns the index files in the broker's list; an empty set if there is no readable list."""
     try:
         return set(loads(path.read_text(encoding="utf-8"))["files"])
     except (OSError, ValueError, TypeError, KeyError):

@@ -1,7 +1,7 @@
-"""The commit log, read without a broker.
+"""Reads the commit log without a broker.
 
-A damaged part is reported and skipped up to the next sound record: one whose magic, lengths and checksum are right and
-whose log offset is where it lies.
+A damaged part is reported and skipped up to the next valid record.  A record is valid if its magic number, lengths and
+checksum are right and its log offset is the one where it lies.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ _MAGICS = [magic.to_bytes(4, "big") for magic in (record.MESSAGE_MAGIC, record.M
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Sound records, back to back, the first of them at `offset` of the log."""
+    """Valid records, back to back, from log offset `offset` on."""
 
     offset: int
     records: Records
@@ -38,7 +38,7 @@ class Blank:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Bytes of the log that are no record, between sound ones or before the end of a file that is not the last."""
+    """Bytes of the log that are no record, between valid ones or before the end of a file that is not the last."""
 
     path: Path
     offset: int
@@ -48,7 +48,7 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Behind the last sound record of the log: the end.  `reason` says what is there if it is not zeros."""
+    """The end of the log, behind the last valid record.  `reason` says what follows if it is not only zeros."""
 
     path: Path
     offset: int
@@ -59,7 +59,7 @@ LogPart = Whole | Blank | Damaged | Tail
 
 
 def log_parts(directory: Path) -> Iterator[LogPart]:
-    """Everything in `commitlog/`, in physical order; a Tail comes last, unless there is no file."""
+    """Yields all parts of `commitlog/` in physical order.  If there is a file, the last part is a Tail."""
     files = numbered_files(directory / "commitlog")
     for number, path in enumerate(files):
         yield from _file_parts(path, is_last=number == len(files) - 1)
@@ -72,7 +72,7 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
         data = file.read(at, _CHUNK)
         walked = walk(data, 0, len(data))
         if not len(walked.sizes) and walked.stop is Stop.END and len(data) < walked.next_size <= file.size - at:
-            data = file.read(at, walked.next_size)  # a record larger than a chunk
+            data = file.read(at, walked.next_size)  # the record is larger than a chunk
             walked = walk(data, 0, len(data))
         if len(walked.sizes):
             records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
@@ -98,7 +98,10 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
 
 
 def _sound(records: Records, offset: int) -> tuple[int, str]:
-    """How many of these records, which lie at `offset` of the log, are sound; and what is wrong with the next one."""
+    """Counts the valid records from the start on, and says what is wrong with the next one.
+
+    `offset` is the log offset of the first record.
+    """
     good, reason = len(records), ""
     try:
         records.check()
@@ -112,7 +115,7 @@ def _sound(records: Records, offset: int) -> tuple[int, str]:
     if elsewhere.any():
         good = int(elsewhere.argmax())
         reason = f"a record that says it lies at {records.commit_log_offset[good]}"
-    # No checksum covers the properties; the zeros of a page that was lost can be seen at their end.
+    # No checksum covers the properties.  If a page of them was lost, they may end with a zero.
     lost = (records.properties_size[:good] > 0) & (records.data[(records.starts + records.sizes)[:good] - 1] == 0)
     if lost.any():
         good, reason = int(lost.argmax()), "zeros in its properties"
@@ -130,7 +133,7 @@ def _reason(file: OfflineFile, at: int) -> str:
 
 
 def _decode(file: OfflineFile, at: int) -> Record:
-    """The record there; ValueError if there is none."""
+    """Decodes the record at this position; raises ValueError if there is none."""
     head, left = file.read(at, BLANK_SIZE), file.size - at
     size = int.from_bytes(head[:4], "big") if head[4:] in _MAGICS else MIN_SIZE
     if not MIN_SIZE <= size <= left:
@@ -139,7 +142,7 @@ def _decode(file: OfflineFile, at: int) -> Record:
 
 
 def _next_sound(file: OfflineFile, at: int) -> int:
-    """The position of the next record or closing blank at or behind `at`; the end of the file if there is none."""
+    """Returns the position of the next record or closing blank from `at` on; the end of the file if there is none."""
     return next((where - 4 for where in file.find(_MAGICS, at + 4) if _is_sound(file, where - 4)), file.size)
 
 

@@ -1,4 +1,4 @@
-"""Committed offsets, read without a broker."""
+"""Reads committed offsets without a broker."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ class CommittedOffset:
 
 
 def committed_offsets(directory: Path) -> list[CommittedOffset]:
-    """Sorted by group, topic and queue: `config/consumerOffset.json` merged with the journal of later commits.
-    ValueError if a file is damaged.
+    """Merges `config/consumerOffset.json` with the journal of later commits; sorted by group, topic and queue.
+
+    Raises ValueError if a file is damaged.
     """
     try:
         offset_table = _read_json(directory / "config" / "consumerOffset.json").get("offsetTable", {})

@@ -1,4 +1,4 @@
-"""Consume queues, read without a broker."""
+"""Reads consume queues without a broker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +10,10 @@ from broker_service.store.offline.file import OfflineFile, numbered_files
 
 
 class OfflineQueue:
-    """A consume queue's files.
+    """The files of a consume queue.
 
-    `min_offset` is where the first record at or behind the log's minimum is, `max_offset` behind the last entry that
-    makes sense; where nothing of the queue is left in the log, they are equal.
+    `min_offset` is the offset of the first entry whose record is still in the log.  `max_offset` is the offset behind
+    the last valid entry.  If the log has no record of the queue any more, they are equal.
     """
 
     def __init__(self, directory: Path, log_min: int) -> None:
@@ -29,7 +29,7 @@ class OfflineQueue:
         self.min_offset = self._first_from(log_min)
 
     def _in_a_row(self, files: list[OfflineFile]) -> Iterator[OfflineFile]:
-        """The files up to the first gap between them, or file of another size."""
+        """Yields the files up to the first gap between files, or up to the first file of another size."""
         for number, file in enumerate(files):
             start = self.first_offset * ENTRY_SIZE + number * self.file_size
             if int(file.path.name) != start or file.size != self.file_size:
@@ -37,7 +37,7 @@ class OfflineQueue:
             yield file
 
     def _entries(self, file: OfflineFile, begin: int = 0, end: int | None = None) -> Entries:
-        """A file's entries; `begin` and `end` count from its start."""
+        """Reads a file's entries; `begin` and `end` count from the start of the file."""
         count = file.size // ENTRY_SIZE
         begin, end = min(begin, count), count if end is None else min(end, count)
         return np.frombuffer(file.read(begin * ENTRY_SIZE, max(end - begin, 0) * ENTRY_SIZE), ENTRY)
@@ -61,7 +61,7 @@ class OfflineQueue:
         return self.max_offset
 
     def read(self, begin: int, end: int) -> Entries:
-        """The entries from one queue offset to another."""
+        """Reads the entries of queue offsets [begin, end)."""
         found, at = [np.empty(0, ENTRY)], self.first_offset
         for file in self._parts:
             found.append(self._entries(file, max(begin - at, 0), max(end - at, 0)))
@@ -69,7 +69,7 @@ class OfflineQueue:
         return np.concatenate([part.view(np.uint8) for part in found]).view(ENTRY)
 
     def rest(self) -> int | None:
-        """The queue offset of the first bytes behind the end that are not zero."""
+        """Returns the queue offset of the first nonzero bytes behind the end; None if there are none."""
         at = self.first_offset
         for file in self._parts:
             behind = self._entries(file, max(self.max_offset - at, 0)).view(np.uint8)
@@ -79,7 +79,7 @@ class OfflineQueue:
         return None
 
     def place(self, queue_offset: int) -> tuple[Path, int]:
-        """The file and position of an entry; of the directory's start, if there is no such file."""
+        """Returns the file and position of an entry; the directory and 0 if there is no such file."""
         at = queue_offset * ENTRY_SIZE
         for path in self.files:
             if int(path.name) <= at < int(path.name) + self.file_size:
@@ -88,7 +88,7 @@ class OfflineQueue:
 
 
 def queues(directory: Path, log_min: int) -> Iterator[OfflineQueue]:
-    """By topic and queue id."""
+    """Yields all queues, ordered by topic and queue id."""
     found = [path for path in (directory / "consumequeue").glob("*/*") if path.name.isdigit() and path.is_dir()]
     for path in sorted(found, key=lambda path: (path.parent.name, int(path.name))):
         yield OfflineQueue(path, log_min)

@@ -1,4 +1,4 @@
-"""Survey: how much of a store directory `verify` and `dump` have read, for their progress and their last line."""
+"""Survey counts what `verify` and `dump` have read of a store directory, for their progress and their last line."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from broker_service.store.offline.log import Blank, Damaged, LogPart, Whole, log
 
 @dataclass(slots=True)
 class Survey:
-    """Counted as it goes; `watch` is called after each part of the log."""
+    """The counts so far.  `watch` is called after each part of the log."""
 
     log_files: int = 0
-    log_bytes: int = 0  # of `total_bytes`: from the log's beginning to its end, which lies before the last file's
+    log_bytes: int = 0  # read so far; at the end fewer than `total_bytes`, since the last file is not full
     total_bytes: int = 0
     records: int = 0
     queues: int = 0
@@ -35,7 +35,7 @@ class Survey:
         }
 
     def log_parts(self, directory: Path) -> Iterator[LogPart]:
-        """Those of `offline`, counted."""
+        """Yields the parts of the log and counts them."""
         files = numbered_files(directory / "commitlog")
         self.log_files, self.total_bytes = len(files), sum(path.stat().st_size for path in files)
         start = int(files[0].name) if files else 0
@@ -50,7 +50,7 @@ class Survey:
 
 
 def check_is_store(directory: Path) -> None:
-    """NotFound for a directory that no broker can have written, StoreTooNew for one of a newer version."""
+    """Raises NotFound if no broker can have written this directory, and StoreTooNew if a newer version has."""
     if (directory / "commitlog").is_dir():
         check_version(directory)
         return

@@ -1,6 +1,7 @@
-"""`rocketsim store verify`: what is wrong with a store directory and where: the log, then what is derived from it.
+"""`rocketsim store verify` reports what is wrong with a store directory, and where.
 
-Consume queues are compared with a replay of the log that shares nothing with the code that wrote them, entry by entry.
+It checks the log first, and then the files that are derived from it.  It replays the log and compares each entry of the
+consume queues with its record; the replay shares no code with the broker's writer.
 """
 
 from collections.abc import Iterator
@@ -31,13 +32,13 @@ from broker_service.store.offline.survey import Survey
 
 class Severity(Enum):
     DAMAGE = "damage"  # something that was stored cannot be read
-    REPAIRABLE = "repairable"  # a broker makes it good when it starts: it cuts a torn tail and makes the queues again
-    WARNING = "warning"  # readable, but not what a broker would have written
+    REPAIRABLE = "repairable"  # a broker repairs it when it starts: it cuts a torn tail and rebuilds the queues
+    WARNING = "warning"  # readable, but a broker would not have written it
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`offset` is a position in `file`, which is relative to the store's directory."""
+    """A defect.  `file` is relative to the store's directory; `offset` is a position in the file."""
 
     severity: Severity
     file: str
@@ -52,7 +53,7 @@ class Finding:
 
 
 def verify(directory: Path, survey: Survey | None = None) -> Iterator[Finding]:
-    """Yields nothing for a sound store.  In the store of a running broker queues and index may lag behind the log."""
+    """Yields the defects of a store.  In the store of a running broker, queues and index may lag behind the log."""
     yield from _Verification(directory, survey or Survey()).findings()
 
 
@@ -126,7 +127,7 @@ class _Verification:
     # --- the queues -----------------------------------------------------------------------------------------------
 
     def _replay(self, records: Records) -> Iterator[Finding]:
-        """Compares the entries that these records should have with those that are there."""
+        """Compares the entries in the queue files with the entries that these records should have."""
         kind = records.sys_flag & 0xC
         records = records[(kind == 0) | (kind == 8)]  # neither prepared nor rolled back
         if not len(records):
@@ -155,17 +156,17 @@ class _Verification:
         self._replayed[topic, queue_id] = int(offsets.max()) + 1
         if queue is None:
             return
-        there = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
-        if not there.any():
+        present = (offsets >= queue.min_offset) & (offsets < queue.max_offset)
+        if not present.any():
             return
-        begin, end = int(offsets[there].min()), int(offsets[there].max()) + 1
-        entries = queue.read(begin, end)[offsets[there] - begin]
-        wrong = self._differ(entries, topic, records[there], tags_codes[there])
+        begin, end = int(offsets[present].min()), int(offsets[present].max()) + 1
+        entries = queue.read(begin, end)[offsets[present] - begin]
+        wrong = self._differ(entries, topic, records[present], tags_codes[present])
         if wrong.any():
             row = int(wrong.argmax())
-            path, at = queue.place(int(offsets[there][row]))
+            path, at = queue.place(int(offsets[present][row]))
             what = (
-                f"{int(wrong.sum())} entries from {offsets[there][row]} on are not those of the log's records; "
+                f"{int(wrong.sum())} entries from {offsets[present][row]} on are not those of the log's records; "
                 f"the first is {_describe(entries[row])}"
             )
             yield self._finding(Severity.REPAIRABLE, path, at, what)
@@ -175,7 +176,7 @@ class _Verification:
     ) -> npt.NDArray[np.bool_]:
         other_code = entries["tags_code"] != tags_codes
         if topic == SCHEDULE_TOPIC:
-            # The delivery time, which depends on the levels that were configured then.
+            # It is the delivery time, which depends on the delay levels that were configured at that time.
             other_code &= entries["tags_code"] < records.store_timestamp
         differ: npt.NDArray[np.bool_] = (
             (entries["commit_log_offset"] != records.commit_log_offset)
@@ -214,7 +215,7 @@ class _Verification:
             yield from self._behind_the_log(queue)
 
     def _behind_the_log(self, queue: OfflineQueue) -> Iterator[Finding]:
-        """Entries that point to where there is no record (any more)."""
+        """Yields entries that point to a place without a record of this queue."""
         end = self._replayed.get((queue.topic, queue.queue_id), queue.min_offset)
         extra = queue.read(max(end, queue.min_offset), queue.max_offset)
         extra = extra[extra["size"] != FILLER_SIZE]
@@ -232,7 +233,7 @@ class _Verification:
 
     def _index_findings(self) -> Iterator[Finding]:
         for path, at, what in self._index.findings(self._log_end):
-            what = f"{what}; remove the folder index, and the broker makes it again from the log"
+            what = f"{what}; remove the folder index, and the broker rebuilds it from the log"
             yield self._finding(Severity.REPAIRABLE, path, at, what)
 
     # --- config ---------------------------------------------------------------------------------------------------
