@@ -1,1 +1,1 @@
-"""The copy of a master's log and metadata on its slaves: streams, acknowledgements, epochs."""
+"""Replication copies a master's log and metadata to its slaves: streams, acknowledgements, epochs."""

@@ -1,7 +1,8 @@
-"""The futures that puts and commits wait on, made and resolved in one class.  The one event loop calls everything here.
+"""Acknowledgements lets puts and commits wait until they are safe.  Everything here runs on the event loop.
 
-`brokerRole` and `flushDiskType` say what an OK means; `put_waits` turns them into the two waits of a put, side by side.
-One flush or one ack ends every put it covers in one pass, and no put waits for another.
+The settings `brokerRole` and `flushDiskType` say what an OK to a producer means.  With SYNC_FLUSH a put waits for the
+master's disk, with SYNC_MASTER for a slave; it waits for both at the same time.  `put_waits` makes these two waits.
+One flush, or one ack of a slave, ends all puts that it covers, and no put waits for another.
 """
 
 import asyncio
@@ -21,35 +22,34 @@ CATCH_UP_LOOK_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckLevels:
-    """What a put waits for, and how long; replaced as a whole when the role or the configuration changes."""
+    """What a put waits for, and how long.  It is replaced as a whole when the role or the configuration changes."""
 
     sync_master: bool
     sync_flush: bool
     sync_flush_timeout_s: float = 5.0
     slave_timeout_s: float = 3.0
-    max_pending: int = 10_000  # puts waiting at one time: bounds the memory used while a slave does not answer
+    max_pending: int = 10_000  # puts that may wait at one time; limits the memory while a slave does not answer
 
 
 def put_waits(
     levels: AckLevels, tracker: Tracker, flushed_offset: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
-    """The (flush, replica) waits of a put that ends at `end_offset` and that may wait `timeout_s`.  Pure."""
+    """Makes the (flush, replica) waits of a put that ends at `end_offset` and may wait `timeout_s`.  Pure."""
     flush = replica = NO_WAIT
     if levels.sync_flush and end_offset > flushed_offset:
         flush = Wait(None, now + min(levels.sync_flush_timeout_s, timeout_s))
     if levels.sync_master and end_offset > tracker.confirm_offset:
-        there = tracker.is_slave_available(end_offset)
-        replica = _slave_wait(levels, there, now, timeout_s)
+        replica = _slave_wait(levels, tracker.is_slave_available(end_offset), now, timeout_s)
     return flush, replica
 
 
 def commit_waits(
     levels: AckLevels, tracker: Tracker, sequence: int, end_offset: int, now: float, timeout_s: float
 ) -> tuple[Wait, Wait]:
-    """The (replica, metadata) waits of a commit that travels to the slaves with change `sequence`.  Pure.
+    """Makes the (replica, metadata) waits of a commit that slaves get as change `sequence`.  Pure.
 
-    The offset may cover any record up to `end_offset`: a slave that has the offset but not the records would have to
-    lower the offset when it is promoted.
+    The committed offset may cover any record up to `end_offset`.  A commit therefore waits for the log, too: a slave
+    with the offset but without the records would have to lower the offset when it is promoted.
     """
     replica = put_waits(levels, tracker, end_offset, end_offset, now, timeout_s)[1]
     metadata = metadata_wait(levels, tracker, sequence, now, timeout_s) if levels.sync_master else NO_WAIT
@@ -67,11 +67,10 @@ def change_waits(
     *,
     in_any_mode: bool,
 ) -> tuple[Wait, Wait, Wait]:
-    """The (flush, replica, metadata) waits of an operator's change that travels to the slaves with change `sequence`.
-    Pure.
+    """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
 
-    It waits as a commit does, and as a put for what it has appended to the log, up to `end_offset`.  `in_any_mode`: it
-    waits for a slave's metadata also where commits do not.
+    The change waits as a commit does.  It may also have appended to the log, up to `end_offset`, and then it waits for
+    that as a put does.  With `in_any_mode` it waits for a slave's metadata without SYNC_MASTER, too.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
     waits_for_slave = levels.sync_master or in_any_mode
@@ -80,20 +79,20 @@ def change_waits(
 
 
 def metadata_wait(levels: AckLevels, tracker: Tracker, sequence: int, now: float, timeout_s: float) -> Wait:
-    """The wait for a slave that has change `sequence`, in any mode.  Pure."""
+    """Makes the wait for a slave to have change `sequence`, whatever the broker's role.  Pure."""
     if sequence <= tracker.confirmed_sequence:
         return NO_WAIT
     return _slave_wait(levels, tracker.takes_metadata(), now, timeout_s)
 
 
-def _slave_wait(levels: AckLevels, there: bool, now: float, timeout_s: float) -> Wait:
-    if not there:
+def _slave_wait(levels: AckLevels, is_available: bool, now: float, timeout_s: float) -> Wait:
+    if not is_available:
         return Wait(PutStatus.SLAVE_NOT_AVAILABLE)
     return Wait(None, now + min(levels.slave_timeout_s, timeout_s))
 
 
 class LogEnds(Protocol):
-    """All that acknowledgements know of the log.  `MessageStore` has it."""
+    """The two offsets of the log that acknowledgements need.  `MessageStore` has them."""
 
     @property
     def end_offset(self) -> int: ...
@@ -103,20 +102,22 @@ class LogEnds(Protocol):
 
 
 class Flushes(Protocol):
-    """`Flusher` is one."""
+    """Requests for flushes.  `Flusher` takes them."""
 
     def request(self, offset: int) -> None:
-        """Flush soon, so that everything up to `offset` is on disk."""
+        """Requests a flush after which everything up to `offset` is on disk."""
 
 
 class Readers(Protocol):
-    """Consumers; `Visibility` notifies them."""
+    """The readers of the log, which must know how far they may read.  `Visibility` notifies them."""
 
     def changed(self, visible_offset: int | None) -> None:
-        """They see the log up to here (None: to its end)."""
+        """Called when the end of the part of the log that consumers may see has moved; None means the log's end."""
 
 
 class Acknowledgements:
+    """The puts and commits that wait, with their futures."""
+
     def __init__(self, levels: AckLevels, tracker: Tracker, log: LogEnds, flusher: Flushes, readers: Readers) -> None:
         self.levels = levels
         self.tracker = tracker
@@ -133,35 +134,39 @@ class Acknowledgements:
         return self.tracker.confirm_offset
 
     def change_levels(self, levels: AckLevels) -> None:
-        """What is put from now on waits as these say.  Consumers keep what they may have seen."""
+        """Sets the levels for puts from now on.  The part of the log that consumers could see stays visible."""
         if levels.sync_master and not self.levels.sync_master:
             self.tracker.shown(self._log.end_offset)
         self.levels = levels
         self._show()
 
     def check_room(self) -> None:
-        """To be called before an append or a commit: raises SystemBusy while too many puts wait already."""
+        """Raises SystemBusy while too many puts wait already; to be called before an append or a commit."""
         if len(self._pending) >= self.levels.max_pending:
             raise SystemBusy(
                 f"{len(self._pending)} puts and commits wait for a disk or a slave already; send again in a moment"
             )
 
     async def wait(self, end_offset: int, timeout_s: float) -> PutStatus:
-        """How a put that has just been appended up to `end_offset` ended, after `timeout_s` at the latest."""
+        """Waits for a put that was just appended, up to `end_offset`; returns its status after `timeout_s` at most."""
         if not (self.levels.sync_flush or self.levels.sync_master):
             return PutStatus.PUT_OK
         return await self._end_of(self.admit(end_offset, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
-        """How a commit ended that was just made and that slaves acknowledge with that sequence of changes, after
-        `timeout_s` at the latest."""
+        """Waits for a commit that was just made and that slaves get as change `sequence`.
+
+        Returns its status after `timeout_s` at most.
+        """
         if not self.levels.sync_master:
             return PutStatus.PUT_OK
         return await self._end_of(self.admit_commit(sequence, asyncio.get_running_loop().time(), timeout_s))
 
     async def wait_for_change(self, sequence: int, timeout_s: float, *, in_any_mode: bool) -> PutStatus:
-        """How an operator's change ended that was just made and that slaves acknowledge with that sequence of changes,
-        after `timeout_s` at the latest.  `in_any_mode`: it waits for a slave also where commits do not."""
+        """Waits for an operator's change that was just made and that slaves get as change `sequence`.
+
+        Returns its status after `timeout_s` at most.  With `in_any_mode` it waits for a slave even if commits do not.
+        """
         now = asyncio.get_running_loop().time()
         return await self._end_of(self.admit_change(sequence, now, timeout_s, in_any_mode=in_any_mode))
 
@@ -174,28 +179,28 @@ class Acknowledgements:
         try:
             return await future
         finally:
-            self._futures.pop(put, None)  # a later flush or ack ignores puts that are over
+            self._futures.pop(put, None)  # a later flush or ack ignores puts that have ended
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
-        """The put, with its waits begun; it may be over already."""
+        """Begins the waits of a put.  It may have a status already."""
         waits = put_waits(self.levels, self.tracker, self._log.flushed_offset, end_offset, now, timeout_s)
         return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
-        """The commit, with its waits begun; it may be over already."""
+        """Begins the waits of a commit.  It may have a status already."""
         end_offset = self._log.end_offset
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
-        """The operator's change, with its waits begun; it may be over already."""
+        """Begins the waits of an operator's change.  It may have a status already."""
         end_offset = self._log.end_offset
         offsets = self._log.flushed_offset, end_offset
         waits = change_waits(self.levels, self.tracker, sequence, *offsets, now, timeout_s, in_any_mode=in_any_mode)
         return self._flushing(self._pending.add(end_offset, *waits, sequence=sequence))
 
     def _flushing(self, put: PendingPut) -> PendingPut:
-        """The put; the flush that it waits for, if it waits for one, is asked for."""
+        """Requests the flush that the put waits for, if it waits for one; returns the put."""
         if put.flush.status is None:
             self._flusher.request(put.end_offset)
         return put
@@ -204,7 +209,7 @@ class Acknowledgements:
         self._resolve(self._pending.on_flushed(offset))
 
     def begin(self) -> None:
-        """This broker begins to take writes; what was confirmed in an earlier term as master is discarded."""
+        """Starts a term as master, before the first write; discards what was confirmed in an earlier term."""
         self.tracker.begin(self._log.end_offset)
         self._show()
 
@@ -214,12 +219,12 @@ class Acknowledgements:
         return slave
 
     def on_leave(self, slave: SlaveProgress) -> None:
-        """Puts keep waiting: the slave may reconnect and acknowledge them before their deadline."""
+        """Removes a slave's connection.  Puts keep waiting, since the slave may reconnect before their deadline."""
         self.tracker.leave(slave)
         self._show()
 
     def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None:
-        """Raises AckRefused, having changed nothing, for an ack beyond the log's end."""
+        """Records an ack and ends the puts that it covers.  AckRefused, with nothing changed, beyond the log's end."""
         if self.tracker.ack(slave, ack_offset, self._log.end_offset):
             self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
         self._show()
@@ -229,16 +234,16 @@ class Acknowledgements:
             self._resolve(self._pending.on_metadata(self.tracker.confirmed_sequence))
 
     def expire(self, now: float) -> None:
-        """End the puts whose deadline has passed."""
+        """Ends the puts whose deadline has passed."""
         self._resolve(self._pending.expire(now))
         self._show()
 
     def abandon(self) -> None:
-        """No flush or ack will follow (shutdown): every waiting put ends with the status of its timeout."""
+        """Ends every waiting put with the status of its timeout; called at shutdown, when no flush or ack follows."""
         self._resolve(self._pending.expire(float("inf")))
 
     async def slaves_caught_up(self, within_s: float) -> bool:
-        """Whether every slave that is there has all of the log, now or within that time."""
+        """Waits up to `within_s` until every connected slave has all of the log; returns True if they have."""
         until = asyncio.get_running_loop().time() + within_s
         while not self.tracker.have_all(self._log.end_offset):
             if asyncio.get_running_loop().time() >= until:

@@ -1,11 +1,16 @@
-"""Where a slave resumes, and what it or the master must do first.  Pure: offsets and epochs in, a plan out.
+"""Decides where a slave resumes, and what the slave or the master must do first.  Pure: it maps offsets and epochs to
+a plan.
 
-slave's log is a prefix of the master's        RESUME at the slave's end
-a newer epoch forked the slave's tail off      CUT    back to the common prefix, resume there
-the master lost a tail of its own last epoch   REFILL the master from the slave, then resume at the slave's end
-the slave is empty, ends before the master's   START_OVER at the master's minimum
-minimum, or forked off before either log's
-anything else                                  REFUSE, and say why
+| the two logs                                                | step                                                   |
+|-------------------------------------------------------------|--------------------------------------------------------|
+| the slave's log is a prefix of the master's                 | RESUME at the slave's end                              |
+| the master has a newer epoch, and the slave has a tail that | CUT the slave back to the common prefix, resume there  |
+| the master's history does not have                          |                                                        |
+| the master lost the tail of its own last epoch              | REFILL the master from the slave, resume at its end    |
+| the slave is empty, or ends before the master's minimum, or | START_OVER with an empty log at the master's minimum   |
+| the logs part before the minimum of one of them             |                                                        |
+| the slave knows a newer epoch than the master               | FENCE the master, which was replaced                   |
+| anything else                                               | REFUSE, and say why                                    |
 """
 
 from dataclasses import dataclass
@@ -26,7 +31,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a handshake says of a log."""
+    """What a handshake says about a log."""
 
     epochs: EpochList
     min_offset: int
@@ -46,7 +51,10 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`resume_offset` is where the master's bytes will start; `reason` is a clause for the log and the other side."""
+    """How a slave catches up.
+
+    The master's bytes will start at `resume_offset`.  `reason` is a clause for the log and for the slave.
+    """
 
     step: Step
     resume_offset: int
@@ -58,7 +66,10 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A slave's log lost [from_offset, until_offset) and now ends at `end_offset`; what was lost is in `kept_in`."""
+    """A cut of a slave's log: it lost [from_offset, until_offset) and now ends at `end_offset`.
+
+    The removed bytes are in `kept_in`.
+    """
 
     from_offset: int
     until_offset: int
@@ -71,12 +82,15 @@ class Cut:
 
 
 def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
-    """What to do with a slave that has just shown its log.  `takes_writes`: the master may write in its last epoch."""
+    """Plans how a slave that has sent its handshake catches up.
+
+    `takes_writes` says that the master may already have written in its last epoch.
+    """
     end = slave.end_offset
     if slave.epochs.last > master.epochs.last:
         return Plan(Step.FENCE, end, f"epoch {slave.epochs.last} is newer than this master's {master.epochs.last}")
     if slave.is_empty:
-        # A master that is empty too must still name its minimum: it need not be 0.
+        # This holds for an empty master, too, since its minimum need not be 0.
         if end == master.min_offset:
             return Plan(Step.RESUME, end, "new slave")
         return Plan(Step.START_OVER, master.min_offset, "new slave")
@@ -95,7 +109,8 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
                 f"the master ends at {prefix}, before the slave's minimum: stop the master and promote the slave",
             )
         if takes_writes:
-            # New writes would have begun a new epoch, and the lists would differ: so one of the two logs is wrong.
+            # A master that lost its tail begins a new epoch before it writes.  The epochs are equal, so it has not
+            # lost a tail, and one of the two logs is wrong.
             ahead = f"ahead of the master's end {prefix} in the epoch that it writes"
             return Plan(Step.REFUSE, end, f"{ahead}: {KEEP_THE_RIGHT_LOG}")
         return Plan(Step.REFILL, end, f"the master lost [{prefix}, {end}) of epoch {master.epochs.last}")

@@ -1,6 +1,7 @@
-"""`rocketsim/epochs.json`: the epochs of this broker's log, on disk before the first byte of an epoch is written.
+"""EpochFile is `rocketsim/epochs.json`, which has the epochs of this broker's log.
 
-There is no backup copy to fall back to: with an older list this broker would take part of its log for another master's.
+An epoch is on disk before its first byte is appended.  The file has no backup copy: with an older list the broker would
+assign a part of its log to another master.
 """
 
 from pathlib import Path
@@ -14,16 +15,18 @@ from broker_service.store.json_file import decoded, encoded
 
 
 class EpochFile:
-    """`epochs` is what the file says.  A log that is older than its first list (a store of RocketMQ's) has epoch 0.
+    """The content of the file.
 
-    `begun_here`: this broker began the last epoch itself; it is not part of a log copied from another broker.
-    `may_resume`: also, no byte of that epoch was lost since, so this broker may continue it.
-    `is_noted`: the file has the same content as this object.
-    `promised`: what this slave has promised a candidate, until its log has that epoch.
+    - `epochs`: the list.  A log that is older than its first list, as a store of RocketMQ's is, has epoch 0.
+    - `begun_here`: this broker began the last epoch itself, so it is not part of a log copied from another broker.
+    - `may_resume`: in addition, no byte of that epoch was lost since, so this broker may continue it.
+    - `is_noted`: the file has the same content as this object.
+    - `promised`: the promise of this slave to a candidate; None once its log has that epoch.
 
-    An epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes; otherwise a slave ignores it and has the epochs that it had before, also those of which it had no bytes yet:
-    they still fence the masters that were replaced in them.  So undoing a failed promotion needs no disk space.
+    A promotion that fails after it has begun an epoch must be undone, which must need no disk space.  Therefore an
+    epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
+    bytes.  Otherwise a slave ignores it and uses the previous list.  That list may have epochs without bytes, too; they
+    still fence the masters that they replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -31,8 +34,9 @@ class EpochFile:
         self._files = files or Files()
         self.may_resume, self.begun_here = False, True
         self.is_noted = True
-        self._before: tuple[EpochList, bool] | None = None  # the last epoch's promotion, and `begun_here`
-        self._promise: Promise | None = None  # stays, for a promotion that raised the epochs above it may be undone
+        # `epochs` and `begun_here` before the promotion that began the last epoch; None if no promotion did.
+        self._before: tuple[EpochList, bool] | None = None
+        self._promise: Promise | None = None  # kept when `epochs` pass it, since that promotion may be undone
         self.epochs = self._load(log_end_offset)
 
     @property
@@ -65,7 +69,10 @@ class EpochFile:
     def save(
         self, epochs: EpochList, *, begun_here: bool = False, may_resume: bool = False, promotion: bool = False
     ) -> None:
-        """On return the list is on disk; a crash before that leaves the old one.  `promotion`: it begins the last."""
+        """Writes the list and syncs it; a crash leaves the old or the new list.
+
+        `promotion` says that a promotion begins the last epoch.
+        """
         self.is_noted = False  # the write below may reach the disk although it fails
         content: dict[str, Any] = {"epochs": _entries(epochs), "begunHere": begun_here, "goesOn": may_resume}
         if promotion:
@@ -79,7 +86,7 @@ class EpochFile:
         self.epochs, self.begun_here, self.may_resume, self.is_noted = epochs, begun_here, may_resume, True
 
     def promise(self, promise: Promise) -> None:
-        """On return it is on disk.  OSError: it may be there, and counts only after a restart."""
+        """Writes and syncs a promise.  After an OSError the file may have it, but it counts only after a restart."""
         before, self._promise = self._promise, promise
         try:
             self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
@@ -88,19 +95,19 @@ class EpochFile:
             raise
 
     def end_promise(self) -> None:
-        """OSError: the file still has it, and after a restart it has to be ended again."""
+        """Removes the promise.  After an OSError the file may still have it; it must be ended again after a restart."""
         self._promise = None
         self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
 
     def forget_promotion(self, log_end_offset: int) -> None:
-        """This broker is a slave: an epoch that a promotion began and that has no bytes is ignored."""
+        """Ignores the last epoch if a promotion began it and it has no bytes; to be called on a slave."""
         if self._before is None or log_end_offset > self.epochs.epochs[-1].start_offset:
             return
         self.epochs, self.begun_here = self._before
         self._before, self.may_resume, self.is_noted = None, False, False
 
     def note_unclean_stop(self) -> None:
-        """Bytes of the last epoch may be missing: no later start, even after a clean stop, may continue it."""
+        """Records that bytes of the last epoch may be missing, so that no later start continues the epoch."""
         if self.may_resume:
             self.may_resume = False
             self.is_noted = False

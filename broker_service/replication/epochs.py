@@ -1,14 +1,16 @@
-"""Epochs: who wrote which part of the log.  Pure.
+"""Epochs say which master wrote which part of the log.  Pure.
 
-An epoch is one master's unbroken right to append.  It has a number, a random id and the offset of its first byte; it
-ends where the next one starts.  Two logs are equal as far as their epochs are, because within an epoch only one master
-appends and every slave copies.
+An epoch is the time in which one master may append without interruption.  It has a number, a random id and the log
+offset of its first byte; it ends where the next epoch starts.  Within an epoch only one master appends and all slaves
+copy, so two logs are equal up to the point where their epochs differ.
 
-The number counts promotions first, then starts: 2000000000005 is the fifth start after the second promotion.  However
-often a master that was replaced starts again, the promoted one stays above it.  Older numbers (their last two digits
-were a broker id, the rest counted both) have no promotions, and go on from where they were.  Two brokers may begin the
-same number, each without knowing of the other; then the ids differ.  An entry without an id (an older one, or from
-a peer that knows no ids) is told by number and start alone.
+The number is 10**12 times the number of promotions plus the number of starts since: 2000000000005 is the fifth start
+after the second promotion.  A master that was replaced can therefore restart any number of times and never reaches the
+epochs of the promoted one.  Older versions counted differently: the last two digits were a broker id, and the others
+counted promotions and starts together.  Such a number counts as one without promotions and is continued.
+
+Two brokers that do not know of each other may begin the same number; their ids differ.  An entry without an id comes
+from an older version, and is compared by number and start only.
 """
 
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from itertools import pairwise
 NO_EPOCH = 0
 NO_ID = 0
 ID_BITS = 62
-PROMOTION = 10**12  # no broker starts as often; a 64-bit number has room for nine million promotions
+PROMOTION = 10**12  # no broker starts this often; a 64-bit number has room for nine million promotions
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Epoch:
     id: int = NO_ID
 
     def is_same_as(self, other: "Epoch") -> bool:
-        """Whether both are the same master's; an entry without an id matches every id."""
+        """Returns True if both are the same epoch of the same master; an entry without an id matches every id."""
         same_id = self.id == other.id or NO_ID in (self.id, other.id)
         return self.epoch == other.epoch and self.start_offset == other.start_offset and same_id
 
@@ -37,9 +39,9 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochList:
-    """The epochs of one log, oldest first.  Numbers rise, starts do not fall.
+    """The epochs of one log, oldest first.  Numbers increase, and starts never decrease.
 
-    An entry may start beyond the log's end: a slave knows its master's epochs before it has their bytes.
+    An entry may start beyond the log's end, since a slave knows its master's epochs before it has their bytes.
     """
 
     epochs: tuple[Epoch, ...] = ()
@@ -54,12 +56,12 @@ class EpochList:
 
     @classmethod
     def of(cls, *epochs: tuple[int, int] | tuple[int, int, int]) -> "EpochList":
-        """Of (number, start) or (number, start, id)."""
+        """Makes a list of entries (number, start) or (number, start, id)."""
         return cls(tuple(Epoch(*epoch) for epoch in epochs))
 
     @property
     def last(self) -> int:
-        """The newest epoch in this list; its log may not have bytes of it yet."""
+        """The number of the newest epoch in this list, of which the log may not have bytes yet."""
         return self.epochs[-1].epoch if self.epochs else NO_EPOCH
 
     @property
@@ -67,19 +69,19 @@ class EpochList:
         return self.epochs[-1].id if self.epochs else NO_ID
 
     def knows(self, epoch: int, epoch_id: int = NO_ID) -> bool:
-        """Whether the list has that epoch; with NO_ID on either side only the numbers are compared.
+        """Returns True if the list has this epoch; if either side has NO_ID, only the numbers are compared.
 
-        NB: an epoch in which nothing was appended is forgotten when the next one begins.
+        The list does not have every epoch: one in which nothing was appended is dropped when the next one begins.
         """
         return any(
             entry.epoch == epoch and (entry.id == epoch_id or NO_ID in (entry.id, epoch_id)) for entry in self.epochs
         )
 
     def has_passed(self, epoch: int, epoch_id: int, log_offset: int) -> bool:
-        """Whether a log with this history has been at that offset in that epoch, or is still to come there.
+        """Returns True if, in this history, the log could have ended at `log_offset` during this epoch.
 
-        Of an epoch that is not known any more nothing was appended; who began the next one tells whether it was ours:
-        within one promotion that is the same broker.
+        The log may not have reached that offset yet.  An epoch that is missing from the list had no bytes.  It belongs
+        to this history if the next epoch follows the same promotion, since the same broker began both.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch:
@@ -89,8 +91,10 @@ class EpochList:
         return False
 
     def end_of(self, epoch: int, epoch_id: int) -> int | None:
-        """Up to where this log has what any log had that had come to that epoch; None where it goes on, or this log has
-        not heard of it.  (Kafka's OffsetsForLeaderEpoch, KIP-320.)
+        """Returns where this epoch ends in this log, so that a reader can compare its own position with it.
+
+        Returns None if the epoch is the last one, or newer than all in this list.  For an epoch that is not in the
+        list, the start of the next epoch is returned.  Kafka's OffsetsForLeaderEpoch (KIP-320) does the same.
         """
         for index, entry in enumerate(self.epochs):
             if entry.epoch == epoch and self.knows(epoch, epoch_id):
@@ -104,14 +108,16 @@ class EpochList:
         return len(self.epochs) == len(other.epochs) and all(map(Epoch.is_same_as, self.epochs, other.epochs))
 
     def yields_to(self, other: "EpochList") -> bool:
-        """Whether a tail that only this log has may be cut for the other's sake: the other's last epoch is newer, or it
-        has the same number, was begun by somebody else, and an operator has made this log's broker follow that one.
+        """Returns True if this log may lose a tail that `other` does not have.
+
+        That is so if the other log's last epoch is newer.  It is also so if both have the same number with different
+        ids: an operator has then decided which broker is the slave.
         """
         is_fork = NO_ID not in (self.last_id, other.last_id) and self.last_id != other.last_id
         return self.last < other.last or (self.last == other.last and is_fork)
 
     def with_ids_of(self, other: "EpochList") -> "EpochList":
-        """This list, with the ids that it lacks and `other` has."""
+        """Returns this list, completed with ids that only `other` has."""
         ids = {(entry.epoch, entry.start_offset): entry.id for entry in other.epochs}
         return EpochList(
             tuple(
@@ -121,13 +127,16 @@ class EpochList:
         )
 
     def next(self, *, promotion: bool, above: int = NO_EPOCH) -> int:
-        """The number of an epoch that begins now, by a promotion or by a start; a promotion's is above `above`, too."""
+        """Returns the number of the next epoch.
+
+        A promotion takes the next multiple of 10**12 above all known epochs and above `above`; a start adds 1.
+        """
         return (max(self.last, above) // PROMOTION + 1) * PROMOTION if promotion else self.last + 1
 
     def begin(self, epoch: int, start_offset: int, epoch_id: int = NO_ID) -> "EpochList":
-        """With an epoch begun at the log's end.  Entries without bytes before it are dropped.
+        """Returns a list in which a new epoch begins at the log's end; epochs that have no bytes are dropped.
 
-        The first entry always stays: it identifies the log even while the log is empty.
+        The first entry is never dropped, since it identifies the log even while the log is empty.
         """
         if epoch <= self.last:
             raise ValueError(f"epoch {epoch} does not follow epoch {self.last}")
@@ -136,12 +145,12 @@ class EpochList:
         return EpochList((*kept, Epoch(epoch, start_offset, epoch_id)))
 
     def of_last_byte(self, end_offset: int) -> Epoch:
-        """The epoch of the last byte of a log that ends there; of an empty log, the first one."""
+        """Returns the epoch of the last byte of a log that ends at `end_offset`; the first epoch for an empty log."""
         written = (entry for entry in reversed(self.epochs) if entry.start_offset < end_offset)
         return next(written, self.epochs[0] if self.epochs else Epoch(NO_EPOCH, 0))
 
     def stop_of(self, index: int, end_offset: int) -> int:
-        """Where the bytes of one entry end, in a log that ends at `end_offset`."""
+        """Returns where the bytes of the entry at `index` end, in a log that ends at `end_offset`."""
         following = self.epochs[index + 1 : index + 2]
         return min(end_offset, following[0].start_offset) if following else end_offset
 
@@ -150,7 +159,7 @@ class EpochList:
 
 
 def common_prefix(ours: EpochList, our_end: int, theirs: EpochList, their_end: int) -> int | None:
-    """Up to which offset both logs were written by the same masters; None if not even their first epoch is the same."""
+    """Returns the offset up to which the same masters wrote both logs; None if their first epochs already differ."""
     prefix = None
     for index, (our, their) in enumerate(zip(ours.epochs, theirs.epochs, strict=False)):
         if not our.is_same_as(their):

@@ -1,7 +1,7 @@
-"""The flush thread: one fsync serves every put and ack that waits (group commit).
+"""The flush thread.  One sync serves all puts and acks that wait (group commit).
 
-A failed fsync is fatal: afterwards the kernel may mark pages clean that are not on disk, so it is never tried
-again.  The failure is reported once, and the thread ends.
+A failed sync is fatal and is never repeated, because the kernel may have marked pages clean that are not on disk.  The
+failure is reported once, and the thread ends.
 """
 
 import asyncio
@@ -17,17 +17,17 @@ from broker_service.errors import ServiceNotAvailable
 class Flushable(Protocol):
     @property
     def flushed_offset(self) -> int:
-        """Changed by a flush and by a cut; a cut waits for the running flush."""
+        """The log offset up to which everything is on disk.  A flush raises it; a cut of the log lowers it."""
 
     def flush(self) -> int:
-        """Called on the flush thread.  Returns only when everything up to the returned offset is on disk.
+        """Syncs the log, on the flush thread; returns the offset up to which everything is on disk.
 
-        Called when nothing was appended too: a store has other things to sync from time to time.
+        It is called even if nothing was appended, since a store has other files to sync from time to time.
         """
 
 
 class Flusher:
-    """Flushes every `interval_s`, and at once when asked.  Callbacks and methods run on the event loop's thread."""
+    """Flushes every `interval_s`, and at once on request.  Its methods and callbacks run on the event loop's thread."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class Flusher:
         self._log = log
         self._interval_s = interval_s
         self.flushed: list[Callable[[int], None]] = []  # called with the offset up to which the log is on disk
-        self.failed: list[Callable[[BaseException], None]] = []  # called once, when a flush fails; it was the last
+        self.failed: list[Callable[[BaseException], None]] = []  # called once, when a flush fails; no flush follows
         self.failure: BaseException | None = None
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
-        # Shared with the thread, under the condition.
+        # The following two are shared with the thread and protected by the condition.
         self._condition = threading.Condition()
         self._asked = False
         self._closing = False
@@ -57,11 +57,11 @@ class Flusher:
 
     @property
     def flushed_offset(self) -> int:
-        """The log's own value: a cut lowers it at once."""
+        """The log's own value, which a cut lowers at once."""
         return self._log.flushed_offset
 
     async def close(self) -> None:
-        """Flush what is there and end the thread."""
+        """Flushes once more and ends the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -69,14 +69,14 @@ class Flusher:
             await asyncio.to_thread(self._thread.join)
 
     def request(self, offset: int) -> None:
-        """Somebody waits until everything up to `offset` is on disk."""
+        """Requests a flush, unless everything up to `offset` is on disk already."""
         if offset > self.flushed_offset:
             with self._condition:
                 self._asked = True
                 self._condition.notify()
 
     async def wait(self, offset: int) -> None:
-        """Return when everything up to `offset` is on disk; ServiceNotAvailable if it will never be."""
+        """Waits until everything up to `offset` is on disk; raises ServiceNotAvailable after a failed flush."""
         if offset <= self.flushed_offset:
             return
         self._refuse_after_failure()
@@ -91,7 +91,7 @@ class Flusher:
                 self._condition.wait_for(lambda: self._asked or self._closing, timeout=self._interval_s)
                 self._asked = False
                 closing = self._closing
-            # What was appended before this line is covered; a put that asks from now on sets `_asked` again.
+            # The flush covers everything appended before this line.  A later put sets `_asked` again.
             try:
                 self._log.flush()
             except BaseException as failure:
@@ -102,7 +102,7 @@ class Flusher:
                 return
 
     def _flushed(self) -> None:
-        offset = self.flushed_offset  # the current value: the log may have been cut since that flush
+        offset = self.flushed_offset  # the current value, since the log may have been cut after that flush
         while self._waiting and self._waiting[0][0] <= offset:
             _settle(heapq.heappop(self._waiting)[2])
         for listener in self.flushed:

@@ -1,8 +1,11 @@
-"""A slave's side of one stream: what it tells its master, and what a message from the master does to its log.
+"""Follower is a slave's side of one replication stream.
 
-Does no I/O but the log's and the epoch file's, knows no event loop.  `slave.py` drives it.
-The order of what is made durable is the point of this file: bytes are cut before newer epochs are adopted (else the cut
-bytes would pass for the new master's), and epochs are adopted before their first byte is stored.
+It makes the messages for the master, and applies the master's messages to the log and the epoch file.  It does no other
+I/O and knows no event loop; `slave.py` drives it.
+
+The order of durable steps is what matters here.  First, bytes are cut before newer epochs are adopted; otherwise, after
+a crash, the bytes to be cut would count as the new master's.  Second, epochs are adopted before their first byte is
+stored.
 """
 
 from collections.abc import Iterator
@@ -24,10 +27,10 @@ from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mi
 
 
 class Follower:
-    """One per stream.  After any exception the stream is over and the log is as whole as it was.
+    """One stream.  After any exception the stream must end; the log is still consistent.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are gone, also if the rest of the cut or the writing of the epochs fails:
+    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails:
     the next handshake finds nothing to cut.
     """
 
@@ -39,16 +42,16 @@ class Follower:
         diverged: Path,
         cuts: HearsOfCuts | None = None,
     ) -> None:
-        self.sync_flush = True  # until the master says otherwise
+        self.sync_flush = True  # ack only flushed bytes; True until the master's handshake says otherwise
         self.master_end_offset = 0
-        self.master_min_offset: int | None = 0  # None: the master is too old to say
-        self.metadata_sequence = 0  # the last change of the master that acks may confirm
+        self.master_min_offset: int | None = 0  # None: the master's version does not send it
+        self.metadata_sequence = 0  # the last change of the master's metadata that acks may confirm
         self._log = log
         self._epochs = epochs
         self._identity = identity
         self._diverged = diverged
         self._cuts = cuts
-        self._expected_offset: int | None = None  # where the next log bytes start; None before the handshake's reply
+        self._expected_offset: int | None = None  # where the next log bytes must start; None before the reply
         self._refill_offset = self._refill_until = 0
 
     @property
@@ -74,7 +77,10 @@ class Follower:
         )
 
     def welcome(self, reply: pb.HandshakeReply) -> None:
-        """Do what the master's answer asks for, if this log's own history says the same; else raise why not."""
+        """Does what the master's reply asks for, if this log's own history agrees; otherwise raises a refusal.
+
+        Later replies on the same stream only announce new epochs.
+        """
         if self._expected_offset is not None:
             self._adopt(self._checked_epochs(reply))
             return
@@ -99,9 +105,9 @@ class Follower:
             self._refill_offset, self._refill_until = reply.refill_from, end
 
     def receive(self, frame: pb.LogData, data: bytes | memoryview) -> None:
-        """Check and store log bytes; a heartbeat has none.  They may end inside of a record.
+        """Checks and stores log bytes, which may end within a record; a heartbeat has none.
 
-        `data` has the bytes: reading the bytes field of a protobuf message copies them each time.
+        The bytes are in `data` and not in `frame`, since each access to a bytes field of a protobuf message copies it.
         """
         expected = self._expected_offset
         if expected is None or frame.commit_log_offset != expected:
@@ -123,7 +129,7 @@ class Follower:
         self.master_min_offset = frame.master_min_offset if frame.HasField("master_min_offset") else None
 
     def next_refill(self, max_bytes: int) -> pb.LogData | None:
-        """The next chunk of what the master lost; None when all of it has been sent."""
+        """Returns the next chunk of the bytes that the master lost; None when all of them have been sent."""
         if self._refill_offset >= self._refill_until:
             return None
         wanted = min(max_bytes, self._refill_until - self._refill_offset)
@@ -139,7 +145,7 @@ class Follower:
         return frame
 
     def ack(self, flushed_offset: int) -> pb.Ack:
-        """The end of what may be acknowledged: whole checked records, and only flushed ones if the master syncs."""
+        """Makes an ack.  It covers whole records only, and only flushed ones if the master uses SYNC_FLUSH."""
         self._check_promise(self._epochs.epochs.last)
         end = self._log.end_offset
         return pb.Ack(
@@ -152,7 +158,7 @@ class Follower:
         try:
             epochs = epoch_list(reply.epochs)
         except ValueError as error:
-            raise ProtocolViolation(f"the master's epochs cannot be: {error}") from error
+            raise ProtocolViolation(f"the master sent an impossible list of epochs: {error}") from error
         if epochs.last < self._epochs.epochs.last:
             raise StaleEpoch(
                 f"the master is in epoch {epochs.last}, this broker knows of epoch {self._epochs.epochs.last}: "
@@ -178,12 +184,12 @@ class Follower:
     def _cut_back(self, reply: pb.HandshakeReply, epochs: EpochList, prefix: int) -> None:
         end, resume = self._log.end_offset, reply.resume_offset
         if not self._epochs.epochs.yields_to(epochs) or prefix != resume:
-            # Only a newer epoch can fork bytes off, and only where the histories part.
+            # A cut is legitimate only at the point where the histories part, and only if this log's epochs yield.
             raise Mismatch(
                 f"the master asks to cut back from {end} to {resume}; the histories are equal up to {prefix}"
             )
         self._compare_tail(reply, resume)
-        with self._telling_of_a_cut(resume, str(self._diverged)):
+        with self._reporting_cut(resume, str(self._diverged)):
             self._truncate(resume)
 
     def _start_over(self, reply: pb.HandshakeReply, master_min: int, prefix: int | None) -> None:
@@ -198,7 +204,7 @@ class Follower:
             return
         if prefix is None:
             raise Mismatch(f"no epoch in common with the master: the log of another broker? {KEEP_THE_RIGHT_LOG}")
-        with self._telling_of_a_cut(first, str(self._diverged) if prefix < end else None):
+        with self._reporting_cut(first, str(self._diverged) if prefix < end else None):
             if prefix < end:
                 self._truncate(max(prefix, first))
             self._log.start_over(resume, floors)
@@ -209,7 +215,8 @@ class Follower:
         self._log.truncate(end_offset, self._diverged)
 
     @contextmanager
-    def _telling_of_a_cut(self, from_offset: int, kept_in: str | None) -> Iterator[None]:
+    def _reporting_cut(self, from_offset: int, kept_in: str | None) -> Iterator[None]:
+        """A context that calls `cuts.log_cut` if the log has changed, even after an exception."""
         before = self._log.min_offset, self._log.end_offset
         try:
             yield
@@ -226,8 +233,9 @@ class Follower:
             )
 
     def _adopt(self, epochs: EpochList) -> None:
-        """Adopt the master's epochs.  None of them counts as begun here, not even one that this broker's copy of the
-        master's store marked so.
+        """Saves the master's epochs as this log's.
+
+        None of them counts as begun here, even if this store is a copy of the master's, whose file says so.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

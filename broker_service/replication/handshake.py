@@ -1,4 +1,4 @@
-"""What the two sides of a stream tell each other at its start, checked.  Pure but for reading the log's tail."""
+"""The handshake with which master and slave begin a stream: identity checks, and conversions to and from protobuf."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.refusals import Mismatch, ProtocolViolation
 
-TAIL_BYTES = 64 << 10  # compared at a handshake
+TAIL_BYTES = 64 << 10  # bytes before the common end whose checksums are compared at a handshake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who a broker is, and the geometry of its files."""
+    """The names and address of a broker, and the sizes of its files."""
 
     cluster_name: str
     broker_name: str
@@ -26,7 +26,7 @@ class Identity:
     mapped_file_size_consume_queue: int
 
     def check_slave(self, slave: pb.Handshake) -> None:
-        """Raises Mismatch unless the slave belongs to this master, in its version and with files of the same sizes."""
+        """Raises Mismatch unless the slave has this master's names and file sizes and a version that it supports."""
         if problem := too_new(f"slave-{slave.broker_id}", "replication", slave.version, REPLICATION):
             raise Mismatch(problem)
         if slave.broker_id == self.broker_id or slave.broker_id < 0:
@@ -44,11 +44,11 @@ class Identity:
 
 
 def log_state(message: pb.Handshake | pb.HandshakeReply) -> LogState:
-    """The sender's log; ProtocolViolation where its numbers are impossible."""
+    """Returns the state of the sender's log; raises ProtocolViolation if its numbers are impossible."""
     try:
         return LogState(epoch_list(message.epochs), message.min_offset, message.end_offset)
     except ValueError as error:
-        raise ProtocolViolation(f"a handshake that cannot be: {error}") from error
+        raise ProtocolViolation(f"an impossible handshake: {error}") from error
 
 
 def epoch_list(epochs: Iterable[pb.Epoch]) -> EpochList:

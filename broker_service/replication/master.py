@@ -1,4 +1,4 @@
-"""The master's side of replication on the network: one stream per slave.  `transfer.py` decides what is sent."""
+"""The master's side of replication on the network: one stream per slave.  `transfer.py` decides what to send."""
 
 import asyncio
 import logging
@@ -29,13 +29,13 @@ from broker_service.runtime.rpc_errors import refusal_of
 
 logger = logging.getLogger(__name__)
 
-LAST_WRITE_S = 2.0  # longest wait for the current write when a stream is closed
+LAST_WRITE_S = 2.0  # how long closing a stream waits for the write that is in progress
 
 Context = grpc.aio.ServicerContext
 
 
 class ReplicationMaster(ReplicationServicer):
-    """The Replication service.  A slave serves it too, and refuses all calls."""
+    """The Replication service.  A slave serves it, too, but refuses streams and metadata."""
 
     def __init__(
         self,
@@ -58,17 +58,17 @@ class ReplicationMaster(ReplicationServicer):
         self.flusher = flusher
         self.broker = broker
         self.settings = settings or TransferSettings()
-        # Held from a slave's handshake until its refill is complete: the next handshake needs the refilled log.
+        # Held from a slave's handshake until its refill is complete, because the next handshake needs the whole log.
         self.greeting = asyncio.Lock()
         self.streams: SlaveStreams[_SlaveStream] = streams if streams is not None else SlaveStreams()
 
     # --- for the broker -------------------------------------------------------------------------------------------
 
     async def begin_epoch(self, *, promotion: bool = False, above: int = NO_EPOCH) -> int:
-        """To be awaited before the first write after a start or a promotion; returns the new epoch, which is on disk;
-        a promotion's is above `above`, too.
+        """Begins a new epoch and returns its number; must be awaited before the first write of a start or promotion.
 
-        Bytes that are being fetched from a slave belong to the epoch before: it waits for them.
+        The epoch is on disk when it returns.  The number of a promotion's epoch is also above `above`.  If bytes are
+        being refilled from a slave, it waits for them, because they belong to the previous epoch.
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond the flushed end
@@ -81,14 +81,14 @@ class ReplicationMaster(ReplicationServicer):
             return epoch
 
     def take_back_epoch(self) -> None:
-        """The promotion that began the last epoch has failed; no other broker was told of it."""
+        """Undoes the epoch of a promotion that has failed; no other broker has heard of it."""
         self.epochs.forget_promotion(self.log.end_offset)
 
     def is_refilling(self) -> bool:
         return any(stream.transfer.state is State.REFILL for stream in self.streams)
 
     def disconnect(self, reason: str) -> None:
-        """End all streams: this broker is no master any more, or stops."""
+        """Ends all streams, because this broker is no longer master, or stops."""
         for stream in self.streams:
             stream.close(ServiceNotAvailable(reason))
 
@@ -103,7 +103,7 @@ class ReplicationMaster(ReplicationServicer):
         refusal = None
         try:
             await stream.run()
-        except (RocketSimError, OSError) as error:  # OSError: of this broker's own disk
+        except (RocketSimError, OSError) as error:  # an OSError comes from this broker's own disk
             refusal = refusal_of(error)
         except asyncio.CancelledError:
             logger.warning("%s lost", stream.transfer.name)
@@ -167,7 +167,7 @@ class ReplicationMaster(ReplicationServicer):
 
 
 class _SlaveStream:
-    """One connection: a receiver and a sender around a Transfer, and a watch over the time."""
+    """One connection of a slave: tasks that receive, send and watch for silence, around a Transfer."""
 
     def __init__(
         self, master: ReplicationMaster, requests: AsyncIterator[pb.SlaveMessage], context: Context[Any, Any]
@@ -183,7 +183,7 @@ class _SlaveStream:
             now=_now(),
         )
         self._notified = asyncio.Event()
-        self._next_check_at = -inf  # when the sleeping sender will check without being notified
+        self._next_check_at = -inf  # when the sleeping sender wakes up without being notified
         self.newer_epoch = 0
         self.slave_id: int | None = None
         self._master = master
@@ -202,17 +202,17 @@ class _SlaveStream:
         self._notified.set()
 
     def notify(self) -> None:
-        """Notifies the sender if it has something to send before its next scheduled check."""
+        """Wakes the sender if it has something to send before its next scheduled check."""
         if self.transfer.next_call() < self._next_check_at:
             self._notified.set()
 
     async def run(self) -> None:
-        """Returns when the slave ends the stream; raises the RocketSimError that ends it otherwise."""
+        """Runs until the slave ends the stream; raises the RocketSimError with which the stream ends otherwise."""
         sender = asyncio.create_task(self._send())
         tasks = [sender, asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # A write must not be cancelled: gRPC could not send a status after it.
+            # A write must not be cancelled, because gRPC could not send a status afterwards.
             self._stopped = True
             self._notified.set()
             await asyncio.wait([sender], timeout=LAST_WRITE_S)
@@ -232,10 +232,10 @@ class _SlaveStream:
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
         self.slave_id = message.handshake.broker_id
-        self._replace_older(State.GREETING, State.REFILL)  # which have the lock, or will have it first
+        self._replace_older(State.GREETING, State.REFILL)  # they hold the lock, or will get it first
         async with self._master.greeting:
             self._greet(message.handshake)
-            self._replace_older(State.TRANSFER)  # not before it is welcome: it may be a stranger with that id
+            self._replace_older(State.TRANSFER)  # only after the greeting, since a stranger may have used this id
             while self.transfer.state is State.REFILL:
                 message = await self._next()
                 if message is None:
@@ -261,7 +261,7 @@ class _SlaveStream:
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         if self._closing.is_set():
-            return  # it was told another meaning of its acknowledgements than holds now
+            return  # What acknowledgements mean may have changed since this slave's handshake.
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch
@@ -286,7 +286,7 @@ class _SlaveStream:
         try:
             self._master.broker.accept_offsets(self.slave_id, offsets)
         except ValueError as error:
-            raise ProtocolViolation(f"{self.transfer.name}: offsets handed back make no sense: {error}") from error
+            raise ProtocolViolation(f"{self.transfer.name}: sent impossible offsets: {error}") from error
 
     async def _next(self) -> pb.SlaveMessage | None:
         try:
@@ -324,7 +324,7 @@ class _SlaveStream:
                 async with asyncio.timeout_at(silent_until):
                     await self._closing.wait()
             except TimeoutError:
-                continue  # A message may have arrived since.
+                continue  # A message may have arrived meanwhile.
             raise self._close_reason
         raise FellSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
 

@@ -1,6 +1,7 @@
-"""What a master sends, as bytes and back; they are protobuf's own, but log bytes are copied once.  Pure.
+"""Encodes and decodes the messages of a master, and copies log bytes only once.  Pure.
 
-Log bytes are a field of a LogData, which is one of a MasterMessage; they go first in it:
+The bytes on the wire are those of protobuf.  Log bytes are a field of LogData, which is a field of MasterMessage.  They
+are encoded first, so that they can be found without decoding the message:
 
     | tag of log | its length | tag of data | its length | the log's bytes | epoch, offset, CRC ... |
 """
@@ -16,7 +17,7 @@ _SERVICE = pb.DESCRIPTOR.services_by_name["Replication"].full_name
 
 
 class MasterFrame(NamedTuple):
-    """A message, and the log bytes, which its `log` does not contain."""
+    """A message, and separately its log bytes, which `message.log` does not contain."""
 
     message: pb.MasterMessage
     data: bytes | memoryview = b""
@@ -31,7 +32,7 @@ def to_bytes(frame: MasterFrame) -> bytes:
 
 
 def from_bytes(received: bytes) -> MasterFrame:
-    """Log bytes stay where gRPC left them, if they lie as above."""
+    """Decodes a message.  Log bytes that are encoded as above are not copied."""
     log, behind = bytes_field.split(pb.MasterMessage.LOG_FIELD_NUMBER, received)
     if not log or behind:
         message = pb.MasterMessage.FromString(received)
@@ -42,7 +43,7 @@ def from_bytes(received: bytes) -> MasterFrame:
 
 
 def stub(channel: grpc.aio.Channel) -> ReplicationStub:
-    """The generated one, but for what is read from the stream."""
+    """Makes the generated stub, but with `from_bytes` for the messages of the stream."""
     made = ReplicationStub(channel)
     made.Replicate = channel.stream_stream(
         f"/{_SERVICE}/Replicate",
@@ -53,7 +54,7 @@ def stub(channel: grpc.aio.Channel) -> ReplicationStub:
 
 
 def add_to_server(servicer: ReplicationServicer, server: Any) -> None:
-    """As generated code does it, but for what is written to the stream."""
+    """Adds the service as generated code does, but with `to_bytes` for the messages of the stream."""
     add_ReplicationServicer_to_server(servicer, server)
     streams: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(
         servicer.Replicate, request_deserializer=pb.SlaveMessage.FromString, response_serializer=to_bytes

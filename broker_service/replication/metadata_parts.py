@@ -1,15 +1,18 @@
-"""Metadata as messages of a bounded size, whatever the number of groups and queues.  Pure."""
+"""Splits metadata into messages of limited size, whatever the number of groups and queues.  Pure."""
 
 from collections.abc import Iterator
 
 from rocketsim_proto.metadata_pb2 import Metadata
 
-OFFSETS_A_MESSAGE = 10_000  # a topic's and a group's names have 255 bytes at most, so this is 6 MB at most
+OFFSETS_A_MESSAGE = 10_000  # 6 MB at most, since the names of a topic and a group have 255 bytes at most
 
 
 def parts(metadata: Metadata) -> Iterator[Metadata]:
-    """To be sent in this order, each to be merged by itself.  The first has all but the further offsets; only the
-    last has the sequence: a receiver that has it has all parts."""
+    """Yields the parts in the order in which they must be sent.  The receiver merges each part by itself.
+
+    The first part has everything except for the offsets that do not fit; the others have these.  Only the last part has
+    the sequence, so a receiver that has the sequence has all parts.
+    """
     entries = metadata.consumer_offsets
     if len(entries) <= OFFSETS_A_MESSAGE:
         yield metadata

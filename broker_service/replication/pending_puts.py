@@ -1,9 +1,9 @@
-"""Puts and commits that wait for a disk or a slave, and what ends their wait (table D4).  Pure: `now` is an argument.
+"""PendingPuts has the puts and commits that wait for a disk or a slave.  Pure: `now` is an argument.
 
-A put waits for its flush and for a slave side by side.  A commit waits for a slave's log, which must contain the
-records that the offset covers, and for the slave's journal of offsets.  Each wait ends once: with OK, or at its
-deadline with another status.  A put ends when all its waits have; if several failed, the slave's status is the answer,
-as in RocketMQ.
+A put waits for a flush and for a slave at the same time.  A commit waits for a slave's log, which must have the records
+that the offset covers, and for a slave's journal of offsets.  Each wait ends once, with OK, or at its deadline with
+another status.  A put ends when all its waits have ended.  If several waits failed, the slave's status is the answer,
+as in RocketMQ (table D4 of docs/decision_tables.md).
 """
 
 import heapq
@@ -17,8 +17,10 @@ SLACK = 1000  # ended waits that a heap may hold before it is rebuilt
 
 @dataclass(slots=True, eq=False)
 class PendingPut:
-    """Its status is None until all three waits have ended.  `metadata` waits for a sequence number of changes, not for
-    a log offset."""
+    """A put or commit with its three waits.  Its status is None until all three have ended.
+
+    `flush` and `replica` wait for a log offset; `metadata` waits for a sequence number of changes.
+    """
 
     end_offset: int
     flush: "Wait"
@@ -37,7 +39,7 @@ class PendingPut:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One wait of a put or commit.  A wait that has a status from the start is over."""
+    """One wait of a put or commit.  If it is made with a status, it has ended already."""
 
     status: PutStatus | None
     deadline: float = 0.0
@@ -46,7 +48,8 @@ class Wait:
 NO_WAIT = Wait(PutStatus.PUT_OK)
 
 
-# (end offset, sequence or deadline, number, put, wait).  Log offsets stay far below 2**53: a float compares exactly.
+# Entries (end offset, sequence or deadline; number; put; wait).  A float compares exactly with log offsets, which stay
+# far below 2**53.
 _Heap = list[tuple[float, int, PendingPut, Wait]]
 
 
@@ -68,7 +71,7 @@ class PendingPuts:
         metadata: Wait = NO_WAIT,
         sequence: int = 0,
     ) -> PendingPut:
-        """The put ends when all its waits do, which may be so already."""
+        """Adds a put, which ends when all its waits have ended.  They may have ended already."""
         put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1
@@ -81,23 +84,23 @@ class PendingPuts:
         return put
 
     def on_flushed(self, offset: int) -> list[PendingPut]:
-        """Everything up to `offset` is on disk.  Returns the puts that end with this, oldest first."""
+        """Ends the waits for a flush up to `offset`; returns the puts that end with this, oldest first."""
         return self._ended(self._flushes.reach(offset))
 
     def on_confirmed(self, offset: int) -> list[PendingPut]:
-        """A slave has everything up to `offset`.  Returns the puts that end with this, oldest first."""
+        """Ends the waits for a slave with the log up to `offset`; returns the puts that end with this, oldest first."""
         return self._ended(self._replicas.reach(offset))
 
     def on_metadata(self, sequence: int) -> list[PendingPut]:
-        """A slave has all changes up to `sequence`.  Returns the commits that end with this, oldest first."""
+        """Ends the waits for a slave with all changes up to `sequence`; returns the commits that end with this."""
         return self._ended(self._metadata.reach(sequence))
 
     def expire(self, now: float) -> list[PendingPut]:
-        """Ends the waits whose deadline has passed.  Returns the puts that end with this."""
+        """Ends the waits whose deadline has passed; returns the puts that end with this."""
         return [put for queue in self._queues for put in self._ended(queue.expire(now))]
 
     def next_deadline(self) -> float | None:
-        """When `expire` is to be called next."""
+        """Returns when `expire` must be called next; None if nothing waits."""
         deadlines = [queue.next_deadline() for queue in self._queues]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -112,8 +115,10 @@ class PendingPuts:
 
 
 class _Queue:
-    """Waits for one kind of offset or sequence, ordered by it and by deadline.  Ended waits are removed lazily from
-    each heap."""
+    """The waits for one kind of offset or sequence, in one heap by that number and in another by deadline.
+
+    Waits that have ended are removed from the heaps later.
+    """
 
     def __init__(self, late: PutStatus) -> None:
         self._late = late

@@ -1,12 +1,12 @@
-"""A slave's promise to a candidate, which is about to be promoted: it follows no master of a lower epoch.  Pure.
+"""A slave's promise to a candidate for promotion: the slave follows no master of a lower epoch.  Pure.
 
-A promotion that is not forced has every slave promise before it compares their logs, as a candidate does in Paxos and
-Raft: what a slave has acknowledged cannot grow any more by then.  There is no majority among two or three brokers, so
-all slaves have to promise.
+A promotion that is not forced asks all slaves for a promise before it compares their logs.  After its promise a slave
+acknowledges nothing more to the old master, so the comparison stays true.  Candidates in Paxos and Raft do the same,
+but need only a majority; two or three brokers have none, so here all slaves must promise.
 
-A promise is on disk before the candidate hears of it.  It ends when the slave's log has the epoch, or when the
-candidate answers that it is no master and not being promoted with this epoch.  That answer is final if it was asked for
-after the promise was given: each further attempt of the candidate asks for a promise anew.
+A promise is on disk before the candidate gets the answer.  It ends when the slave's log has the promised epoch.  It
+also ends when the candidate, asked after the promise was given, says that it is no master and is not being promoted
+with this epoch.  That answer is final, because each further attempt of the candidate asks for a new promise.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from broker_service.model import MASTER_ID
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """To the broker with this id and address, which begins this epoch, or has begun it."""
+    """A promise to the broker with this id and address, which begins this epoch or has begun it."""
 
     epoch: int
     broker_id: int
@@ -29,10 +29,11 @@ class Promise:
 def refusal(
     asked: Promise, given: Promise | None, newest_epoch: int, *, is_slave: bool, follows: str, candidate_epoch: int
 ) -> str:
-    """Why a broker does not promise, a clause that its name precedes; empty: it does.
+    """Returns why a broker refuses a promise, as a clause that follows its name; empty if it promises.
 
-    `given`: what it has promised already; `newest_epoch`: of its log; `follows`: the address of the master whose
-    stream it has; `candidate_epoch`: with which it is being promoted itself.
+    The arguments describe the broker that is asked: `given` is the promise that it has given already, `newest_epoch` is
+    the last epoch of its log, `follows` is the address of the master whose stream it has, and `candidate_epoch` is the
+    epoch with which it is being promoted itself.
     """
     if not is_slave:
         return "is a master"
@@ -47,5 +48,5 @@ def refusal(
 
 
 def is_over(promise: Promise, broker_id: int, candidate_epoch: int) -> bool:
-    """Whether the candidate's answer, asked for after the promise was given, ends it."""
+    """Returns True if the candidate's answer ends the promise; the answer must be newer than the promise."""
     return broker_id != MASTER_ID and candidate_epoch != promise.epoch

@@ -1,6 +1,6 @@
-"""What replication needs of the store and of the broker, as protocols; they and the tests' fakes implement them.
+"""The protocols that replication needs from the store and the broker.  The tests have fakes for them.
 
-Everything here is called on the event loop's thread, and nothing may block on the network.
+All methods are called on the event loop's thread, unless they say otherwise, and must not wait for the network.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from broker_service.store.residency import Place
 
 
 class ReplicatedLog(Protocol):
-    """The commit log, as far as it is copied.  `MessageStore` is one."""
+    """The operations on the commit log that replication needs.  `MessageStore` implements them."""
 
     @property
     def min_offset(self) -> int: ...
@@ -30,98 +30,117 @@ class ReplicatedLog(Protocol):
     def flushed_offset(self) -> int: ...
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
-        """Raw bytes from there on, never across a file, never beyond the end."""
+        """Reads bytes of the log; the result ends at the end of a file or of the log."""
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
-        """The same without a copy; valid until the next operation on the log."""
+        """Reads as `read_log` does, but returns a view, which is valid until the next operation on the log."""
 
     def without_waiting(self, failed: Failed) -> AbstractContextManager[None]:
-        """In this context `view_log` raises Cold instead of waiting for the disk, and ReadFailed for what `failed`."""
+        """A context in which `view_log` raises Cold instead of waiting, and ReadFailed for places in `failed`."""
 
     def warm(self, places: Iterable[Place]) -> None:
-        """Callable on any thread: reads the cold bytes into memory."""
+        """Reads the bytes of a Cold into memory; any thread may call it."""
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Store whole checked records, keep a last part of one aside, and return the end of what is stored.
+        """Checks and stores whole records; keeps an incomplete last one in memory; returns the end of the log.
 
-        `commit_log_offset` is the end, which forgets what was kept aside, or the end plus what is kept aside.
+        `commit_log_offset` is the end of the log plus the size of the incomplete record.  It may also be the end of the
+        log; the incomplete record is dropped then.
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
-        """(size, CRC-32) of the last bytes before the offset; fewer where the log does not reach back so far."""
+        """Returns (size, CRC-32) of at most `size` bytes before the offset; fewer if the log begins later."""
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
-        """Cut back, so that nothing cut comes back after a crash at any point; a copy goes to `keep_in`."""
+        """Cuts the log back to `offset`, so that no crash brings cut bytes back; a copy of them goes to `keep_in`."""
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
-        """(topic, queue id, queue offset) of every queue that does not begin at 0."""
+        """Returns (topic, queue id, first queue offset) for every queue that does not begin at 0."""
 
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
-        """Throw the log and its queues away and be an empty log that begins at `offset`, with queues at `floors`."""
+        """Deletes the log and its queues, and begins an empty log at `offset` with queues at `floors`."""
 
     def flush(self) -> int:
-        """Return only when every byte up to the returned offset is on disk."""
+        """Syncs the log; returns the offset up to which everything is on disk."""
 
 
 class MasterBroker(Protocol):
-    """The broker behind a ReplicationMaster."""
+    """The operations of the broker that ReplicationMaster needs."""
 
     def is_master(self) -> bool:
-        """Whether slaves may follow this broker: configured or promoted as one, and not fenced."""
+        """Returns True if slaves may follow this broker: it was configured or promoted as master, and is not fenced."""
 
     def takes_writes(self) -> bool:
-        """From then on the log may have bytes that no slave has, so nothing is refilled any more."""
+        """Returns True once the log may have bytes that no slave has.  From then on nothing is refilled from slaves."""
 
     def metadata(self) -> Metadata:
-        """All of it, `complete`, with the current epoch."""
+        """Returns a snapshot of all metadata, marked `complete`, with the current epoch."""
 
     def accept_offsets(self, slave_id: int, offsets: Metadata) -> None:
-        """Merge forward what a slave took while this master was away.  ValueError for what makes no sense."""
+        """Merges offsets that a slave took while this master was away; offsets only rise.
+
+        Raises ValueError for impossible offsets.
+        """
 
     def fenced(self, epoch: int, by: str) -> None:
-        """A newer epoch exists: stop taking writes now, and for good."""
+        """Stops writes now and for good, because a newer epoch exists."""
 
     def slave_joined(self, slave: SlaveProgress) -> None:
-        """A slave has answered, and what it had beyond this log has been fetched."""
+        """Called when a slave's stream begins, after any refill from the slave."""
 
     def offsets_handed_back(self, slave: SlaveProgress) -> None:
-        """The offsets of this slave that were ahead of this broker's have been merged."""
+        """Called when the offsets that this slave handed back have been merged."""
 
     def follows(self) -> str:
-        """The address of the master whose stream this slave has; empty: none."""
+        """Returns the address of the master whose stream this slave has; empty if it has none."""
 
     def candidate_epoch(self) -> int:
-        """With which this slave is being promoted; 0: it is not."""
+        """Returns the epoch with which this slave is being promoted; 0 if it is not being promoted."""
 
     def promise(self, candidate: Promise) -> str:
-        """Promise it, on disk, or say why not."""
+        """Gives a promise, which is on disk on return, or returns why not."""
 
     def hears_of_master(self, master: Promise) -> None:
-        """That broker says that it is the master of a newer epoch."""
+        """Called when another broker says that it is the master of a newer epoch."""
 
 
 class HearsOfCuts(Protocol):
+    """The listener that a Follower informs before and after it cuts the log."""
+
     def log_will_be_cut(self, end_offset: int) -> None:
-        """Lower committed offsets beyond that end, before the log is cut: a start after a crash could not detect the
-        cut."""
+        """Lowers committed offsets that lie beyond the new end; called before the log is cut.
+
+        A start after a crash could not detect the cut.
+        """
 
     def log_cut(self, cut: Cut) -> None:
-        """The log was cut back or started over."""
+        """Called after the log was cut back or started over."""
 
 
 class SlaveBroker(HearsOfCuts, Protocol):
-    """The broker behind a ReplicationSlave."""
+    """The operations of the broker that ReplicationSlave needs."""
 
     def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
-        """What an OK of this master means.  Noted before anything is acknowledged to it."""
+        """Records what an OK of this master means; called before anything is acknowledged to the master.
+
+        `for_slave` is SYNC_MASTER, `for_flush` is SYNC_FLUSH.
+        """
 
     def apply_metadata(self, metadata: Metadata) -> None:
-        """A snapshot (`complete`) or a change.  Offsets merge forward, and are in the journal on return.  ValueError
-        for what makes no sense."""
+        """Applies a snapshot (marked `complete`) or a change.  Offsets only rise, and are in the journal on return.
+
+        Raises ValueError for impossible metadata.
+        """
 
     def offsets_to_hand_back(self) -> Metadata | None:
-        """Offsets taken while there was no master, or lost by it since.  Asked at every connect: keep them until the
-        master has them."""
+        """Returns offsets that this slave has and the master lacks: it took them without a master, or the master lost
+        them.
+
+        It is called at every connect, so it must return them until the master has them.
+        """
 
     def replicated(self, visible_offset: int) -> None:
-        """Records up to here are stored as safely as the master asks: show them to consumers, notify waiting pulls."""
+        """Lets consumers see records up to this offset, which are as safe as the master requires.
+
+        It notifies waiting pulls.
+        """

@@ -1,4 +1,4 @@
-"""Why a replication stream ends other than by agreement, sorted by whose fault it is, and the gRPC status of each."""
+"""The errors with which a replication stream ends, and the gRPC status of each."""
 
 import grpc
 
@@ -7,18 +7,19 @@ from broker_service.replication.tracker import AckRefused
 
 
 class ProtocolViolation(RocketSimError):
-    """The other side sent something that no such broker sends: wrong order, wrong CRC, impossible numbers."""
+    """The other side sent what no working broker sends: a wrong order, a wrong CRC, impossible numbers."""
 
 
 class Mismatch(RocketSimError):
-    """The two do not belong together: another cluster, other file sizes, another history."""
+    """The two brokers do not belong together: they differ in cluster, file sizes or history."""
 
 
 class Diverged(StoreCorrupt):
-    """Same epochs, same offset, different bytes."""
+    """Both logs have the same epochs up to an offset, but different bytes before it."""
 
 
-# Whoever wipes the master and starts it as one has an empty master, which the right log does not fit either.
+# The advice does not say to wipe a master and start it as master: its log would be empty, and the right log would not
+# fit it either.
 KEEP_THE_RIGHT_LOG = (
     "if the slave's log is the right one, stop the master, promote the slave, and start the other as its slave with an "
     "empty store; else start the slave with an empty store"
@@ -30,7 +31,7 @@ class Replaced(RocketSimError):
 
 
 class FellSilent(RocketSimError):
-    """Nothing was heard for `haHousekeepingInterval`."""
+    """No message arrived for `haHousekeepingInterval`."""
 
 
 STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
@@ -46,7 +47,7 @@ STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
 
 
 def status_of(refusal: RocketSimError) -> grpc.StatusCode:
-    """The status of the refusal's class, or of the nearest one it is derived from."""
+    """Returns the status of the refusal's class, or of its nearest base class that has one."""
     for kind in type(refusal).__mro__:
         if kind in STATUS_OF:
             return STATUS_OF[kind]

@@ -1,4 +1,4 @@
-"""The slave's side of replication on the network.  `follower.py` decides what a message does."""
+"""The slave's side of replication on the network.  `follower.py` decides what a master's message does."""
 
 import asyncio
 import logging
@@ -36,8 +36,8 @@ class SlaveSettings:
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
     retry_last_s: float = 2.0
-    # A connection on which nothing comes any more is given up after both: what TCP sends again by itself comes ever
-    # more rarely, and the other side may have given up before.
+    # A silent connection is closed after the sum of these two.  Without them it could last long: TCP retransmits more
+    # and more rarely, and the other side may have given up already.
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
@@ -68,14 +68,14 @@ class ReplicationSlave:
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
         self._notified = asyncio.Event()
-        self._master_min_offset: int | None = 0  # nothing is known: all is kept
+        self._master_min_offset: int | None = 0  # until the master says it; with 0 this slave deletes no log file
 
     async def follow(self, master_address: str) -> NoReturn:
-        """Be that master's slave until cancelled.  Once cancelled and awaited, nothing is appended any more."""
+        """Follows this master until it is cancelled.  Once the cancelled task has ended, nothing is appended."""
         try:
             await self._follow_always(master_address)
         finally:
-            self._stream = None  # whom it was stopped from following it does not follow
+            self._stream = None
 
     async def _follow_always(self, master_address: str) -> NoReturn:
         retry_s = self._settings.retry_first_s
@@ -84,20 +84,23 @@ class ReplicationSlave:
             self._notified.clear()
             try:
                 await self._follow_once(master_address)
-            except (RocketSimError, OSError) as error:  # OSError: of this broker's own disk
+            except (RocketSimError, OSError) as error:  # an OSError comes from this broker's own disk
                 reason = str(error)
             stream, self._stream = self._stream, None
             if stream is not None and stream.is_welcome:
                 retry_s, trouble = self._settings.retry_first_s, ""
                 await stream.show_rest()
-            if reason != trouble:  # logged once, not at every attempt
+            if reason != trouble:  # the same reason is logged once, not at every attempt
                 logger.warning("master %s lost: %s; trying again", master_address, reason)
                 trouble = reason
             await self._pause(retry_s * self._chance.uniform(0.8, 1.2))
             retry_s = min(retry_s * 2, self._settings.retry_last_s)
 
     def notify(self) -> None:
-        """The master is back: connect now, or again at once if the try that is under way fails."""
+        """Ends the pause before the next attempt, because the master is back.
+
+        If an attempt is under way and fails, the next one follows at once.
+        """
         self._notified.set()
 
     async def _pause(self, pause_s: float) -> None:
@@ -108,13 +111,13 @@ class ReplicationSlave:
             pass
 
     def hand_back(self) -> None:
-        """There are offsets to hand back; without a stream they are sent after the next connect."""
+        """Sends the offsets that the master lacks; without a stream they are sent after the next connect."""
         if self._stream is not None:
             self._stream.hand_back()
 
     @property
     def master_min_offset(self) -> int | None:
-        """Where the log of the master begins, or began when it was last heard; None: it is too old to say."""
+        """The start of the master's log, as last heard; None if the master's version does not send it."""
         if self._stream is not None and self._stream.is_welcome:
             self._master_min_offset = self._stream.master_min_offset
         return self._master_min_offset
@@ -165,7 +168,7 @@ class _LoggedCuts:
 
 
 class _MasterStream:
-    """One connection: a receiver and a sender around a Follower, the metadata, and a watch over the time."""
+    """One connection to a master: tasks that receive, send, poll metadata and watch for silence, around a Follower."""
 
     def __init__(
         self,
@@ -186,12 +189,12 @@ class _MasterStream:
         self._notified = asyncio.Event()
         self._ack_due = False
         self._hand_back_due = False
-        self._in_snapshot = False  # its first part was received, its last was not
-        self._lacks_metadata = False  # the disk had no room for some of it
-        self._sequence = 0  # of the changes that came on this stream
+        self._in_snapshot = False  # the first part of a snapshot was received, and the last was not yet
+        self._lacks_metadata = False  # the disk had no room for some of the master's metadata
+        self._sequence = 0  # of the last change that was received on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
-        self._versions: tuple[int, ...] = (0, 0, 0, 0)  # of the newest tables that this master has told of
+        self._versions: tuple[int, ...] = (0, 0, 0, 0)  # of the newest tables that were received from this master
 
     @property
     def master_min_offset(self) -> int | None:
@@ -202,14 +205,17 @@ class _MasterStream:
         self._notified.set()
 
     async def run(self, metadata_request: Any) -> None:
-        """Raises the error of the first task that fails; the receiver's, with the master's reason, is preferred."""
+        """Runs until a task fails, and raises its error.
+
+        If several tasks have failed, the receiver's error is raised, since it has the master's reason.
+        """
         call = self._stub.Replicate()
         work = (self._receive(call), self._send(call), self._watch(), self._poll_metadata(metadata_request))
         tasks = [asyncio.create_task(task) for task in work]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # NB: a TaskGroup would lose a cancellation from outside that comes while one of its tasks fails.
+            # This is no TaskGroup, because that would lose a cancellation from outside while one of its tasks fails.
             ended = [task for task in tasks if task.done()]
             for task in tasks:
                 task.cancel()
@@ -218,7 +224,10 @@ class _MasterStream:
         ended[0].result()
 
     async def show_rest(self) -> None:
-        """Show the last records although they were not acknowledged: the master may have confirmed them by itself."""
+        """Makes the last records visible, although they were not acknowledged.
+
+        While the slave was away, the master may have shown them to consumers without it.
+        """
         end_offset = self._follower.end_offset
         try:
             if self._follower.sync_flush:
@@ -247,14 +256,17 @@ class _MasterStream:
         self._take(metadata)
         self._in_snapshot |= metadata.complete
         if metadata.sequence and not self._lacks_metadata:
-            # Metadata that was skipped counts as received too: the newer metadata that was applied includes it.
+            # Metadata that `_take` skipped counts as received, too: newer metadata, which includes it, was applied.
             self._sequence = metadata.sequence
-            self._hand_back_due |= self._in_snapshot  # what the master turned out to lack
+            self._hand_back_due |= self._in_snapshot  # The snapshot has shown which offsets the master lacks.
             self._in_snapshot = False
             self._ack_due = True
 
     def _take(self, metadata: Metadata) -> bool:
-        """False if it is skipped as older than what was applied: answers and changes may arrive out of order."""
+        """Applies metadata; returns False if it is skipped because newer metadata was applied already.
+
+        Answers to polls and changes from the stream may arrive out of order.
+        """
         tables = metadata.topics_version, metadata.groups_version, metadata.users_version, metadata.acls_version
         versions = tuple(version.counter for version in tables)
         if any(version < known for version, known in zip(versions, self._versions, strict=True)):
@@ -262,15 +274,16 @@ class _MasterStream:
         try:
             self._broker.apply_metadata(metadata)
         except DiskFull as error:
-            # The log is still replicated.  No later change on this stream is acknowledged; a snapshot will be fetched.
+            # The log is still replicated, but no later change on this stream is acknowledged.  Polling will fetch a
+            # snapshot.
             if not self._lacks_metadata:
-                logger.error("metadata of master %s waits: %s", self._address, error)
+                logger.error("metadata of master %s cannot be stored yet: %s", self._address, error)
             self._lacks_metadata = True
             return True
         except ValueError as error:
-            raise ProtocolViolation(f"metadata that makes no sense: {error}") from error
+            raise ProtocolViolation(f"impossible metadata: {error}") from error
         if self._lacks_metadata and metadata.complete:
-            raise PeerLost("there is room for its metadata again, what was missed is fetched")
+            raise PeerLost("the disk has room for its metadata again; connecting again to fetch what was missed")
         self._versions = versions
         return True
 
@@ -291,7 +304,7 @@ class _MasterStream:
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await write_stream(call, pb.SlaveMessage(refill=refill))
         while True:
-            # Offsets to hand back because of these changes are sent before the ack that confirms the changes.
+            # A change may show that the master lacks offsets.  They are sent before the ack that confirms the change.
             self._follower.metadata_sequence = self._sequence
             if self._hand_back_due:
                 self._hand_back_due = False
@@ -306,7 +319,10 @@ class _MasterStream:
                 await self._notified.wait()
 
     async def _send_ack(self, call: Any) -> None:
-        """One flush serves all frames that came while the one before ran."""
+        """Sends an ack, after a flush if the master uses SYNC_FLUSH.
+
+        One flush serves all frames that arrived during the previous flush.
+        """
         if self._follower.sync_flush:
             await self._flusher.wait(self._follower.end_offset)
         ack = self._follower.ack(self._flusher.flushed_offset)
@@ -323,9 +339,9 @@ class _MasterStream:
                 logger.warning("metadata of master %s: %s", self._address, lost)
             else:
                 if self._take(metadata):
-                    self.hand_back()  # what the master turned out to lack
+                    self.hand_back()  # the snapshot has shown which offsets the master lacks
                 else:
-                    continue  # ask again; this ends as soon as topics and groups stop changing for one round trip
+                    continue  # Ask again.  This ends once topics and groups do not change for one round trip.
             await asyncio.sleep(self._settings.metadata_interval_s)
 
     async def _watch(self) -> NoReturn:

@@ -1,4 +1,4 @@
-"""SlaveStreams: the streams of the connected slaves, to be notified of appends and sent changes of metadata."""
+"""SlaveStreams has the streams of the connected slaves; it notifies them of appends and sends changes of metadata."""
 
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
@@ -8,10 +8,10 @@ from rocketsim_proto.metadata_pb2 import Metadata
 
 class SlaveStream(Protocol):
     def notify(self) -> None:
-        """Check for something to send: the log may have grown."""
+        """Checks for something to send, since the log may have grown."""
 
     def publish(self, change: Metadata) -> None:
-        """Send the change after those before it."""
+        """Sends a change of metadata, after all earlier ones."""
 
 
 S = TypeVar("S", bound=SlaveStream)
@@ -30,12 +30,12 @@ class SlaveStreams(Generic[S]):
         self._streams.remove(stream)
 
     def notify(self) -> None:
-        """The log has grown, or an epoch has begun."""
+        """Notifies all streams that the log has grown or an epoch has begun."""
         for stream in self._streams:
             stream.notify()
 
     def publish(self, change: Metadata) -> None:
-        """Every connected slave gets the change; one that is too slow for changes gets a snapshot instead."""
+        """Sends a change to all connected slaves; a slave that is too slow for changes gets a snapshot instead."""
         for stream in self._streams:
             stream.publish(change)
 

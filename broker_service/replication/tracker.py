@@ -1,10 +1,10 @@
-"""Tracks what each slave has acknowledged, and the confirm offset that follows from it.
+"""Tracker records what each slave has acknowledged, and derives the confirm offset.
 
 Pure: no clock, no event loop, no sockets.
 
-A slave is *in sync* once it has acknowledged something on its present connection and is less than `fall_behind_max`
-bytes behind.  One slave confirms: the confirm offset is the furthest ack there ever was, and it never falls, because a
-slave that disconnects keeps its bytes.
+A slave is *in sync* once it has acknowledged something on its current connection and is less than `fall_behind_max`
+bytes behind.  The ack of one slave is enough to confirm records.  The confirm offset is therefore the highest ack of
+this term as master.  It never falls, because a slave that disconnects keeps its bytes.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,22 @@ from broker_service.errors import RocketSimError
 
 
 class AckRefused(RocketSimError):
-    """An impossible ack.  It was not recorded; its stream must be closed."""
+    """An impossible ack.  It was not recorded, and its stream must be closed."""
 
 
 @dataclass(slots=True)
 class SlaveProgress:
-    """One connection of one slave.  `ack_offset` is None until its first ack: the end it reports may not be synced."""
+    """One connection of one slave.
+
+    `ack_offset` is None until its first ack, because the end that the handshake reports may not be synced.
+    """
 
     slave_id: int
     connection: int
     address: str
     end_offset: int
     ack_offset: int | None = None
-    metadata_sequence: int | None = None  # of the changes it has; None until it reports one (old versions never do)
+    metadata_sequence: int | None = None  # the last change it has; None until it reports one (old versions never do)
 
     def describe(self, master_end_offset: int) -> str:
         behind = master_end_offset - (self.ack_offset or 0)
@@ -37,22 +40,22 @@ class Tracker:
         self.fall_behind_max = fall_behind_max
         self.slaves: dict[int, SlaveProgress] = {}
         self.confirm_offset = 0
-        self.confirmed_sequence = 0  # of changed metadata
-        self._shown_offset = 0  # what consumers may have seen already; what is visible never falls below it
+        self.confirmed_sequence = 0  # the last change of metadata that a slave has
+        self._shown_offset = 0  # consumers may have seen the log up to here, so the visible end never falls below it
         self._connections = 0
 
     def begin(self, master_end: int) -> None:
-        """A term as master begins: only acks of current connections count from here on."""
+        """Begins a term as master; only acks of current connections count from now on."""
         self.confirm_offset = max((slave.ack_offset or 0 for slave in self.slaves.values()), default=0)
         self.confirmed_sequence = max((slave.metadata_sequence or 0 for slave in self.slaves.values()), default=0)
         self._shown_offset = master_end
 
     def shown(self, end_offset: int) -> None:
-        """Consumers may have seen everything up to there, although no slave has confirmed it."""
+        """Records that consumers may have seen everything up to this offset, even without a slave's confirmation."""
         self._shown_offset = max(self._shown_offset, end_offset)
 
     def join(self, slave_id: int, address: str, slave_end: int, master_end: int) -> SlaveProgress:
-        """A new connection of a slave; it replaces the older one, whose acks are ignored from here on."""
+        """Adds a new connection of a slave; it replaces an older one, whose acks are ignored from now on."""
         self._note_shown(master_end)
         self._connections += 1
         slave = SlaveProgress(slave_id, self._connections, address, slave_end)
@@ -67,7 +70,7 @@ class Tracker:
         return self.slaves.get(slave.slave_id) is slave
 
     def ack(self, slave: SlaveProgress, ack_offset: int, master_end: int) -> bool:
-        """Record an ack; True if it moved the confirm offset.  Raises AckRefused for one beyond the master's end."""
+        """Records an ack; returns True if it raises the confirm offset.  AckRefused for one beyond the master's end."""
         if not 0 <= ack_offset <= master_end:
             raise AckRefused(f"ack {ack_offset} is outside of this log, which ends at {master_end}")
         if not self.is_current(slave):
@@ -80,7 +83,7 @@ class Tracker:
         return True
 
     def ack_metadata(self, slave: SlaveProgress, sequence: int) -> bool:
-        """Record that a slave has all changes up to there; True if it is the first that has."""
+        """Records that a slave has all changes up to `sequence`; returns True if it is the first slave that has."""
         if not self.is_current(slave):
             return False
         slave.metadata_sequence = max(sequence, slave.metadata_sequence or 0)
@@ -90,25 +93,26 @@ class Tracker:
         return True
 
     def takes_metadata(self) -> bool:
-        """Whether a slave is connected that reports which changes it has."""
+        """Returns True if a slave is connected that reports which changes it has."""
         return any(slave.metadata_sequence is not None for slave in self.slaves.values())
 
     def is_in_sync(self, slave: SlaveProgress, end_offset: int) -> bool:
-        """Whether this slave counts for a put that ends at `end_offset`."""
+        """Returns True if this slave counts as in sync for a put that ends at `end_offset`."""
         return slave.ack_offset is not None and end_offset - slave.ack_offset < self.fall_behind_max
 
     def is_slave_available(self, end_offset: int) -> bool:
-        """Table D4's condition for SLAVE_NOT_AVAILABLE, for a put that ends at `end_offset`."""
+        """Returns False if a put that ends at `end_offset` must be answered with SLAVE_NOT_AVAILABLE (table D4)."""
         return any(self.is_in_sync(slave, end_offset) for slave in self.slaves.values())
 
     def have_all(self, end_offset: int) -> bool:
-        """Whether every slave that has acknowledged anything has acknowledged the log up to there."""
+        """Returns True if every slave that has sent an ack has acknowledged the log up to `end_offset`."""
         return all(slave.ack_offset is None or slave.ack_offset >= end_offset for slave in self.slaves.values())
 
     def visible_offset(self, master_end: int) -> int | None:
-        """What consumers of a SYNC_MASTER may see: up to here, or, while no slave is in sync, everything (None).
+        """Returns the offset up to which consumers of a SYNC_MASTER may see the log.
 
-        NB: it never moves back, not even when a slave that is behind comes into sync.
+        While no slave is in sync, it returns None, which means everything.  The visible end never moves back, not even
+        when a slave that is behind comes into sync.
         """
         self._note_shown(master_end)
         if not self.is_slave_available(master_end):
@@ -117,7 +121,7 @@ class Tracker:
         return self._shown_offset
 
     def _note_shown(self, master_end: int) -> None:
-        """While no slave is in sync, consumers see everything."""
+        """Records everything as shown while no slave is in sync, since consumers see everything then."""
         if not self.is_slave_available(master_end):
             self.shown(master_end)
 

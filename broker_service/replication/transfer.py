@@ -1,9 +1,10 @@
-"""One slave's stream as its master sees it: what to send next, and what a message from the slave does.
+"""Transfer is the master's side of one slave's stream.
 
-Does no I/O but the log's, knows no event loop; the clock is an argument.  `master.py` drives it.
+It decides what to send next, and applies the slave's messages.  It does no I/O except on the log, and knows no event
+loop; the time is an argument.  `master.py` drives it.
 
-    GREETING --handshake--> REFILL --the lost tail is here--> TRANSFER
-            '--------------nothing lost-----------------------^
+    GREETING --handshake--> REFILL --the lost tail has arrived--> TRANSFER
+            '--------------nothing was lost-----------------------^
 """
 
 from collections import deque
@@ -39,19 +40,20 @@ class State(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
-    # Bytes sent and not acknowledged.  An ack covers whole records only: this must exceed the largest one by far.
+    # The limit for bytes that were sent and are not acknowledged.  It must exceed the largest record by far, since an
+    # ack covers whole records only.
     in_flight_bytes: int = 32 << 20
-    # With ASYNC_MASTER, where no put waits for the slave, a message below gather_bytes is sent gather_s after the one
-    # before it: a message with one small record costs as much as one with dozens.
+    # With ASYNC_MASTER no put waits for the slave.  A message of fewer than gather_bytes is then sent gather_s after
+    # the previous one, because a message with one small record costs as much as one with dozens.
     gather_bytes: int = 4096
     gather_s: float = 0.010
     heartbeat_s: float = 5.0  # haSendHeartbeatInterval
     housekeeping_s: float = 20.0  # haHousekeepingInterval
-    metadata_changes: int = 64  # buffered for a slow slave; if there are more, it gets one snapshot instead
+    metadata_changes: int = 64  # changes buffered for a slow slave; with more it gets one snapshot instead
 
 
 class Acks(Protocol):
-    """Where acks count: `Acknowledgements`."""
+    """The receiver of acks, which is `Acknowledgements`."""
 
     @property
     def confirm_offset(self) -> int: ...
@@ -92,20 +94,20 @@ class Transfer:
         self._sync_master = sync_master
         self._sync_flush = sync_flush
         self._sent_at = now
-        self._confirmed_offset = 0  # the log's bytes from here to `sent_offset` are in flight
-        self._first_in_flight = -1, 0  # the offset and size of a record, as the sender has read them last
+        self._confirmed_offset = 0  # log bytes from here to `sent_offset` are in flight
+        self._first_in_flight = -1, 0  # offset and size of the first record in flight, when the sender last read them
         self._refill_offset = self._refill_until = 0
         self._handshake = pb.Handshake()
         self._reply: pb.HandshakeReply | None = None
         self._epoch_sent = 0
         self._metadata: deque[Metadata] = deque()
-        self._metadata_parts: deque[Metadata] = deque()  # of the one that is being sent
+        self._metadata_parts: deque[Metadata] = deque()  # the parts that remain of the metadata being sent
         self._sequence_sent = 0
 
-    # --- what the slave says --------------------------------------------------------------------------------------
+    # --- messages of the slave ------------------------------------------------------------------------------------
 
     def greet(self, handshake: pb.Handshake, *, takes_writes: bool) -> Plan:
-        """Decide how this slave catches up, or raise the refusal."""
+        """Decides how this slave catches up, or raises a refusal."""
         self.name = f"slave-{handshake.broker_id} at {handshake.address}"
         self._identity.check_slave(handshake)
         master = LogState(self._epochs.epochs, self._log.min_offset, self._log.end_offset)
@@ -145,7 +147,7 @@ class Transfer:
         return plan
 
     def refill(self, frame: pb.LogData) -> None:
-        """The next chunk of what this master lost.  With the last one the transfer begins."""
+        """Stores the next chunk of the bytes that this master lost.  After the last one the transfer begins."""
         expected, data = self._refill_offset, frame.data
         if self.state is not State.REFILL or frame.commit_log_offset != expected or not data:
             raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")
@@ -165,7 +167,7 @@ class Transfer:
             self._join()
 
     def ack(self, ack: pb.Ack) -> None:
-        """Raises StaleEpoch, AckRefused or ProtocolViolation; then the ack has not counted."""
+        """Records an ack.  Raises StaleEpoch, AckRefused or ProtocolViolation, and does not count the ack then."""
         if self.slave is None:
             raise ProtocolViolation(f"{self.name}: an ack before anything was sent")
         current = self._epochs.epochs.last
@@ -192,11 +194,13 @@ class Transfer:
         if self.slave is not None:
             self._acks.on_leave(self.slave)
 
-    # --- what the master says -------------------------------------------------------------------------------------
+    # --- messages to the slave ------------------------------------------------------------------------------------
 
     def offer_metadata(self, change: Metadata) -> None:
-        """To be sent soon.  A slave that has just joined, or is too slow for changes, gets a snapshot: see
-        `wants_snapshot`."""
+        """Queues a change to be sent soon.
+
+        A slave that has just joined, or is too slow for changes, gets a snapshot instead; see `wants_snapshot`.
+        """
         if self.state is not State.TRANSFER or self.wants_snapshot:
             return
         self._metadata.append(change)
@@ -209,9 +213,9 @@ class Transfer:
         self._metadata.append(snapshot)
 
     def next_message(self, now: float) -> MasterFrame | None:
-        """What to send now; None while there is nothing to send, or too much in flight.
+        """Returns the message to send now; None if there is nothing to send or too much is in flight.
 
-        Log bytes are the log's own: to be turned into bytes before anything else is done.
+        Log bytes are a view of the log.  The caller must encode them before it does anything else.
         """
         message = self._next(now)
         if message is not None:
@@ -219,8 +223,9 @@ class Transfer:
         return message
 
     def next_call(self) -> float:
-        """When `next_message` is to be asked, though nothing happens until then; -inf: now.  Reads nothing: it is asked
-        after every append.
+        """Returns when to call `next_message` if nothing happens until then; -inf means now.
+
+        It reads nothing from disk, because it is called after every append.
         """
         if self._reply is not None or self._has_metadata() or self._has_epoch_news():
             return -inf
@@ -263,7 +268,7 @@ class Transfer:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
-        """How many bytes of log may be sent, or could be: see `_has_room`."""
+        """Returns how many bytes of log may be sent.  It may say too many; see `_has_room`."""
         is_open = self.state is State.TRANSFER and self._has_room()
         return self._log.end_offset - self.sent_offset if is_open else 0
 
@@ -276,18 +281,21 @@ class Transfer:
             self._first_in_flight = at, int.from_bytes(self._log.read_log(at, 4), "big")
 
     def _has_room(self) -> bool:
-        """True, too, as long as the sender has not read how large the first record in flight is."""
+        """Returns True if more bytes may be sent.
+
+        It also returns True while the sender has not yet read the size of the first record in flight.
+        """
         if not self._is_full():
             return True
         if self._confirmed_offset < self._log.min_offset:
             return False
-        # A slave acknowledges whole records: this one has to get there, however large it is.
+        # A slave acknowledges whole records only, so this one must be sent completely, however large it is.
         at, size = self._first_in_flight
         return at != self._confirmed_offset or self.sent_offset - at < size
 
     def _read(self) -> MasterFrame:
         if self.sent_offset < self._log.min_offset:
-            raise Mismatch(f"{self.name}: {self.sent_offset} is deleted by now; it has to start over")
+            raise Mismatch(f"{self.name}: log offset {self.sent_offset} has expired here; the slave has to start over")
         data = self._log.view_log(self.sent_offset, self._settings.frame_bytes)
         message = self._log_message(data)
         self.sent_offset += len(data)
@@ -295,7 +303,7 @@ class Transfer:
 
     def _log_message(self, data: bytes | memoryview) -> MasterFrame:
         message = pb.MasterMessage()
-        log = message.log  # filled in place: a LogData made by itself would be copied into the message
+        log = message.log  # filled in place, since a separate LogData would be copied into the message
         log.epoch = self._epoch_sent
         log.commit_log_offset = self.sent_offset
         log.crc32 = isal_zlib.crc32(data)
