@@ -1,5 +1,8 @@
-"""Access control in RocketMQ 5's terms: who makes a call, and whether that user may.
+"""Access control, in RocketMQ 5's terms: it finds out which user makes a call, and if that user may make it.
 
-`model` what users, resources and policies are; `decision` what policies mean; `signature` whose call it is; `rights`
-what each call needs; `gate` decides with them, and `interceptor` asks it before every call of a gRPC server.
+- `model` has users, resources and policies.
+- `signature` finds the user of a call from its headers.
+- `rights` says what each call needs.
+- `decision` decides by a user's policies.
+- `gate` combines these, and `interceptor` asks the gate before every call of a gRPC server.
 """

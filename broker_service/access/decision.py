@@ -1,4 +1,4 @@
-"""What a user's policies say of one action.  Pure."""
+"""Policies decides if a user may perform an action on a resource.  Pure."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class Policies:
-    """Those of one user, by what they are for: a decision costs the same however many there are."""
+    """The policies of one user, by resource, so that a decision takes the same time for any number of policies."""
 
     def __init__(self, policies: Iterable[Policy] = ()) -> None:
         self._by_resource: dict[tuple[ResourceType, Pattern, str], list[Policy]] = {}
@@ -29,12 +29,13 @@ class Policies:
     def decide(
         self, kind: ResourceType, name: str, action: Action, source: Address | None, *, by_name: bool = False
     ) -> Decision | None:
-        """The decision of the policy that goes before all others that match; None: none matches.
+        """Returns the decision of the matching policy with the highest precedence; None if no policy matches.
 
-        As in RocketMQ 5: a policy for the very name goes before one for names that begin so, of those the longest
-        first, and these before one for all names; among equals Deny goes first.  `source` is the caller's address;
-        where it is not known, of the policies for some addresses those that deny match, and those that allow do not.
-        `by_name`: policies for prefixes and for all names allow nothing.
+        The precedence is RocketMQ 5's: a policy for the exact name comes first, then policies for prefixes of the name,
+        the longest first, then policies for all names.  Among policies of the same precedence, Deny wins.
+
+        `source` is the caller's address.  If it is unknown, a policy for certain addresses matches if it denies, and
+        does not match if it allows.  With `by_name`, only policies for the exact name can allow the action.
         """
         prefixes = [(Pattern.PREFIXED, name[:size]) for size in self._prefix_sizes.get(kind, ()) if size <= len(name)]
         for pattern, text in ((Pattern.LITERAL, name), *prefixes, (Pattern.ANY, "")):

@@ -1,4 +1,4 @@
-"""Gate: decides whether a call may be made.  It has no network; `interceptor.py` asks it."""
+"""Gate decides if a call may be made.  It does no I/O; `interceptor.py` asks it."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -27,22 +27,27 @@ class Users(Protocol):
 
     @property
     def brokers_user(self) -> User | None:
-        """The user as whom brokers call each other; `find_user` returns this very object for its name."""
+        """The user with which brokers call each other.  `find_user` returns this same object for its name."""
 
     def find_user(self, username: str) -> User | None: ...
 
     def policies_of(self, username: str) -> Policies | None:
-        """None: users need no rights, since authorizationEnabled is false."""
+        """Returns the policies of a user; None if users need no policies, since authorizationEnabled is false."""
 
 
 class Addresses(Protocol):
+    """The addresses of clients whose connections pass through another socket of this process."""
+
     def client_of(self, peer: str) -> str:
-        """The address of a caller, as gRPC writes it, by what `context.peer()` says."""
+        """Returns the address of a client, in gRPC's form, for the value of `context.peer()`."""
 
 
 class Gate:
-    """`rights` has every method, by its path.  `v2`: callers are RocketMQ 5's clients.  Without `addresses` the address
-    of a caller is what `context.peer()` says."""
+    """The decisions for one port of a server.
+
+    `rights` has the right that each method needs, by the method's path.  `v2` says that the callers are RocketMQ 5's
+    clients, which sign in another way.  Without `addresses`, the address of a caller is the value of `context.peer()`.
+    """
 
     def __init__(
         self,
@@ -61,24 +66,24 @@ class Gate:
         self._addresses = addresses
 
     def right_of(self, method: str) -> Right:
-        """Raises AccessDenied for a method that nobody has said anything of."""
+        """Returns the right that a method needs; raises AccessDenied for an unknown method."""
         if (right := self._rights.get(method)) is None:
-            raise AccessDenied(f"access control knows no call {method}: nobody may make it")
+            raise AccessDenied(f"access control has no rule for the call {method}: nobody may make it")
         return right
 
     def caller(self, method: str, headers: Headers) -> User:
-        """Raises NotAuthenticated."""
+        """Returns the user who signed the call; raises NotAuthenticated."""
         text = {name: value for name, value in headers if isinstance(value, str)}
         if self._v2:
             return signature.v2_caller(text, self._find_user)
         return signature.own_caller(text, method, self.now_s, self._find_user)
 
-    def still(self, user: User) -> User:
-        """The user of a call that was let in, as he is now.  Raises NotAuthenticated."""
-        return signature.still(user, self._find_user)
+    def current(self, user: User) -> User:
+        """Returns the current state of the user of an admitted call.  Raises NotAuthenticated."""
+        return signature.current(user, self._find_user)
 
     def address(self, peer: str) -> str:
-        """Of a caller, without the port; "None" where there is none."""
+        """Returns the address of a caller without its port; "None" if it has none."""
         return str(self._source_of(peer))
 
     @property
@@ -86,8 +91,10 @@ class Gate:
         return self._clock.now_ms() / 1000
 
     def check(self, user: User, method: str, right: Right, peer: str, request: Any = None) -> None:
-        """Raises AccessDenied unless the user may do what this request asks for.  Without a request: what can be said
-        of the call before the first message of its stream."""
+        """Raises AccessDenied unless the user may make this request.
+
+        Without a request, it checks only what is known before the first message of a stream.
+        """
         if user is self._users.brokers_user or (user.is_super and right.caller is not Caller.BROKER):
             return
         source = self._source_of(peer)
@@ -102,7 +109,7 @@ class Gate:
         policies = self._users.policies_of(user.username)
         if policies is None:
             return
-        for need in dict.fromkeys(right.needs(request)):  # each once, however often the request says it
+        for need in dict.fromkeys(right.needs(request)):  # each need once, even if the request repeats it
             self._check_need(user, need, policies, source)
 
     def _source_of(self, peer: str) -> Address | None:
@@ -115,7 +122,7 @@ class Gate:
             return
         why = "the decision is deny" if Decision.DENY in found else "no matched policies"
         if need.by_name and Decision.DENY not in found:
-            why += " with this very name, which messages of all topics ask for"
+            why += " with exactly this name, which a topic with messages of all topics requires"
         raise AccessDenied(
             f"User:{user.username} has no permission to access {need.kind}:{name} from {source}, {why}. "
             f"Action: {' or '.join(need.actions)}.",
@@ -124,13 +131,13 @@ class Gate:
 
 
 def super_user(credentials: Credentials | None) -> User | None:
-    """The user that a configuration names, whom no table has."""
+    """Makes the super user that the configuration names; no table of users has it."""
     return User(credentials.access_key, credentials.secret_key, UserType.SUPER) if credentials is not None else None
 
 
 @lru_cache(maxsize=4096)
 def source_of(peer: str) -> Address | None:
-    """The IP address in gRPC's `ipv4:127.0.0.1:4711`; None where there is none."""
+    """Returns the IP address in gRPC's `ipv4:127.0.0.1:4711`; None if the peer is not an IP address."""
     kind, _, rest = unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return None

@@ -1,9 +1,12 @@
-"""AccessInterceptor: asks the gate before every call of a server, whichever service has it.
+"""AccessInterceptor asks the gate before every call of a server, for all services.
 
-Whose call it is, is asked before gRPC receives its request: the signature is over headers alone, so what nobody has
-signed is neither kept in memory, nor unpacked, nor parsed.  Requests of calls that anybody may make are received in
-their turn (`unsigned.py`).  Calls that stay open, streams and long polls, are asked for again when their user or what
-he may do has changed.
+The user is determined before gRPC receives the request.  That is possible because a signature covers headers only.  A
+request that nobody has signed is therefore neither kept in memory nor decompressed nor parsed.
+
+Some calls need no signature.  `unsigned.py` limits how many of their requests are received at once.
+
+Streams and long polls stay open for a long time.  When their user, or the user's policies, change, they are checked
+again, and end if they would no longer be admitted.
 """
 
 import asyncio
@@ -31,21 +34,23 @@ Check = Callable[[User, str, Right, str, Any], None]
 
 
 class ClientProtocol(Protocol):
-    """How other clients than ours are refused.  The module `wire/v2/rights.py` is one."""
+    """The way to refuse clients that are not ours.  The module `wire/v2/rights.py` implements it."""
 
     def refusal(self, method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
-        """The message that ends the call.  `parse` makes its request."""
+        """Makes the message that ends the call.  `parse` returns the call's request."""
 
     def repeats(self, method: str) -> bool:
-        """Whether `refusal` needs the request."""
+        """Returns True if `refusal` needs the request of this method."""
 
     def is_free(self, method: str, headers: Any) -> bool:
-        """Whether anybody may make this call."""
+        """Returns True if anybody may make this call."""
 
 
 class _ParsedCall:
-    """The context of a call whose requests are not parsed by gRPC, and these requests, one after the other.  Who
-    iterates over it does not use `read`."""
+    """The context of a call whose requests arrive as bytes and are parsed here, not by gRPC.
+
+    Handlers get the requests either by iterating over it or with `read`, but not with both.
+    """
 
     __slots__ = ("_context", "parse")
 
@@ -54,7 +59,7 @@ class _ParsedCall:
         self._context = context
 
     async def read(self) -> Any:
-        """EOF after the last one."""
+        """Returns the next request, or EOF after the last one."""
         raw = await self._context.read()
         return raw if raw is grpc.aio.EOF else self.parse(raw)
 
@@ -72,7 +77,7 @@ class _ParsedCall:
 
 
 class _UnsignedCall(_ParsedCall):
-    """A call that anybody may make."""
+    """The context of a call that anybody may make."""
 
     __slots__ = ("_unsigned",)
 
@@ -86,7 +91,10 @@ class _UnsignedCall(_ParsedCall):
 
 
 class OpenCall(_ParsedCall):
-    """A call that stays open.  `request`: the last one that needs rights, as it came.  `check`: raises AccessDenied."""
+    """The context of a call that stays open.
+
+    `request` has the bytes of the last request that needed rights.  `check` raises AccessDenied.
+    """
 
     __slots__ = (
         *("_check", "_has_begun", "is_writing", "method", "peer_name", "refused"),
@@ -105,11 +113,11 @@ class OpenCall(_ParsedCall):
         self.peer_name = context.peer()
         self.task = asyncio.current_task()
         self.refused: AccessDenied | None = None
-        self.is_writing = False  # also after a write that was cancelled: gRPC goes on with it
+        self.is_writing = False  # stays True after a cancelled write, since gRPC continues it
         self._has_begun = False
 
     async def read(self) -> Any:
-        """Raises AccessDenied."""
+        """Returns the next request, or EOF after the last one; raises AccessDenied if the request is not allowed."""
         raw = await self._context.read()
         if raw is grpc.aio.EOF:
             return raw
@@ -122,7 +130,7 @@ class OpenCall(_ParsedCall):
         return request
 
     def may(self, need: Need) -> bool:
-        """Whether its user has this right now, although no message of the call has asked for it."""
+        """Returns True if the user has this right now; no request of the call needs to have asked for it."""
         try:
             self._check(self.user, self.method, Right(Caller.USER, lambda _: (need,)), self.peer_name, need)
         except AccessDenied:
@@ -140,15 +148,17 @@ class OpenCall(_ParsedCall):
 
 
 def may(context: Any, need: Need) -> bool:
-    """Whether the user of an open call has this right now; True without access control.  `context`: its handler's."""
+    """Returns True if the user of an open call has this right now.  Without access control it is always True.
+
+    `context` is the context that the call's handler got.
+    """
     return not isinstance(context, OpenCall) or context.may(need)
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):
-    """A refused call ends with UNAUTHENTICATED, or as the `protocol` of its clients says.
+    """The interceptor of one port.
 
-    `look_again` is to be called when a user or his policies have changed: his open calls end if they would not be taken
-    any more.
+    A refused call ends with UNAUTHENTICATED, or in the way that the clients' `protocol` requires.
     """
 
     def __init__(
@@ -164,13 +174,17 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         self._protocol = protocol
         self._open: dict[str, set[OpenCall]] = {}  # by user
 
-    def look_again(self, username: str) -> None:
+    def check_again(self, username: str) -> None:
+        """Ends the open calls of a user that would no longer be admitted.
+
+        It must be called when the user or the user's policies have changed.
+        """
         for call in self._open.get(username, ()):
             if call.refused is not None or call.task is None:
                 continue
             try:
                 request = None if call.request is None else call.parse(call.request)
-                call.user = self._gate.still(call.user)
+                call.user = self._gate.current(call.user)
                 self._gate.check(call.user, call.method, call.right, call.peer_name, request)
             except AccessDenied as error:
                 call.refused = error
@@ -183,7 +197,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     ) -> "Handler | None":
         handler = await continuation(details)
         method = str(details.method)
-        if handler is None:  # gRPC says UNIMPLEMENTED
+        if handler is None:  # gRPC answers UNIMPLEMENTED
             return None
         try:
             right = self._gate.right_of(method)
@@ -195,11 +209,14 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return self._guard(user, method, right, handler)
 
     def _guard(self, user: User, method: str, right: Right, handler: Handler) -> Handler:
-        """Without a deserializer: the request is parsed once it is known that its user is still there."""
+        """Wraps a handler so that its requests are checked.
+
+        The wrapper has no deserializer: it parses a request only after it has checked that the user still exists.
+        """
         serializer = handler.response_serializer
         parse: Parse = handler.request_deserializer or _as_it_is
         if handler.request_streaming and handler.response_streaming:
-            if right.needs is None:  # its messages are not looked at
+            if right.needs is None:  # its messages need no check
                 guarded = self._of_streams(user, method, right, handler.stream_stream, _as_it_is)
                 return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, serializer)
             guarded = self._of_streams(user, method, right, handler.stream_stream, parse)
@@ -213,7 +230,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(guarded, None, serializer)
 
     def _caller(self, method: str, metadata: Any) -> User | None:
-        """None: anybody.  Raises NotAuthenticated."""
+        """Returns the user of the call, or None if anybody may make it; raises NotAuthenticated."""
         headers = list(metadata or ())
         if self._protocol is not None and self._protocol.is_free(method, headers):
             return None
@@ -222,9 +239,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _admit(
         self, user: User, method: str, right: Right, context: Context, raw: Any, parse: Parse
     ) -> tuple[User, Any]:
-        """The user as he is now, since the request may have come long after the headers, and the request.  Raises
-        AccessDenied."""
-        user = self._gate.still(user)
+        """Returns the current state of the user, and the parsed request; raises AccessDenied if it is not allowed.
+
+        The user is looked up again, because the request may have arrived long after the headers.
+        """
+        user = self._gate.current(user)
         request = parse(raw)
         self._gate.check(user, method, right, context.peer(), request)
         return user, request
@@ -243,18 +262,18 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     async def _refuse_stream(self, method: str, error: AccessDenied, context: Any) -> None:
         answer = await self._refuse(method, error, context, lambda: None)
         if getattr(context, "is_writing", False):
-            await rpc_errors.abort(context, error)  # no message can be written beside the one that is not read
+            await rpc_errors.abort(context, error)  # no message can be written while another write is unfinished
         await context.write(answer)
 
     async def _while_allowed(self, call: OpenCall, work: Awaitable[Any]) -> Any:
-        """Raises AccessDenied when it is not any more."""
+        """Runs an open call; raises AccessDenied when `check_again` refuses it."""
         username = call.user.username
         self._open.setdefault(username, set()).add(call)
         try:
             return await work
         except asyncio.CancelledError:
             assert call.task is not None
-            if call.refused is None or call.task.uncancel():  # its client has cancelled it, too
+            if call.refused is None or call.task.uncancel():  # The second case: its client has cancelled it, too.
                 raise
             raise call.refused from None
         finally:
@@ -290,7 +309,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _of_streams(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(_: AsyncIterator[Any], context: Any) -> None:
             try:
-                now = self._gate.still(user)
+                now = self._gate.current(user)
                 self._gate.check(now, method, right, context.peer())
                 context = self._opened(now, method, right, parse, None, context)
                 await self._while_allowed(context, call(context, context))
@@ -302,8 +321,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _opened(self, user: User, method: str, right: Right, parse: Parse, request: Any, context: Context) -> OpenCall:
         return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
-    # gRPC receives the request of a handler of streams when that asks for it, and of every other one before it is
-    # called.  On the wire a call with one message is the same as a stream with one.
+    # The following handlers are all handlers of streams, also for calls with one request: gRPC receives the request of
+    # such a handler only when the handler asks for it, and any other request before the handler is called.  On the wire
+    # a call with one message is the same as a stream with one message.
 
     def _of_anybody(self, handler: Handler) -> Handler:
         parse: Parse = handler.request_deserializer or _as_it_is
@@ -324,7 +344,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(received, None, handler.response_serializer)
 
     def _refusing(self, method: str, handler: Handler, error: AccessDenied) -> Handler:
-        """In place of a handler that may not be called."""
+        """Makes the handler that answers a refused call."""
         parse: Parse = handler.request_deserializer or _as_it_is
 
         async def refuse(_: AsyncIterator[Any], context: Any) -> None:
@@ -346,7 +366,7 @@ def _as_it_is(request: Any) -> Any:
 
 
 async def _answered(call: Any, context: Any) -> None:
-    """`call`: of a handler that yields its answers, or that writes them."""
+    """Runs a handler that either yields its answers or writes them itself."""
     if not hasattr(call, "__aiter__"):
         await call
         return

@@ -1,5 +1,6 @@
-"""Users, resources, actions and policies, as RocketMQ 5 names them.  Pure: values, and their text; ValueError for text
-that is none of them.
+"""Users, resources, actions and policies, with RocketMQ 5's names.  Pure.
+
+The parsing functions raise ValueError for invalid text.
 """
 
 import ipaddress
@@ -11,19 +12,19 @@ from typing import Any, TypeVar
 
 MAX_NAME_LENGTH = 127
 MAX_PASSWORD_LENGTH = 255
-MAX_RESOURCES = 1000  # of one user
-MAX_SOURCE_IPS = 100  # of one policy
+MAX_RESOURCES = 1000  # per user
+MAX_SOURCE_IPS = 100  # per policy
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _THIS_NETWORK, _BROADCAST = ipaddress.IPv4Network("0.0.0.0/8"), ipaddress.IPv4Network("255.255.255.255")
-_MAPPED_BITS = 96  # of an IPv6 address that has one of IPv4 in it, before that
+_MAPPED_BITS = 96  # the length of the prefix before an IPv4 address that is mapped into an IPv6 address
 
 _USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
 _RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]+", re.ASCII)
-_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # what a header and a command line can carry
+_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can carry
 
 
 class UserType(StrEnum):
@@ -59,7 +60,7 @@ class Decision(StrEnum):
 
 
 class Pattern(IntEnum):
-    """In the order in which policies are looked for."""
+    """How a policy names its resource, in the order of precedence."""
 
     LITERAL = 1
     PREFIXED = 2
@@ -68,7 +69,7 @@ class Pattern(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """`password` is the secret key itself, because a signature can only be checked with it."""
+    """A user.  `password` is the secret key itself and no hash, since a signature can be checked only with the key."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -100,7 +101,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What a policy is for: one name, all names that begin so, or all of the type."""
+    """The resource of a policy: one name, all names with a prefix, or all names of the type."""
 
     type: ResourceType
     name: str
@@ -108,7 +109,7 @@ class Resource:
 
     @classmethod
     def parse(cls, text: str) -> "Resource":
-        """`Topic:orders`, `Topic:ord*` or `Topic:*`."""
+        """Parses `Topic:orders`, `Topic:ord*` or `Topic:*`."""
         kind, colon, name = text.strip().partition(":")
         if not colon:
             raise ValueError(f"resource {text!r}: Topic:name, Group:name or Cluster:name; name* for all that begin so")
@@ -126,7 +127,10 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`source_ips` are addresses or networks; none: from everywhere."""
+    """A policy: it allows or denies actions on a resource.
+
+    `source_ips` are addresses or networks from which it applies; if empty, it applies to all callers.
+    """
 
     resource: Resource
     actions: frozenset[Action]
@@ -155,7 +159,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """The policies of one user, by resource.  `policies`: resource -> actions, sourceIps, decision."""
+    """The policies of one user.  `policies` maps a resource to its actions, sourceIps and decision."""
 
     subject: str = ""
     policies: Mapping[str, Any] = field(default_factory=dict)
@@ -182,7 +186,7 @@ class Acl:
         return tuple(found)
 
     def with_policies(self, policies: Iterable[Policy]) -> "Acl":
-        """Each replaces the one of the same resource."""
+        """Returns an Acl with these policies added; each replaces an existing policy for the same resource."""
         return Acl(self.subject, {**self.policies, **{str(policy.resource): policy.to_json() for policy in policies}})
 
     def without(self, resource: str) -> "Acl":
@@ -190,7 +194,7 @@ class Acl:
 
 
 def user_of(subject: str) -> str:
-    """The name in `User:name`."""
+    """Returns the name in `User:name`."""
     kind, _, name = subject.partition(":")
     if kind != "User" or not name or len(name) > MAX_NAME_LENGTH or not _USERNAME.fullmatch(name):
         raise ValueError(f"subject {subject!r}: User:name")
@@ -198,7 +202,7 @@ def user_of(subject: str) -> str:
 
 
 def word_of(kind: type[_Word], text: str) -> _Word:
-    """The member of that name, in small letters or large ones."""
+    """Returns the member with this name; upper and lower case are the same."""
     for member in kind:
         if member.value.lower() == str(text).strip().lower():
             return member
@@ -206,7 +210,7 @@ def word_of(kind: type[_Word], text: str) -> _Word:
 
 
 def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """None for what is no IP address; an IPv4 address that came in an IPv6 one is an IPv4 address."""
+    """Parses an IP address; None for other text.  An IPv4 address mapped into IPv6 is returned as IPv4."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -215,15 +219,20 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def is_of_nobody(network: Network) -> bool:
-    """Whether no caller can have such an address: 0.0.0.0 and ::, which mean "any" only to who listens, all of
-    0.0.0.0/8, multicast and broadcast."""
+    """Returns True if no caller can have an address in this network.
+
+    This holds for multicast, broadcast, 0.0.0.0/8, and ::.  (0.0.0.0 and :: mean "any" only for a listening socket.)
+    """
     if isinstance(network, ipaddress.IPv6Network):
         return network.is_unspecified or network.is_multicast
     return network.subnet_of(_THIS_NETWORK) or network.is_multicast or network == _BROADCAST
 
 
 def _network(text: str) -> Network:
-    """As callers' addresses are: one of IPv4 that is written as one of IPv6 is of IPv4, and without a zone (%eth0)."""
+    """Parses an address or network into the form that callers' addresses have.
+
+    IPv4 addresses that are mapped into IPv6 become IPv4, and a zone (%eth0) is removed.
+    """
     address, slash, bits = text.strip().partition("/")
     try:
         found = ipaddress.ip_network(f"{address.partition('%')[0]}{slash}{bits}", strict=False)
@@ -244,5 +253,5 @@ def _words(kind: type[StrEnum]) -> str:
 
 
 def split(text: str) -> Sequence[str]:
-    """The parts of `a,b`."""
+    """Splits `a,b` into its parts."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,6 +1,6 @@
-"""Refusals: how many calls access control has refused, and which of them are logged.  Pure: the clock is an argument.
+"""Refusals counts the calls that access control has refused, and decides which are logged.  Pure.
 
-A line has no text of the caller's where the caller is not known: a secret may be in it by mistake.
+If the user is unknown, the line has no text from the caller, which might contain a secret by mistake.
 """
 
 from collections import Counter
@@ -8,23 +8,24 @@ from collections import Counter
 from broker_service.errors import AccessDenied, UnknownUser
 
 WINDOW_S = 60.0
-MAX_LINES = 200  # in a window, from however many addresses they come
-MAX_TEXT = 300  # characters of the caller's, as topics' names are
+MAX_LINES = 200  # per window, for all callers together
+MAX_TEXT = 300  # characters of the error, which may contain text of the caller's, such as a topic's name
 
 
 class Refusals:
-    """`counts`: since the start, by reason and service."""
+    """The refusals of a process.  `counts` are the refusals since the start, by reason and service."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
         self._logged: set[tuple[str, str, str]] = set()  # in this window: user, address, reason
-        self._unlogged = 0  # of the others in this window
+        self._unlogged = 0  # refusals in this window that were not logged
         self._window = 0.0
 
     def refused(self, error: AccessDenied, method: str, address: str, now_s: float) -> list[str]:
-        """The lines to log: of a user, an address and a reason the first one in a minute.
+        """Counts a refusal and returns the lines to log.
 
-        `method`: `/package.Service/Method`, one that is served.
+        In each minute, only the first refusal with the same user, address and reason is logged.  `method` is
+        `/package.Service/Method`, and is one that this server has.
         """
         service, _, call = method.rpartition("/")
         service = service.rpartition(".")[2].lstrip("/")
@@ -40,7 +41,7 @@ class Refusals:
             self._unlogged += 1
             return lines
         self._logged.add(who)
-        user = f"User:{error.user}" if error.user else "nobody who is known"
+        user = f"User:{error.user}" if error.user else "an unknown user"
         text = "" if isinstance(error, UnknownUser) else f": {str(error)[:MAX_TEXT]!a}"
         lines.append(f"access control refuses {service}/{call} by {user} from {address} ({error.reason}){text}")
         return lines

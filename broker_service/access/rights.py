@@ -1,7 +1,7 @@
-"""What each call of this project's own services needs: who may make it, and which actions on which resources.
+"""The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
-`RIGHTS` and `NAMESRV_RIGHTS` have every method that a broker and a name server serve; a method that is in none is
-refused.  The needs are those of RocketMQ 5, where it has such a call.  Pure: requests are only looked at.
+`RIGHTS` has every method of a broker, and `NAMESRV_RIGHTS` every method of a name server.  Other methods are refused.
+If RocketMQ 5 has the same call, the needs are the same.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,22 +13,25 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, INTERNAL_PREFI
 from broker_service.access.model import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType
-ALL_NAMES = "*"  # needs a policy for all names; no topic or group can be called so
+ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it
 OF_GROUPS = ("%RETRY%", "%DLQ%")
-# Topics of the broker with messages of all topics, besides those with INTERNAL_PREFIX (timers, deliveries).
+# Topics of the broker that have messages of all topics; those with INTERNAL_PREFIX (timers, deliveries) do, too.
 OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
 
 
 class Caller(Enum):
     ANYBODY = "anybody"
-    USER = "user"  # who has the rights
-    SUPER_USER = "super user"  # whether or not rights are asked for: what changes users and rights
-    BROKER = "broker"  # the user of the configuration: what answers with secrets, or makes a broker of the caller
+    USER = "user"  # a user with the needed policies
+    SUPER_USER = "super user"  # for calls that change users and policies; policies cannot allow them
+    BROKER = "broker"  # the brokers' own user, for calls that return secrets or that only a broker makes
 
 
 class Need(NamedTuple):
-    """One of the actions on one resource.  Of a cluster the name is the broker's to say.  `by_name`: by a policy for
-    this very name; one for all names or for a prefix is not enough."""
+    """A need for one of several actions on one resource.
+
+    For a cluster, the name is empty, and the gate uses its own cluster's name.  With `by_name`, only a policy for this
+    exact name is enough.
+    """
 
     kind: ResourceType
     name: str
@@ -40,7 +43,10 @@ Needs = Callable[[Any], Iterable[Need]]
 
 
 class Right(NamedTuple):
-    """`needs` is asked for each message of a stream of requests.  `waits`: a call may wait long for its one answer."""
+    """Who may make a call, and what the user needs.
+
+    `needs` is called for each message of a stream of requests.  `waits` says that a call may wait long for its answer.
+    """
 
     caller: Caller
     needs: Needs | None = None
@@ -48,8 +54,12 @@ class Right(NamedTuple):
 
 
 def of_topic(name: str, *actions: Action) -> Need:
-    """A retry or dead letter topic belongs to its group.  One in which messages of all topics wait is allowed by name
-    only: else a user of all topics but one would read the messages of that one there."""
+    """Makes the need for actions on a topic.
+
+    A retry or dead letter topic belongs to its group, so the need is for the group.  A topic in which messages of all
+    topics wait is allowed by its exact name only.  Otherwise a user with rights for all topics except one could read
+    the messages of that topic there.
+    """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
             return Need(GROUP, name.removeprefix(prefix).partition("+")[0], actions)
@@ -83,7 +93,7 @@ def _pull(request: Any) -> list[Need]:
 
 
 def _pull_range(request: Any) -> list[Need]:
-    """A read without a group is of no group."""
+    """A read may have no group, and then needs no right for a group."""
     needs = [of_topic(topic, *SUB) for topic in sorted({one.topic for one in request.ranges})]
     return ([of_group(request.consumer_group, *SUB)] if request.consumer_group else []) + needs
 
@@ -104,7 +114,7 @@ def _progress(request: Any) -> list[Need]:
 
 
 def _queue_bounds(request: Any) -> list[Need]:
-    """A route without name servers, too.  With a group the answer counts its pulls."""
+    """Producers need it, too, since it serves as the route without name servers.  With a group it counts pulls."""
     needs = [of_group(request.consumer_group, *READ)] if request.consumer_group else []
     return [*needs, of_topic(request.topic, *PUB, *READ)]
 
@@ -172,7 +182,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
 _OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
     "rocketsim.NameServer": {
         "RegisterBroker": BROKER,
-        "TopicRoute": ANYBODY,  # a name server has no users; RocketMQ's checks nothing at all
+        "TopicRoute": ANYBODY,  # a name server has no table of users; RocketMQ's checks nothing at all
         "TopicList": ANYBODY,
         "ClusterList": ANYBODY,
         "WipeWritePerm": SUPER_USER,
@@ -180,7 +190,7 @@ _OF_A_NAME_SERVER: Mapping[str, Mapping[str, Right]] = {
     },
 }
 
-# What says only that a server is there, and which calls it has.
+# These calls say only that a server is running, and which calls it has.
 _OF_BOTH: Mapping[str, Mapping[str, Right]] = {
     "grpc.health.v1.Health": dict.fromkeys(("Check", "Watch", "List"), ANYBODY),
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": ANYBODY},
@@ -188,7 +198,7 @@ _OF_BOTH: Mapping[str, Mapping[str, Right]] = {
 
 
 def by_path(services: Mapping[str, Mapping[str, Right]]) -> dict[str, Right]:
-    """By what gRPC calls a method: `/package.Service/Method`."""
+    """Maps gRPC's name of each method, `/package.Service/Method`, to its right."""
     return {f"/{service}/{method}": right for service, rights in services.items() for method, right in rights.items()}
 
 

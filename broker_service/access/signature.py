@@ -1,8 +1,8 @@
-"""Whose call it is, by its headers.  Pure: the clock and the users are arguments.
+"""Finds the user of a call from its headers and checks the signature.  Pure: the time and the users are arguments.
 
-Of RocketMQ 5's clients the date alone is signed, in each client's own form of it and mostly in local time: how old it
-is cannot be judged.  Our own calls are refused when they are old or from the future.  Texts are those of RocketMQ's
-proxy.
+RocketMQ 5's clients sign the date only.  Each client has its own format for it, mostly in local time, so the age of the
+signature cannot be checked.  Our own clients sign the method and the date in UTC; their calls are refused if the date
+is too old or in the future.  The error texts are those of RocketMQ's proxy.
 """
 
 import hmac
@@ -29,13 +29,16 @@ class _Claim(NamedTuple):
 
 
 def v2_caller(headers: Mapping[str, str], find_user: FindUser) -> User:
-    """Raises NotAuthenticated."""
+    """Returns the user whose RocketMQ 5 client signed these headers; raises NotAuthenticated."""
     claim = _claim(headers)
     return _proved(claim, find_user, lambda user: v2_signature(user.password, claim.date))
 
 
 def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user: FindUser) -> User:
-    """Raises NotAuthenticated; a header that RocketMQ 5's clients have signed is refused, too."""
+    """Returns the user whose client of ours signed these headers; raises NotAuthenticated.
+
+    Headers that a RocketMQ 5 client has signed are refused.
+    """
     if not headers.get(AUTHORIZATION):
         raise NotAuthenticated(
             "username cannot be null: the call is not signed; give this client an access key and its secret key."
@@ -59,13 +62,15 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
 
 @lru_cache(maxsize=1024)
 def _seconds_of(date: str) -> float:
-    """Since 1970.  Remembered, because the calls of a second have the same date."""
+    """Converts a date to seconds since 1970.  Results are cached, since all calls of a second have the same date."""
     return datetime.strptime(date, DATE_FORMAT).replace(tzinfo=UTC).timestamp()
 
 
 def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) -> str:
-    """The client's id behind the name of the user that has signed the call, as the two above read it: a client of one
-    user is never that of another.  "" without a client id; the id itself without a signature."""
+    """Returns `user/client id`, so that clients of different users never have the same id.
+
+    The user is the one that signed the call.  Without a signature it returns the client id, and "" without a client id.
+    """
     headers = {name: value for name, value in metadata if isinstance(value, str)}
     if AUTHORIZATION not in headers:
         return client_id
@@ -77,7 +82,7 @@ def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) 
 
 
 def is_client_of_user(client_id: str, user: str) -> bool:
-    """Of an id that `client_of_user` has made."""
+    """Returns True if `client_of_user` made this id for this user."""
     return client_id.startswith(f"{user}/")
 
 
@@ -93,7 +98,7 @@ def _claim(headers: Mapping[str, str]) -> _Claim:
         if not equals:
             raise NotAuthenticated("authentication header is incorrect.")
         fields[name] = value
-    username = fields.get("Credential", "").partition("/")[0]  # the rest: a region and a service
+    username = fields.get("Credential", "").partition("/")[0]  # a region and a service follow
     if not username:
         raise NotAuthenticated("username cannot be null.")
     if not headers.get(DATE):
@@ -105,11 +110,11 @@ def _proved(claim: _Claim, find_user: FindUser, expected: Callable[[User], str])
     user = _found(claim.username, find_user)
     if not hmac.compare_digest(expected(user).encode(), claim.signature.lower().encode()):
         raise _wrong(user)
-    return _enabled(user)  # only told to who knows the secret
+    return _enabled(user)  # after the signature, so that only somebody with the secret learns that it is disabled
 
 
-def still(user: User, find_user: FindUser) -> User:
-    """The user of a call under way as he is now.  Raises NotAuthenticated if such a call would be refused."""
+def current(user: User, find_user: FindUser) -> User:
+    """Looks up the user of an open call again; raises NotAuthenticated if a new call would be refused."""
     now = _found(user.username, find_user)
     if now.password != user.password:
         raise _wrong(now)

@@ -1,9 +1,9 @@
-"""UnsignedRequests: how many requests that nobody has signed this process receives at once.
+"""UnsignedRequests limits how many unsigned requests this process receives at once.
 
-gRPC keeps a request in memory from its first byte on, also one that is never sent to its end.  A call that needs a
-signature and has none is refused by its headers, so that its request is never received.  The calls that anybody may
-make come here: each waits for its turn, and until then gRPC holds no more of it than a window of HTTP/2
-(`server.UNREAD_BYTES`).
+gRPC keeps a request in memory from its first byte on, even if the client never sends the end.  A call that needs a
+signature and has none is refused by its headers, and its request is never received.  Calls that anybody may make cannot
+be refused in that way.  Instead each waits here for its turn.  Until then gRPC has no more than an HTTP/2 window of its
+request in memory (`server.UNREAD_BYTES`).
 """
 
 import asyncio
@@ -16,14 +16,16 @@ from broker_service.errors import SystemBusy
 
 MOST = 2  # requests that are received at once
 MOST_WAITING = 1000
-MOST_WAITING_OF_ONE = 100  # of one connection
-PATIENCE_S = 0.2  # for one request, while others wait
-ROUNDS = 5  # of that, while none does
+MOST_WAITING_OF_ONE = 100  # per connection
+PATIENCE_S = 0.2  # a request must arrive within two of these periods while others wait
+ROUNDS = 5  # and within this number of periods while no other waits
 
 
 class UnsignedRequests:
-    """For all ports of a process.  One request of a connection is received at a time, so that each connection gets its
-    turn whatever the others send."""
+    """The limit for all ports of a process.
+
+    Only one request per connection is received at a time, so that no connection can take all turns.
+    """
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(MOST)
@@ -31,7 +33,7 @@ class UnsignedRequests:
         self._waiting = 0
 
     async def receive(self, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """The next request of a call as it came, or EOF after the last.  Raises SystemBusy."""
+        """Waits for its turn and returns the bytes of the call's next request, or EOF; raises SystemBusy."""
         peer = context.peer()
         connection = self._connections.get(peer)
         if connection is None:
@@ -69,7 +71,7 @@ class UnsignedRequests:
                     break
         finally:
             reading.cancel()
-        raise SystemBusy("the request has not come to its end in time, and the call is not signed; send it again")
+        raise SystemBusy("the unsigned request did not arrive completely in time; send it again")
 
 
 class _Connection:

@@ -1,1 +1,1 @@
-"""The name server: which brokers are there, and which topics they have."""
+"""The name server: it knows the live brokers and their topics, and answers clients with routes."""

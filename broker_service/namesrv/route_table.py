@@ -1,12 +1,12 @@
-"""The live brokers and their topics, from which routes are made.
+"""RouteTable has the live brokers and their topics, from which it makes routes.
 
 Pure: `now_ms` is an argument; no gRPC, no event loop, no generated code.
 
-    broker name ─┬─ newest epoch seen        (kept when the broker is gone: it is the fence)
-                 ├─ topics                   (its last master's; they outlive it while a slave can serve them)
-                 └─ broker id ─► Member      (address, epoch, end offset, the connection it came by, last seen)
+    broker name ─┬─ newest epoch seen        (kept without any live broker, to refuse a master that was replaced)
+                 ├─ topics                   (of the last master; kept while a slave can serve them)
+                 └─ broker id ─► Member      (address, epoch, end offset, connection, last seen)
 
-A member goes when its connection does, when it unregisters, or when it has been silent too long.
+A member is removed when its connection ends, when it unregisters, or when it has been silent for too long.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ PERM_READ, PERM_WRITE = 4, 2
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """What a route says of one topic on one broker name."""
+    """The part of a route that describes one topic on one broker name."""
 
     read_queue_nums: int
     write_queue_nums: int
@@ -70,7 +70,7 @@ class BrokerSet:
 
     @property
     def is_writable(self) -> bool:
-        """Whether routes may offer writes: a master is here, takes writes, and no operator has wiped the permission."""
+        """True if routes may offer writes: a live master takes writes, and no operator has wiped the permission."""
         master = self.members.get(MASTER_ID)
         return master is not None and master.registration.writable and not self.write_wiped
 
@@ -83,7 +83,7 @@ class BrokerSet:
 
     @property
     def v2_address(self) -> str:
-        """Where the master takes the calls of RocketMQ 5's clients; empty: nowhere."""
+        """The address of the master's port for RocketMQ 5's clients; empty if it has none."""
         master = self.members.get(MASTER_ID)
         return master.registration.v2_address if master is not None else ""
 
@@ -94,14 +94,14 @@ class RouteTable:
         self._brokers: dict[str, BrokerSet] = {}
 
     def register(self, new: Registration, connection: object, now_ms: int) -> str:
-        """Take a registration, the first of a connection or a later one.  Returns why not, or nothing.
+        """Records a registration, the first of a connection or a later one; returns why it refuses it, or "".
 
-        Of several masters with one name the one with the higher epoch wins.  Two of one epoch, or two slaves with one
-        id, are two processes with one configuration: the first stays while it is alive.
+        If several masters have the same name, the one with the higher epoch wins.  Two masters with the same epoch, or
+        two slaves with the same id, are two processes with the same configuration; the first one stays while it lives.
         """
         brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
         if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:
-            # It may have been registered until a newer epoch was seen.
+            # It may have been registered before the newer epoch was seen.
             self._remove(new.broker_name, lambda member: member.connection is connection)
             master = brokers.members.get(MASTER_ID)
             where = f"its master is {master.registration.address}" if master else "its master is away"
@@ -117,7 +117,7 @@ class RouteTable:
                     f"{new.broker_name} id {new.broker_id} is already registered at {present.registration.address}, "
                     f"epoch {present.registration.epoch}; {new.address} must not have the same brokerName and brokerId"
                 )
-        # A promoted slave, or one that was given another id, loses its former entry.
+        # Remove the former entry of a slave that was promoted or got another id.
         self._remove(
             new.broker_name,
             lambda member: (
@@ -137,14 +137,14 @@ class RouteTable:
         return self._remove(broker_name, lambda member: member.connection is connection)
 
     def connection_lost(self, connection: object) -> list[Member]:
-        """What came by this connection is gone, unless it has registered again by another one since."""
+        """Removes the brokers of this connection; one that has registered again on another connection stays."""
         return self._remove_everywhere(lambda member: member.connection is connection)
 
     def expire(self, now_ms: int) -> list[Member]:
         return self._remove_everywhere(lambda member: now_ms - member.last_seen_ms >= self._expire_ms)
 
     def members(self, broker_name: str) -> list[Registration]:
-        """All live brokers of a name, by id."""
+        """Returns all live brokers of a name, ordered by id."""
         brokers = self._brokers.get(broker_name)
         return [brokers.members[broker_id].registration for broker_id in sorted(brokers.members)] if brokers else []
 
@@ -153,20 +153,21 @@ class RouteTable:
         return brokers.newest_epoch if brokers else 0
 
     def route(self, topic: str) -> dict[str, TopicQueues]:
-        """Broker name -> queues, of all that have the topic and somebody to serve it."""
+        """Maps each broker name that has the topic and a live broker to the topic's queues."""
         return {name: queues for name, brokers in self.live().items() if (queues := brokers.queues_of(topic))}
 
     def topics(self) -> list[str]:
         return sorted({topic for brokers in self.live().values() for topic in brokers.topics})
 
     def live(self) -> dict[str, BrokerSet]:
-        """The broker names with anybody there, in order."""
+        """Returns the broker names with a live broker, in order."""
         return {name: self._brokers[name] for name in sorted(self._brokers) if self._brokers[name].members}
 
     def wipe_write_perm(self, broker_name: str) -> int:
-        """Producers avoid this name from their next query of the route on.  Returns how many topics it has.
+        """Takes the write permission from a broker name; returns how many topics it has.
 
-        Holds until `add_write_perm`, whatever the broker registers, or until none of the name is left.
+        Producers avoid the name once they query the route again.  The effect lasts until `add_write_perm`, whatever the
+        broker registers, or until no broker of the name is left.
         """
         return self._set_write_wiped(broker_name, True)
 
@@ -195,7 +196,7 @@ class RouteTable:
         return gone
 
     def __str__(self) -> str:
-        """`broker-a epoch=3 0@host:1 1@host:2 topics=4 | broker-b ...`"""
+        """For example `broker-a epoch=3 0@host:1 1@host:2 topics=4 | broker-b ...`."""
         return " | ".join(
             f"{name} epoch={brokers.newest_epoch} "
             + " ".join(

@@ -1,4 +1,4 @@
-"""One name server process: its table, its port, and the periodic scan for silent brokers."""
+"""Runs one name server process: its table, its port, and the periodic scan for silent brokers."""
 
 import asyncio
 import logging
@@ -21,13 +21,13 @@ from broker_service.runtime.server import Network, Service, check_protobuf, host
 
 logger = logging.getLogger(__name__)
 
-# A registration carries every topic of a broker, some 100 bytes each.
+# A registration has every topic of a broker, about 100 bytes each.
 MAX_MESSAGE_BYTES = 64 << 20
 GRACE_S = 1.0
 
 
 class ConfiguredUsers:
-    """The users of a name server: it has no table, and knows those of its configuration."""
+    """The users of a name server.  It has no table of users and knows only those in its configuration."""
 
     cluster_name = "*"
 
@@ -45,7 +45,7 @@ class ConfiguredUsers:
         return user
 
     def policies_of(self, username: str) -> None:
-        """Nobody needs a right."""
+        """Returns None, since users of a name server need no policies."""
 
 
 def interceptors(config: NamesrvConfig, clock: WallClock | None = None) -> list[AccessInterceptor]:

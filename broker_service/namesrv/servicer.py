@@ -1,4 +1,7 @@
-"""proto <-> RouteTable, and the stream of each broker; makes no decisions itself."""
+"""The NameServer service: it converts between protobuf and RouteTable, which makes the decisions.
+
+It also has the stream of each broker.
+"""
 
 import asyncio
 import logging
@@ -32,8 +35,10 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         request_iterator: AsyncIterator[namesrv_pb2.BrokerRegistration],
         context: grpc.aio.ServicerContext[namesrv_pb2.BrokerRegistration, namesrv_pb2.RegistrationReply],
     ) -> None:
-        """Answers each registration with all brokers of its name, and pushes the list again when another of them
-        registers a newer epoch.  When the stream ends for any reason, its registrations are removed.
+        """Answers each registration with all brokers of the same name.
+
+        It sends the list again when another broker of the name registers a newer epoch.  When the stream ends, for any
+        reason, its registrations are removed.
         """
         stream = RegistrationStream(context.peer())
         self._streams.append(stream)
@@ -51,7 +56,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
 
     async def _tell_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Tell a replaced master now, so that it stops taking writes before its next registration."""
+        """Sends the list when a newer epoch is registered, so that a replaced master stops taking writes at once."""
         while True:
             await stream.news.wait()
             stream.news.clear()
@@ -104,7 +109,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     ) -> namesrv_pb2.TopicRouteResponse:
         route = self._table.route(request.topic)
         if not route:
-            problem = f"no broker has the topic {request.topic!r}, or none that has it is there"
+            problem = f"no live broker has the topic {request.topic!r}"
             await rpc_errors.abort(context, TopicNotExist(problem))
         live = self._table.live()
         return namesrv_pb2.TopicRouteResponse(
@@ -159,12 +164,12 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
 
 
 class RegistrationStream:
-    """One broker's stream: the table's handle of the connection, and the content of its last message."""
+    """One broker's stream.  It identifies the connection in the table, and has the content of the last message."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.broker_name = ""  # of its last registration
-        self.refused = ""  # as it was answered
+        self.refused = ""  # the refusal of its last registration
         self.news = asyncio.Event()
         self.writing = asyncio.Lock()
         self._topics_version: tuple[int, int, int] | None = None
@@ -174,7 +179,7 @@ class RegistrationStream:
     def registration_from(self, request: namesrv_pb2.BrokerRegistration) -> Registration:
         version = request.topics_version
         topics_version = (version.timestamp, version.counter, version.state_version)
-        if topics_version != self._topics_version:  # else the topics are those of the last message
+        if topics_version != self._topics_version:  # otherwise the topics are the same as in the last message
             self._topics, wrong = {}, []
             for topic in request.topics:
                 if problem := what_is_wrong_with(topic):
@@ -207,7 +212,10 @@ class RegistrationStream:
         )
 
     def is_news(self, new: Registration, refused: str) -> bool:
-        """Whether to log: one line when something other than the end offset changes, not one every 30 s."""
+        """Returns True if the registration must be logged.
+
+        A broker registers every 30 s; one is logged only if something other than the end offset has changed.
+        """
         address = new.address, new.v2_address
         role = new.broker_role, new.epoch, new.writable
         facts = (new.broker_name, new.broker_id, address, role, len(new.topics), refused)

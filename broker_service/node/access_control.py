@@ -60,8 +60,8 @@ class AccessControl:
             return []
         gate = Gate(rights, self, self._clock, v2=protocol is not None, addresses=addresses)
         guard = AccessInterceptor(gate, self.refusals, self._unsigned, protocol)
-        self._tables.users.changed.append(guard.look_again)
-        self._tables.acls.changed.append(lambda subject: guard.look_again(subject.removeprefix("User:")))
+        self._tables.users.changed.append(guard.check_again)
+        self._tables.acls.changed.append(lambda subject: guard.check_again(subject.removeprefix("User:")))
         return [guard]
 
 
