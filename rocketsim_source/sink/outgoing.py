@@ -22,7 +22,7 @@ NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.item
 
 
 @dataclass(slots=True)
-class Outgoing:
+class OutgoingRows:
     """Rows of one topic, and of one queue id if they name one."""
 
     topic: str
@@ -51,7 +51,7 @@ def outgoing(
     topic: str | None,
     row_ids: RowIds | None,
     left_out: Counter[str] | None = None,
-) -> Iterator[Outgoing]:
+) -> Iterator[OutgoingRows]:
     """The batch's rows by topic and queue id, each part in the order of the rows.  `row_ids` None: the producer makes
     ids.  `left_out` counts the properties that a message cannot have, by their names; None: such rows are sent as they
     are, and the producer refuses them.
@@ -74,7 +74,7 @@ def outgoing(
     queue_ids = None if columns.queue_id is None else as_queue_ids(batch, columns.queue_id)
     if columns.group_by_key:
         message_groups = with_keys_as_groups(keys, message_groups, queue_ids)
-    whole = Outgoing(
+    whole = OutgoingRows(
         topic or "",
         None,
         bodies,
@@ -141,13 +141,13 @@ def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
         yield value, pa.array(np.flatnonzero(indices == code))
 
 
-def taken(whole: Outgoing, rows: pa.Array | None) -> Outgoing:
+def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
     def take(array: pa.Array | None) -> pa.Array | None:
         return array if array is None or rows is None else array.take(rows)
 
     bodies = take(whole.bodies)
     assert bodies is not None
-    return Outgoing(
+    return OutgoingRows(
         whole.topic,
         whole.queue_id,
         bodies,

@@ -19,7 +19,7 @@ from rocketsim_client.retry import is_worth_sending_again
 from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.partition_numbers import QUEUES, queues_with
 from rocketsim_source.python_worker import freeze_loaded_modules
-from rocketsim_source.sink.outgoing import Outgoing, RowProblem, outgoing
+from rocketsim_source.sink.outgoing import OutgoingRows, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
 
@@ -38,7 +38,7 @@ class SendStuck(RuntimeError):
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
     """Returns when a broker has acknowledged every row; raises if one could not be sent, and the task fails."""
-    sender = Sender(plan, worker_producer(plan.options), row_ids(plan))
+    sender = RowSender(plan, worker_producer(plan.options), row_ids(plan))
     for batch in batches:
         rows = plan.options.send_batch_size or max(1, batch.num_rows)
         for start in range(0, batch.num_rows, rows):
@@ -97,7 +97,7 @@ def place(row: int) -> str:
     return f"row {row}" + (f" of partition {context.partitionId()}" if context is not None else "")
 
 
-class Sender:
+class RowSender:
     """One task's rows on their way."""
 
     def __init__(self, plan: SinkPlan, producer: Producer, row_ids: RowIds | None) -> None:
@@ -123,7 +123,7 @@ class Sender:
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
-    def _accepted(self, rows: Outgoing) -> Sequence[Any]:
+    def _accepted(self, rows: OutgoingRows) -> Sequence[Any]:
         """The futures of a rows.  A temporary error (no master, no name server) is retried until
         sendTimeoutMs.
         """
@@ -182,7 +182,7 @@ class Sender:
         if status != "SEND_OK" and self._plan.options.unsynced_send_policy == "fail":
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
-    def _queue(self, rows: Outgoing) -> Any:
+    def _queue(self, rows: OutgoingRows) -> Any:
         """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;
         a number of column partition that was read names the broker, too.
         """

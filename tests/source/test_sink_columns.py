@@ -11,7 +11,7 @@ from rocketsim_client.sending.property_columns import entries, problems
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.schema import HEADERS, PROPERTIES
-from rocketsim_source.sink.outgoing import Outgoing, outgoing
+from rocketsim_source.sink.outgoing import OutgoingRows, outgoing
 from rocketsim_source.sink.sink_columns import SinkColumns
 
 OPTIONS = {"nameServer": "h:1"}
@@ -222,7 +222,7 @@ def test_the_key_is_the_group_of_a_row_that_names_neither_group_nor_queue() -> N
     assert groups(partitioner="key") == {b"1": "a", b"2": "g", b"3": None, b"4": None}
 
 
-def groups_of(rows: Outgoing) -> list[str | None]:
+def groups_of(rows: OutgoingRows) -> list[str | None]:
     assert rows.message_groups is not None
     return rows.message_groups.to_pylist()
 

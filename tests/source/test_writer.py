@@ -17,7 +17,7 @@ from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.partition_numbers import partition_number
 from rocketsim_source.sink import task
 from rocketsim_source.sink.sink_columns import SinkColumns
-from rocketsim_source.sink.task import Sender, SendStuck
+from rocketsim_source.sink.task import RowSender, SendStuck
 from rocketsim_source.sink.writer import SinkPlan, report
 from tests.support.broker_thread import broker_thread
 from tests.support.fake_broker import FakeCluster
@@ -55,9 +55,9 @@ class MemoryProducer:
         future.succeed(BatchPart(status, "T", "broker-a", ["id"] * rows, [0] * rows, range(rows)))
 
 
-def sender(producer: MemoryProducer, **given: str) -> Sender:
+def sender(producer: MemoryProducer, **given: str) -> RowSender:
     options = sink_options({"nameServer": "h:1", "topic": "T"} | given)
-    return Sender(SinkPlan(options, SinkColumns(body=0), "job"), producer, None)  # type: ignore[arg-type]
+    return RowSender(SinkPlan(options, SinkColumns(body=0), "job"), producer, None)  # type: ignore[arg-type]
 
 
 def rows(*bodies: bytes) -> pa.RecordBatch:
@@ -153,7 +153,7 @@ def test_a_partition_that_was_read_goes_back_to_its_broker_and_queue() -> None:
     producer = MemoryProducer()
     producer.publish_queues = lambda topic: there  # type: ignore[attr-defined]
     options = sink_options({"nameServer": "h:1", "topic": "T"})
-    found = Sender(SinkPlan(options, SinkColumns(body=0, queue_id=1), "job"), producer, None)  # type: ignore[arg-type]
+    found = RowSender(SinkPlan(options, SinkColumns(body=0, queue_id=1), "job"), producer, None)  # type: ignore[arg-type]
 
     def send(numbers: list[int]) -> list[MessageQueue]:
         producer.sent.clear()
@@ -212,7 +212,7 @@ def test_an_error_names_the_row_of_the_partition_though_rows_are_parted() -> Non
             sink_options({"nameServer": cluster.address}), SinkColumns(body=0, topic=1, properties=2), "job"
         )
         with Producer(cluster.address) as producer:
-            one = Sender(plan, producer, None)
+            one = RowSender(plan, producer, None)
             one.send(batch(["A", "B"], [[], []]))
             with pytest.raises(MessageIllegal) as refused:
                 one.send(batch(["A", "B", "A", "B"], [[], [], [], twice]))
@@ -225,7 +225,7 @@ def test_properties_that_were_left_out_are_told_on_the_driver(caplog: pytest.Log
     options = sink_options({"nameServer": "h:1", "topic": "T", "invalidProperties": "skip"})
     plan = SinkPlan(options, SinkColumns(body=0, properties=1), "job")
     maps = pa.array([[("a", ""), ("b", "1")], [("a", "")]], pa.map_(pa.string(), pa.string()))
-    one = Sender(plan, producer, None)  # type: ignore[arg-type]
+    one = RowSender(plan, producer, None)  # type: ignore[arg-type]
     one.send(pa.record_batch({"body": [b"1", b"2"], "properties": maps}))
     sent = pickle.loads(pickle.dumps(one.finish()))
     assert producer.sent[0]["properties"].to_pylist() == [[("b", "1")], []]
@@ -240,7 +240,7 @@ def test_what_a_broker_refuses_names_the_broker_its_key_and_the_row(tmp_path: Pa
         options = sink_options({"brokers": f"broker-a=0@{broker.node.address}", "topic": "T"})
         plan = SinkPlan(options, SinkColumns(body=0, message_group=1), "job")
         with Producer(brokers=broker.brokers, send_msg_timeout_ms=600_000) as producer:
-            one = Sender(plan, producer, None)
+            one = RowSender(plan, producer, None)
             one.send(pa.record_batch({"body": [b"x"] * 3, "group": pa.array([None] * 3, pa.string())}))
             bodies = [bytes([n]) * (1200 if n == 5 else 20) for n in range(1, 9)]
             one.send(pa.record_batch({"body": bodies, "group": [None, "a", "b", "c", None, "a", "b", "c"]}))
