@@ -46,6 +46,7 @@ from rocketsim_client.sending.options import ProducerOptions, SpoolOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
 from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.sending.send_counts import SendCounts
 from rocketsim_client.sending.sender import MessageSender, Sender
 from rocketsim_client.sending.transactions import Checker, Transaction, Transactions
 from rocketsim_client.tls import File
@@ -185,8 +186,9 @@ class Producer:
     def _start(self, spool: SpoolOptions | None, chance: random.Random) -> None:
         """Puts the parts together: admission -> outbox -> sender -> attempts, with a spool or without."""
         cluster, options, clock = self._cluster, self._options, self._clock
+        self._counts = SendCounts()
         self._publish = PublishTable(cluster, options, clock=clock, chance=chance)
-        self._attempts = SendAttempts(cluster, self._publish, options, clock=clock, chance=chance)
+        self._attempts = SendAttempts(cluster, self._publish, options, self._counts, clock=clock, chance=chance)
         self._admission = Admission(options.max_message_size)
         self._choice: PublishTable | AcceptingTable = self._publish
         sender = Sender(self._attempts, self._publish, options, cluster.first_address)
@@ -213,7 +215,7 @@ class Producer:
     def forget_parent(self) -> None:
         """The parent's threads, and the messages it accepted, are the parent's."""
         self._outbox.start_anew()
-        self._attempts.start_anew()
+        self._counts.start_anew()
         self._transactions = self._own_transactions()
 
     def __enter__(self) -> "Producer":
@@ -228,7 +230,7 @@ class Producer:
     @property
     def stats(self) -> ProducerStats:
         """What became of the messages so far, as live counters."""
-        return self._attempts.stats
+        return self._counts.stats
 
     @property
     def cluster(self) -> Cluster:

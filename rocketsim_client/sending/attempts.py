@@ -4,10 +4,8 @@ nothing of threads or futures."""
 import logging
 import random
 import re
-import threading
 import time
 from collections.abc import Callable
-from copy import copy
 
 import numpy as np
 
@@ -22,11 +20,12 @@ from rocketsim_client.errors import (
     SendFailed,
     Unreachable,
 )
-from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, ProducerStats, SendStatus
+from rocketsim_client.model import MASTER_ID, BatchPart, MessageQueue, SendStatus
 from rocketsim_client.retry import SENDS, Budget, is_worth_sending_again
 from rocketsim_client.sending.batch import OutgoingBatch
 from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.publish_info import PublishTable
+from rocketsim_client.sending.send_counts import SendCounts
 from rocketsim_client.transport.sends import SendCall, SendCalls
 
 logger = logging.getLogger(__name__)
@@ -37,35 +36,38 @@ OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
 
 
 class SendAttempts:
-    """Thread-safe.  Counts what it does in `stats`."""
+    """Thread-safe.  `sends`: over which calls it sends, the transport's if none are given."""
 
     def __init__(
         self,
         cluster: Cluster,
         publish: PublishTable,
         options: ProducerOptions,
+        counts: SendCounts,
         *,
         clock: Callable[[], float],
         chance: random.Random,
+        sends: SendCalls | None = None,
     ) -> None:
         self._cluster = cluster
         self._publish = publish
         self._options = options
+        self.counts = counts
         self._clock = clock
         self._chance = chance
-        self._sends: SendCalls | None = None  # None: the transport's
-        self.stats = ProducerStats()
-        self.start_anew()
-
-    def start_anew(self) -> None:
-        """Make the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
-        self._lock = threading.Lock()
+        self._sends = sends
 
     def over(self, sends: SendCalls) -> "SendAttempts":
         """The same, with the same counters, over other calls than the transport's."""
-        other = copy(self)
-        other._sends = sends
-        return other
+        return SendAttempts(
+            self._cluster,
+            self._publish,
+            self._options,
+            self.counts,
+            clock=self._clock,
+            chance=self._chance,
+            sends=sends,
+        )
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
@@ -81,7 +83,7 @@ class SendAttempts:
             budget.started()
             tried.append(batch.broker_name)
             if budget.attempts > 1:
-                self._count(sent_again=len(batch))
+                self.counts.add(sent_again=len(batch))
                 logger.warning(
                     "topic %r: attempt %d for %d messages, at broker %s after %s: %s",
                     batch.topic,
@@ -229,25 +231,6 @@ class SendAttempts:
                 if fresh:
                     return True
         return self._wait(SENDS.pause_s(budget.attempts), budget)
-
-    def count(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0) -> None:
-        with self._lock:
-            self.stats.sent += sent
-            self.stats.acknowledged += acknowledged
-            self.stats.failed += failed
-
-    def count_spooled(self, messages: int, *, had_failed: bool) -> None:
-        """`had_failed`: they are counted as sent and failed already."""
-        with self._lock:
-            self.stats.spooled += messages
-            if had_failed:
-                self.stats.failed -= messages
-            else:
-                self.stats.sent += messages
-
-    def _count(self, *, sent_again: int) -> None:
-        with self._lock:
-            self.stats.sent_again += sent_again
 
 
 class _NoMaster(BrokerNotExist):

@@ -204,7 +204,7 @@ class Sender:
         self, outgoing: OutgoingBatch, deadline: float, retries: int, apart: type[RocketSimError] | None
     ) -> BatchPart:
         """`apart`: the error after which the batch is taken apart, and its parts are counted instead of it."""
-        count = self._attempts.count
+        count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:
             part = self._attempts.send(outgoing, deadline, retries)

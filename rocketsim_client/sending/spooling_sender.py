@@ -190,7 +190,7 @@ class SpoolingSender:
             self._spool.put(lanes, ids, _pieces(data, sizes))
         except (SpoolFailed, ClientClosed) as refusal:
             if not had_failed:
-                self._attempts.count(sent=len(outgoing), failed=len(outgoing))
+                self._attempts.counts.add(sent=len(outgoing), failed=len(outgoing))
             if failure is None:
                 raise
             raise SpoolFailed(
@@ -199,7 +199,7 @@ class SpoolingSender:
                 maybe_stored=getattr(failure, "maybe_stored", False) or getattr(refusal, "maybe_stored", False),
                 code=failure.code,
             ) from failure
-        self._attempts.count_spooled(len(outgoing), had_failed=had_failed)
+        self._attempts.counts.spooled(len(outgoing), had_failed=had_failed)
         nothing = [-1] * len(outgoing)
         return BatchPart(
             SendStatus.SPOOLED,

@@ -1,0 +1,33 @@
+"""What became of a producer's messages, as live counters."""
+
+import threading
+
+from rocketsim_client.model import ProducerStats
+
+
+class SendCounts:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self.stats = ProducerStats()
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Makes the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
+        self._lock = threading.Lock()
+
+    def add(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0, sent_again: int = 0) -> None:
+        with self._lock:
+            self.stats.sent += sent
+            self.stats.acknowledged += acknowledged
+            self.stats.failed += failed
+            self.stats.sent_again += sent_again
+
+    def spooled(self, messages: int, *, had_failed: bool) -> None:
+        """`had_failed`: they are counted as sent and failed already."""
+        with self._lock:
+            self.stats.spooled += messages
+            if had_failed:
+                self.stats.failed -= messages
+            else:
+                self.stats.sent += messages
