@@ -3,8 +3,8 @@
 `python -m tests.simulation FIRST-LAST [STEPS]` runs the seeds from FIRST to LAST - 1.
 
 `python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py` instead: `deliveries`,
-`late-messages`, both also with `-on-bad-disks` and `-on-full-disks`, `late-messages-half-copied`.  It says of each mode
-what there was, and of each broken promise the last steps.
+`late-messages`, both also with `-on-bad-disks` and `-on-full-disks`, `late-messages-half-copied`, `operator-changes`.
+It says of each mode what there was, and of each broken promise the last steps.
 """
 
 import sys

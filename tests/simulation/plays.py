@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tests.simulation import deliveries, late_messages
+from tests.simulation import deliveries, late_messages, operator_changes
 from tests.simulation.world import World
 
 
@@ -23,6 +23,7 @@ PLAYS: dict[str, Callable[[World], Counted]] = {
     "late-messages-half-copied": late_messages.play_with_deaths_while_copying,
     "late-messages-on-bad-disks": late_messages.play_on_bad_disks,
     "late-messages-on-full-disks": late_messages.play_on_full_disks,
+    "operator-changes": operator_changes.play,
 }
 
 

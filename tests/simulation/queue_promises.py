@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import Record
+from rocketsim_proto.records.record import PROPERTY_REAL_TOPIC, Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 if TYPE_CHECKING:
@@ -190,6 +190,8 @@ class QueuePromises:
         for one in records:
             if one.topic != SCHEDULE_TOPIC or one.body in delivered or one.queue_id in waiting:
                 continue
+            if one.properties.get(PROPERTY_REAL_TOPIC) in self._world.deleted_topics:
+                continue  # it is dropped if the topic is not there when it is due
             if one.store_timestamp + DELAYS_MS[one.queue_id + 1] <= now_ms:
                 overdue.append(one.body[:20])
             else:

@@ -16,7 +16,14 @@ from typing import Any
 from tests.simulation.virtual_loop import Process, VirtualLoop, current_process
 from tests.support.memory_files import PowerCut
 
-_running = contextvars.ContextVar["Thread | None"]("thread", default=None)
+
+class _Running(real.local):
+    """Which simulated thread this real one is: what `asyncio.to_thread` runs has the context of its caller."""
+
+    thread: "Thread | None" = None
+
+
+_running = _Running()
 LONGEST_STEP_S = 0.004
 
 
@@ -93,7 +100,6 @@ class Thread:
         self._threading = threading
         self._loop = threading.loop
         self._context = contextvars.copy_context()
-        self._context.run(_running.set, self)
         self._target = target
         self._go = real.Semaphore(0)
         self._back = real.Semaphore(0)
@@ -115,7 +121,7 @@ class Thread:
         return self.ident is not None and not self._over
 
     def join(self) -> None:
-        me = _running.get()
+        me = _running.thread
         while not self._over:
             if me is None:
                 self.resume()
@@ -156,6 +162,7 @@ class Thread:
             self.sleep(self._threading.chance.uniform(0, LONGEST_STEP_S))
 
     def _body(self) -> None:
+        _running.thread = self
         self._go.acquire()
         try:
             if not self._doomed:
@@ -175,7 +182,7 @@ class Thread:
     def _end(self) -> None:
         """The process has died: its thread ends here."""
         self._doomed = True
-        if self.ident is not None and _running.get() is not self:
+        if self.ident is not None and _running.thread is not self:
             while not self._over:
                 self.resume()
 
@@ -185,7 +192,7 @@ class Lock:
         self._owner: Any = None
 
     def acquire(self) -> bool:
-        me = _running.get() or "loop"
+        me = _running.thread or "loop"
         while self._owner is not None:
             if isinstance(self._owner, Thread):
                 if me == "loop":
@@ -218,7 +225,7 @@ class Condition(Lock):
         self._waiting: list[Thread] = []
 
     def wait_for(self, holds: Callable[[], bool], timeout: float | None = None) -> bool:
-        me = _running.get()
+        me = _running.thread
         assert me is not None
         until = None if timeout is None else self._loop.now + timeout
         while not holds():
@@ -245,4 +252,4 @@ class Condition(Lock):
 
 
 def running_thread() -> Thread | None:
-    return _running.get()
+    return _running.thread
