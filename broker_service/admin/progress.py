@@ -67,7 +67,7 @@ class Progress:
         for name in [group] if group else sorted(read):
             topics = read.get(name, set())
             originals = {original_topic(Place(name, one, 0)) for one in topics}
-            topics = topics.union(*(self._consumption.retry_topics(name, one) for one in originals))
+            topics = topics.union(*(self._consumption.places.retry_topics(name, one) for one in originals))
             for topic_name in sorted(topics):
                 config = self._broker.topics.get(topic_name)
                 if config is None or topic not in ("", topic_name, original_topic(Place(name, topic_name, 0))):

@@ -247,7 +247,9 @@ class BrokerNode:
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
         access = ReadAccess(self.broker, Commits(self.broker))
-        self.consumption = Consumption(self.broker, access, self.machine.chance)
+        self.clients = Clients(self.machine.monotonic)
+        self.consumption = Consumption(self.broker, access, self.clients, self.machine.chance)
+        self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()
         self.metadata = MetadataExchange(self.broker, self.schedule)
 
@@ -322,8 +324,6 @@ class BrokerNode:
         self.pulls = PullPath(self.broker, access, commits, given)
         self.ranges = RangePath(self.broker, access, given)
         self.range_streams = RangeStreams(self.broker, self.ranges, self.puts)
-        self.clients = Clients(self.machine.monotonic, self.consumption.client_gone)
-        self.consumption.is_connected = self.clients.is_connected
         LostRights(self.broker, self.consumption, self.clients)
 
     def _services(self) -> list[Service]:
@@ -464,12 +464,12 @@ class BrokerNode:
         await self.flusher.close()
         try:
             self.schedule.save()
-            self.consumption.note_transactions()
+            self.consumption.clean_stop.note_transactions()
             self.offsets.close(self.broker.now_ms())
-            self.consumption.note_offsets()
+            self.consumption.clean_stop.note_offsets()
             self.consumption.writer.catch_up()  # what follows needs all of the state
             self.consumption.timer_delivery.write_check()
-            self.consumption.write_order_info()
+            self.consumption.clean_stop.write_order_info()
             if saving := self.consumption.saving():
                 saving()
         except (RocketSimError, OSError) as error:

@@ -1,17 +1,17 @@
-"""ConsumptionCalls: the calls that a servicer makes.  `Consumption` implements them; tests may fake them."""
+"""ConsumptionCalls: the calls that a servicer makes.  `Consumption` has them; tests may fake them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from broker_service.pop.model import Changed, ChangeInvisible, Pop, Popped, Settled
 
-IsConnected = Callable[[str], bool]
+
+class ConnectedClients(Protocol):
+    def is_connected(self, client_id: str) -> bool: ...
 
 
 class ConsumptionCalls(Protocol):
     """Refusals are RocketSimErrors; `timeout_s` is the rest of the caller's time."""
-
-    is_connected: IsConnected  # by client id; set by the servicer.  Deliveries with `auto_renew` are renewed meanwhile
 
     async def pop(self, pop: Pop) -> Popped: ...
 

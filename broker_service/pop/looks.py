@@ -5,7 +5,7 @@ A queue that the disk cannot read is tried again after some seconds; others go o
 
 import logging
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -20,9 +20,10 @@ from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
 from broker_service.model import GetMessageStatus
 from broker_service.pop.choice import Choice, Groups, Room
 from broker_service.pop.model import MAX_MESSAGES
+from broker_service.pop.places import Places
 from broker_service.pop.selection import Selection, select
-from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import DeliveryId, Place
+from broker_service.state.writer import StateWriter
 from broker_service.store.pull import GetMessageResult
 
 logger = logging.getLogger(__name__)
@@ -77,15 +78,11 @@ class Found:
 
 
 class Looks:
-    """`next_offset`: where a group goes on in a queue that begins at this offset."""
-
-    def __init__(
-        self, broker: Broker, log: StateLog, chance: random.Random, next_offset: Callable[[Place, int], int]
-    ) -> None:
+    def __init__(self, broker: Broker, writer: StateWriter, places: Places, chance: random.Random) -> None:
         self._broker = broker
-        self._log = log
+        self._writer = writer
+        self._places = places
         self._chance = chance
-        self._next = next_offset
         self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
@@ -127,7 +124,7 @@ class Looks:
         self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
     ) -> Found | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
-        start = at = max(self._next(place, first), first)
+        start = at = max(self._places.next(place, first), first)
         messages: list[Message] = []
         read_bytes = 0
         while at < end and at - start < entries and read_bytes < room_bytes and not messages:
@@ -220,12 +217,12 @@ class Looks:
         may_take_new: bool,
     ) -> Found | None:
         """Without `may_take_new`, only what waits: the group does not consume in order any more."""
-        queue = self._log.state.queues.get(place)
+        queue = self._writer.state.queues.get(place)
         locks = queue.locks if queue is not None else None
         if locks is None and not may_take_new:
             return None
         ordered = len(locks.group_of) if locks is not None else 0
-        unused = MAX_ORDERED - self._log.state.ordered_count - self._log.state.ordered_of.get(place.group, 0)
+        unused = MAX_ORDERED - self._writer.state.ordered_count - self._writer.state.ordered_of.get(place.group, 0)
         may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
         choice: Choice[Message] = Choice(locks, Room(room, room_bytes, may_wait))
         read_bytes = 0
@@ -243,7 +240,7 @@ class Looks:
             choice.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
-        start = at = max(self._next(place, first), first)
+        start = at = max(self._places.next(place, first), first)
         stopped = not may_take_new
         while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
             left = MAX_MESSAGES, room_bytes - read_bytes
@@ -267,7 +264,7 @@ class Looks:
         changed a deadline: it got the answer then, or the attempt counts because of what it could not receive.  Without
         the message groups of which a message cannot be read."""
         taken = {
-            delivery.queue_offset: (delivery, one) for delivery, one in self._log.state.taken_by(place, attempt_id)
+            delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
         }
         try:
             records, _ = self._records(place, taken, MAX_POP_BYTES)
@@ -275,7 +272,7 @@ class Looks:
             unreadable = self._unreadable_of(place, taken)
             if not unreadable:
                 raise
-            locks = self._log.state.queues[place].locks
+            locks = self._writer.state.queues[place].locks
             assert locks is not None
             waits = {locks.group_of[offset] for offset in unreadable}
             readable = [offset for offset in taken if locks.group_of[offset] not in waits]

@@ -1,4 +1,4 @@
-"""Takes over what a real RocketMQ's pops had under way, on a master that takes writes, before the first pop.
+"""TakeOver: takes over what a real RocketMQ's pops had under way, on a master that takes writes, before the first pop.
 
 Where RocketMQ has been is in the log: checkpoints behind the last ones that were taken over.  A group that pops a queue
 here already is left alone: what RocketMQ has delivered of it since comes again by itself.  All others get transitions
@@ -19,13 +19,14 @@ from rocketsim_proto.records.record import PROPERTY_REAL_TOPIC, Record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.core.broker import Broker
-from broker_service.errors import NotFound, ReadFailed, StoreCorrupt
+from broker_service.errors import NotFound, ReadFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.rocketmq_handover import rocketmq_pops, timer_check
 from broker_service.rocketmq_handover.rocketmq_pops import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, Checkpoints, Held
 from broker_service.runtime import cold_reads
 from broker_service.state.moves import RETRY_PREFIX
 from broker_service.state.state import State
 from broker_service.state.transitions import Copied, Place, Take, Transition
+from broker_service.state.writer import StateWriter
 from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
@@ -34,13 +35,39 @@ _TIMERS = Place(REVIVE_GROUP, TIMER_TOPIC, 0)
 _AT_ONCE = 100  # records that lie anywhere in the log
 _READ_BYTES = 64 << 10
 _SETTLED_AT_ONCE = 1000
+_TRANSITIONS_AT_ONCE = 10  # of up to 1,000 deliveries each
 
 _Found = dict[int, list[int]]  # second -> log offsets of the timers that were taken over
 
 
-def is_needed(broker: Broker) -> bool:
-    """Whether RocketMQ 5 has had this store."""
-    return any(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in broker.topics.entries) or bool(_queues(broker.store))
+class TakeOver:
+    """`done` is set once all that RocketMQ had under way is under way here, and no pop has to wait for it any more."""
+
+    def __init__(self, broker: Broker, writer: StateWriter, chance: random.Random) -> None:
+        self.done = asyncio.Event()
+        self._broker = broker
+        self._writer = writer
+        self._chance = chance
+
+    def is_needed(self) -> bool:
+        """Whether RocketMQ 5 has had this store."""
+        broker = self._broker
+        return any(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in broker.topics.entries) or bool(
+            _queues(broker.store)
+        )
+
+    def check_done(self) -> None:
+        if not self.done.is_set() and self.is_needed():
+            raise ServiceNotAvailable("what RocketMQ has delivered of this store is being read; pop again in a moment")
+
+    async def run(self) -> None:
+        """To be called on a master that takes writes, when no batch of timers is half delivered."""
+        if self.is_needed():
+            changes = await transitions(self._broker, self._writer.state, self._chance)
+            for first in range(0, len(changes), _TRANSITIONS_AT_ONCE):
+                self._writer.append(*changes[first : first + _TRANSITIONS_AT_ONCE])
+                await asyncio.sleep(0)
+        self.done.set()
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:

@@ -101,6 +101,11 @@ class StateWriter:
         self.check_writable()
         self._log.check_transactions()
 
+    def check_all_known(self) -> None:
+        """Raises, on a slave too, if there is a record of the state or of a transaction that cannot be read."""
+        self.catch_up()
+        self._log.check_transactions()
+
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def submit(self, *changes: Transition) -> asyncio.Future[int]:

@@ -506,7 +506,7 @@ async def test_a_client_of_one_user_is_not_that_of_another(tmp_path: Path) -> No
         make_topics(node)
         await allow(node, NORMAL, "Topic:T Pub,Sub", "Group:g Sub")
         await allow(node, other)
-        clients = node.consumption.is_connected
+        clients = node.clients.is_connected
         stream, intruder = v2.Telemetry(metadata=v2_headers(NORMAL)), v2.Telemetry(metadata=v2_headers(other))
         settings = d.Settings(publishing=d.Publishing(topics=[resource("T")]))
         await stream.write(s.TelemetryCommand(settings=settings))

@@ -89,10 +89,10 @@ async def test_a_delivery_comes_again_at_its_deadline_when_the_wall_clock_steps(
         assert len((await node.consumption.pop(pop)).deliveries) == 1
         clocks.off_ms = step_ms
         clocks.passed_ms += 11_000
-        await node.consumption._expire()
+        await node.consumption.expiry.expire()
         assert not (await node.consumption.pop(pop)).deliveries
         clocks.passed_ms += 1_000
-        await node.consumption._expire()
+        await node.consumption.expiry.expire()
         assert len((await node.consumption.pop(pop)).deliveries) == 1
 
 

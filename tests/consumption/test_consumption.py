@@ -30,9 +30,8 @@ from broker_service.errors import (
 )
 from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
-from broker_service.pop import consumption as consumption_module
 from broker_service.pop import looks as looks_module
-from broker_service.pop import receipt_handle, selection
+from broker_service.pop import popping, receipt_handle, selection
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.pop.outcome import RENEWED_FOR_MS
@@ -87,7 +86,7 @@ class Consumer:
         """That much later, everything that is due has been dealt with."""
         now_ms = self.node.broker.now_ms() + ms
         goes_by(self.node.broker, lambda: now_ms)
-        await self.consumption._expire()
+        await self.consumption.expiry.expire()
 
     def committed(self, queue_id: int = 0, topic: str = "t") -> int:
         return self.node.broker.offsets.progress(self.group, topic, queue_id).offset
@@ -470,13 +469,13 @@ async def test_a_poll_that_is_refused_passes_its_message_on(tmp_path: Path, monk
     async with consumer(tmp_path) as one:
         polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(2)]
         await until(lambda: one.consumption.polls_held == 2, "the polls wait")
-        look = one.consumption._look
+        look = one.consumption.popping.look
 
         def refused_once(*_: Any) -> Any:
-            monkeypatch.setattr(one.consumption, "_look", look)
+            monkeypatch.setattr(one.consumption.popping, "look", look)
             raise SystemBusy("busy")
 
-        monkeypatch.setattr(one.consumption, "_look", refused_once)
+        monkeypatch.setattr(one.consumption.popping, "look", refused_once)
         await put(one.node, "t", b"a")
         first, second = await asyncio.gather(*polls, return_exceptions=True)
         assert (type(first), second) == (SystemBusy, [b"a"])
@@ -752,8 +751,8 @@ async def test_a_pop_that_is_cancelled_before_its_answer_gives_its_messages_back
 async def test_renewed_deliveries_stay_while_the_client_is_there(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
         there = {"c"}
-        one.consumption.is_connected = there.__contains__
-        one.consumption._grace_until = 0.0
+        one.node.clients.is_connected = there.__contains__  # type: ignore[method-assign]
+        one.consumption.expiry.grace_until = 0.0
         await put(one.node, "t", b"a", b"b")
         (a, b) = (await one.pop(auto_renew=True)).deliveries
         for _ in range(5):
@@ -770,8 +769,8 @@ async def test_a_renewed_delivery_may_be_acknowledged_before_its_renewal_is_writ
     """It has no end while the client is there, however late the broker is in saying so."""
     async with consumer(tmp_path) as one:
         there = {"c"}
-        one.consumption.is_connected = there.__contains__
-        one.consumption._grace_until = 0.0
+        one.node.clients.is_connected = there.__contains__  # type: ignore[method-assign]
+        one.consumption.expiry.grace_until = 0.0
         await put(one.node, "t", b"a", b"b")
         a, b = (await one.pop(auto_renew=True)).deliveries
         late_ms = one.node.broker.now_ms() + RENEWED_FOR_MS + 5_000
@@ -783,7 +782,7 @@ async def test_a_renewed_delivery_may_be_acknowledged_before_its_renewal_is_writ
 
 async def test_renewal_ends_after_three_hours_and_with_the_clients_own_word(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await put(one.node, "t", b"a", b"b")
         _, b = (await one.pop(auto_renew=True)).deliveries
         assert await one.nack(b, 10_000) is OK
@@ -798,7 +797,7 @@ async def test_renewal_ends_after_three_hours_and_with_the_clients_own_word(tmp_
 
 async def test_a_client_that_is_gone_gives_back_what_is_renewed_for_it(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await put(one.node, "t", b"a", b"b", b"c")
         await one.pop(max_messages=1, auto_renew=True)
         await one.pop(max_messages=1, auto_renew=True, client_id="other")
@@ -815,7 +814,7 @@ async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivere
 ) -> None:
     """The client may have no answer to its last pop: the broker may have died between the two."""
     async with consumer(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=orderly), 0)
         await put(one.node, "t", b"a", __SHARDINGKEY="1")
         await one.pop(auto_renew=True)
@@ -825,8 +824,8 @@ async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivere
         now_ms = one.node.broker.now_ms()
     async with consumer(tmp_path) as one:
         goes_by(one.node.broker, lambda: now_ms)
-        one.consumption.is_connected = lambda client_id: True
-        await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
+        await until(lambda: one.consumption.expiry.took_over_after_ms, "it looks for what is due")
         await one.later(60_000)
         popped = await one.pop(auto_renew=True)
         assert [(body_of(it), it.attempt) for it in popped.deliveries] == [(b"b", 2)]
@@ -837,14 +836,14 @@ async def test_after_a_restart_what_was_renewed_stays_and_what_was_just_delivere
 
 async def test_after_a_restart_each_client_counts_as_connected_until_it_had_time_to_come_back(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await put(one.node, "t", b"a")
         await one.pop(auto_renew=True)
         await one.later(60_000)
         now_ms = one.node.broker.now_ms()
     async with consumer(tmp_path) as one:
         goes_by(one.node.broker, lambda: now_ms)
-        await until(lambda: one.consumption._took_over_after_ms, "it looks for what is due")
+        await until(lambda: one.consumption.expiry.took_over_after_ms, "it looks for what is due")
         await one.later(60_000)
         assert await one.bodies() == []
         clock = one.node.broker.clock
@@ -871,7 +870,7 @@ async def test_what_pop_refuses(tmp_path: Path) -> None:
 
 
 async def test_too_many_deliveries_under_way_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(consumption_module, "MAX_UNDER_WAY", 2)
+    monkeypatch.setattr(popping, "MAX_UNDER_WAY", 2)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"b", b"c")
         popped = await one.pop(max_messages=2)
@@ -1033,7 +1032,7 @@ async def test_above_the_warning_level_of_the_disk_only_what_clients_send_is_ref
 async def test_a_full_disk_keeps_what_is_renewed_for_later(tmp_path: Path, monkeypatch: Any) -> None:
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a")
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await one.pop(auto_renew=True)
 
         def full(*_: Any) -> None:
@@ -1238,7 +1237,7 @@ async def test_a_group_whose_deletion_the_disk_refuses_half_way_says_so_and_is_d
         def full(*_: Any) -> None:
             raise DiskFull("full")
 
-        for of, name in ((one.node.topics, "delete_all"), (one.consumption, "_append_now")):
+        for of, name in ((one.node.topics, "delete_all"), (one.consumption.writer, "append")):
             with monkeypatch.context() as patch:
                 patch.setattr(of, name, full)
                 with pytest.raises(
@@ -1311,7 +1310,7 @@ async def test_a_slave_notes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         await one.ack(*(await one.pop()).deliveries)
         with monkeypatch.context() as patch:
             patch.setattr(type(one.node.broker), "is_slave", True)
-            one.consumption.note_offsets()
+            one.consumption.clean_stop.note_offsets()
         assert not (tmp_path / "rocketsim" / "noted_offsets.json").exists()
 
 
@@ -1327,7 +1326,7 @@ async def test_a_deletion_that_the_log_did_not_hear_of_is_made_good(tmp_path: Pa
             patch.setattr(one.node.store, "append_one", full)
             await Operations(one.node.broker, one.node.leadership).delete_topic("t")
         assert one.consumption.state.queues
-        one.consumption._drop_deleted()
+        one.consumption.deletions.drop_deleted()
         assert one.consumption.state.queues == {}
 
 
@@ -1344,7 +1343,7 @@ async def test_a_deletion_that_a_full_disk_interrupts_leaves_no_retries(tmp_path
         with monkeypatch.context() as patch:
             patch.setattr(one.node.topics, "delete_all", full)
             await Operations(one.node.broker, one.node.leadership).delete_topic("t")
-        one.consumption._drop_deleted()
+        one.consumption.deletions.drop_deleted()
         assert (one.consumption.state.queues, one.node.topics.get("%RETRY%g+t")) == ({}, None)
         one.node.topics.put(TopicConfig("t", 1, 1), 0)
         assert await one.bodies() == []

@@ -14,7 +14,7 @@ from broker_service.broker.core import master_loop
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, StoreCorrupt
-from broker_service.pop.consumption import _DEFERRED_MS
+from broker_service.pop.expiry import DEFERRED_MS
 from broker_service.state import half_messages, state_log
 from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import STATE_TOPIC, Copied
@@ -159,7 +159,7 @@ async def test_a_damaged_message_that_is_due_again_waits_and_others_go_on(
         assert sorted((body_of(it), it.attempt) for it in (await one.pop()).deliveries) == [(b"a", 2), (b"c", 2)]
         assert f"message 1 of t cannot be delivered again to group g: {tmp_path}" in caplog.text
         mend()
-        await one.later(_DEFERRED_MS)
+        await one.later(DEFERRED_MS)
         assert await one.bodies() == [b"bad"]
 
 

@@ -189,11 +189,11 @@ async def test_the_same_attempt_gets_nothing_whose_nack_is_pending(tmp_path: Pat
 
 async def test_a_client_that_is_gone_gives_back_what_its_pending_pop_takes(tmp_path: Path) -> None:
     async with consumer(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await put(one.node, "t", b"a")
         (popped,) = await begun(one, one.pop(auto_renew=True, client_id="gone"))
-        one.consumption.is_connected = lambda client_id: client_id != "gone"
-        one.consumption._grace_until = 0.0
+        one.node.clients.is_connected = lambda client_id: client_id != "gone"  # type: ignore[method-assign]
+        one.consumption.expiry.grace_until = 0.0
         one.consumption.client_gone("gone")
         await popped
         await one.later(0)
@@ -242,7 +242,7 @@ async def test_a_deletion_takes_what_a_pending_pop_takes_with_it(tmp_path: Path,
             one.node.topics.delete_all({"t": {0: 1}}, 0)
         else:
             one.node.groups.delete("g", 0)
-            one.consumption._drop_group("g")
+            one.consumption.deletions.drop_group("g")
         await popped
         await quiet(one)
         assert not one.consumption.state.queues

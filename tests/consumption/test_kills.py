@@ -48,7 +48,7 @@ async def delivered_again(node: BrokerNode) -> Counter[str]:
     """All that is delivered once every deadline of before has passed."""
     now_ms = node.broker.now_ms() + 120_000
     goes_by(node.broker, lambda: now_ms)
-    await node.consumption._expire()
+    await node.consumption.expiry.expire()
     bodies: Counter[str] = Counter()
     while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:
         bodies.update(record.decode(one.record).body.decode() for one in deliveries)
@@ -83,7 +83,7 @@ async def delivered_in_order(node: BrokerNode) -> list[int]:
     """All that is delivered, and acknowledged, once every deadline of before has passed."""
     now_ms = node.broker.now_ms() + 120_000
     goes_by(node.broker, lambda: now_ms)
-    await node.consumption._expire()
+    await node.consumption.expiry.expire()
     bodies: list[int] = []
     while deliveries := (await node.consumption.pop(Pop(group="g", topic="t"))).deliveries:
         bodies += [int(record.decode(one.record).body) for one in deliveries]

@@ -222,7 +222,7 @@ async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypat
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
         turns, seen = 0, []
-        look = one.consumption._look
+        look = one.consumption.popping.look
 
         def noted(*arguments: Any) -> Any:
             seen.append(turns)
@@ -234,7 +234,7 @@ async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypat
                 turns += 1
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(one.consumption, "_look", noted)
+        monkeypatch.setattr(one.consumption.popping, "look", noted)
         counting = asyncio.create_task(count_turns())
         assert await one.texts(poll_s=60) == "b1"
         counting.cancel()
@@ -414,7 +414,7 @@ async def test_an_attempt_that_comes_again_goes_on_without_a_message_group_that_
 
 async def test_renewed_deliveries_are_renewed_for_no_longer_when_they_are_asked_for_again(tmp_path: Path) -> None:
     async with in_order(tmp_path) as one:
-        one.consumption.is_connected = lambda client_id: True
+        one.node.clients.is_connected = lambda client_id: True  # type: ignore[method-assign]
         await one.send("a1")
         for _ in range(179):
             assert await one.texts(attempt_id="x", auto_renew=True) == "a1"
@@ -553,7 +553,7 @@ async def test_a_reset_drops_the_locks(tmp_path: Path) -> None:
         await one.send("a1 a2 a3")
         (a1,) = await one.take(max_messages=1, attempt_id="x")
         assert await one.texts() == ""
-        one.consumption._reset("g", "t", {0: 1})
+        one.consumption.deletions.reset("g", "t", {0: 1})
         assert await one.ack(a1) == [INVALID]
         again = await one.take(attempt_id="x")
         assert (said(again), attempts(again)) == ("a2 a3", [1, 1])

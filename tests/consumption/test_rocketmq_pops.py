@@ -170,7 +170,7 @@ async def acknowledge(node: BrokerNode, got: Mapping[str, tuple[int, str]]) -> s
 
 
 async def is_taken_over(node: BrokerNode) -> None:
-    await until(lambda: node.consumption.taken_over.is_set(), "what RocketMQ had under way is taken over")
+    await until(lambda: node.consumption.take_over.done.is_set(), "what RocketMQ had under way is taken over")
 
 
 def under_way(node: BrokerNode, place: Place = ORDERS) -> dict[int, int]:

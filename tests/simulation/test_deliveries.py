@@ -9,7 +9,8 @@ import pytest
 from broker_service.errors import RocketSimError
 from broker_service.model import PutStatus
 from broker_service.pop import outcome
-from broker_service.pop.consumption import Consumption
+from broker_service.pop.popping import Popping
+from broker_service.pop.settling import Settling
 from broker_service.state import state_log
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog
@@ -73,7 +74,7 @@ def drop_what_is_to_be_a_dead_letter(plant):
         (settled,) = await self.ack(group, topic, [handle], timeout_s)
         return settled
 
-    plant(Consumption, "forward_to_dlq", forward_to_dlq)
+    plant(Settling, "forward_to_dlq", forward_to_dlq)
 
 
 def forget_moves_at_a_start(plant):
@@ -114,8 +115,8 @@ def expire_early(plant):
 
 
 def pop_out_of_order(plant):
-    whole = Consumption._group
-    plant(Consumption, "_group", lambda self, pop: replace(whole(self, pop), consume_message_orderly=False))
+    whole = Popping.group_of
+    plant(Popping, "group_of", lambda self, pop: replace(whole(self, pop), consume_message_orderly=False))
 
 
 def forget_locks_at_a_start(plant):

@@ -25,7 +25,8 @@ class Setup:
     def __init__(self) -> None:
         self.now = 100.0
         self.gone: list[str] = []
-        self.clients = Clients(lambda: self.now, self.gone.append)
+        self.clients = Clients(lambda: self.now)
+        self.clients.gone.append(self.gone.append)
 
     def stream(self, client_id: str = "c") -> ClientStream:
         stream = ClientStream(client_id, context=None)
@@ -65,7 +66,7 @@ async def test_it_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> No
 async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer() -> None:
     """Clients call before they have a stream, from when on they may be silent for `SILENT_S`."""
     loop = asyncio.get_running_loop()
-    clients = Clients(loop.time, lambda client_id: None)
+    clients = Clients(loop.time)
     clients.heard("silent")
     stream = ClientStream("c", context=None)
     clients.opened(stream)

@@ -169,12 +169,12 @@ class Clients:
     """Consumers, and producers with a stream, by client id.
 
     A stream counts from its start, not from its settings: a client that reconnects does not send them again.
-    `gone` is called for each client that is gone, and each time that one says so.  `clock`: seconds, monotonic.
+    `gone` are called for each client that is gone, and each time that one says so.  `clock`: seconds, monotonic.
     """
 
-    def __init__(self, clock: Callable[[], float], gone: Callable[[str], None]) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.gone: list[Callable[[str], None]] = []
         self._clock = clock
-        self._gone = gone
         self._clients: dict[str, _Client] = {}
         self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
         self.stream_count = 0  # that are open, also of clients that are gone
@@ -226,7 +226,8 @@ class Clients:
             del producers[client_id]
             if not producers:
                 del self._producers[topic]
-        self._gone(client_id)
+        for listener in self.gone:
+            listener(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
         """The client's newest stream; None without one."""

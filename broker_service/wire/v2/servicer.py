@@ -18,8 +18,8 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import RocketSimError
-from broker_service.pop.consumption import MAX_CLIENT_ID
 from broker_service.pop.model import Delivery
+from broker_service.pop.popping import MAX_CLIENT_ID
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
 from broker_service.wire.v2 import names, route
 from broker_service.wire.v2.clients import Clients, ClientStream

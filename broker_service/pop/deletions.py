@@ -1,0 +1,135 @@
+"""Deletions: what pops forget when an operator deletes a topic or a group, and where they go on after a reset."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Set
+
+from broker_service.broker.core import master_loop
+from broker_service.broker.core.broker import Broker
+from broker_service.errors import RocketSimError, ServiceNotAvailable
+from broker_service.pop.places import Places
+from broker_service.state import moves
+from broker_service.state.moves import original_topic, retry_topic
+from broker_service.state.transitions import Drop, Place, Reset
+from broker_service.state.writer import StateWriter
+from broker_service.transactions.transactions import Transactions
+
+logger = logging.getLogger(__name__)
+
+_RESETS_OF_ONE_RECORD = 30  # with the longest names they are less than a record of the state may have
+
+
+class Deletions:
+    """It hears of deletions and resets from the broker's tables.  `transactions` of a deleted topic end."""
+
+    def __init__(self, broker: Broker, writer: StateWriter, places: Places, transactions: Transactions) -> None:
+        self._broker = broker
+        self._writer = writer
+        self._places = places
+        self._transactions = transactions
+        self._is_due = True  # a topic may have been deleted that the state still has
+        self._due_at = 0.0
+        broker.topics.changed.append(self._topic_changed)
+        broker.group_dropped.append(self.drop_group)
+        broker.offsets_reset.append(self.reset)
+
+    def complete(self) -> None:
+        """Does what is left of deletions that failed, if it is time; to be called from time to time."""
+        if self._is_due and self._broker.clock() >= self._due_at:
+            self._try(self.drop_deleted)
+
+    def _topic_changed(self, name: str) -> None:
+        if not self._broker.is_slave and name not in self._broker.topics.entries:
+            self._try(lambda: self._drop_topic(name))
+
+    def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
+        """Moves the group's pops to these offsets; False if it has popped none of these queues.  If the log refuses it,
+        nothing has moved, or the error names the queues that have."""
+        self._writer.flush()  # a place may be new
+        places = [Place(group, topic, queue_id) for queue_id in offsets]
+        self._writer.catch_up()
+        resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self._writer.state.queues]
+        for first in range(0, len(resets), _RESETS_OF_ONE_RECORD):
+            try:
+                self._writer.append(*resets[first : first + _RESETS_OF_ONE_RECORD])
+            except (RocketSimError, OSError) as error:
+                if not first:
+                    raise
+                raise ServiceNotAvailable(
+                    f"{error}; this reset of group {group} is half done: of topic {topic} queues "
+                    f"{_ranges(one.place.queue_id for one in resets[:first])} have moved, and no others; reset again"
+                ) from error
+        return bool(resets)
+
+    def drop_deleted(self) -> None:
+        """Drops topics whose deletion a crash or a full disk kept from the state."""
+        topics = self._broker.topics
+        named = {name for place in self._writer.state.queues for name in (place.topic, original_topic(place))}
+        named |= {transaction.topic for transaction in self._writer.state.transactions.open}
+        for topic in named:
+            if topic in topics.tombstones and topic not in topics.entries:
+                self._drop_topic(topic)
+        self._is_due = False
+
+    def _drop_topic(self, name: str) -> None:
+        """With the retry topics of its groups: a new topic of that name does not get their messages.
+
+        They go first: the topic's places, until they are dropped, say which they are.
+        """
+        self._writer.flush()  # a place may be new
+        self._transactions.drop_topic(name)
+        places = [place for place in self._writer.state.queues if name in (place.topic, original_topic(place))]
+        self._delete_retries({retry for place in places for retry in self._places.retry_topics(place.group, name)})
+        left = sorted({place.topic for place in places if place in self._writer.state.queues})
+        self._writer.append(*(Drop(topic=topic) for topic in left))
+
+    def drop_group(self, name: str) -> None:
+        """With its retry topics: a new group of that name gets nothing of this one.
+
+        They go first, as with a topic.  Raises if the disk or the log refuses: it can be done again.
+        """
+        self._writer.flush()  # a place may be new
+        self._writer.check_writable()
+        self._delete_retries(self._retry_topics_of(name))
+        if any(place.group == name for place in self._writer.state.queues):
+            self._writer.append(Drop(group=name))
+
+    def _retry_topics_of(self, group: str) -> set[str]:
+        """All of a group: those of the broker's own form, RocketMQ's of topics that it has read, and the one of
+        RocketMQ's push consumers, unless another group reads it."""
+        read = self._broker.offsets.topics_by_group()
+        of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())
+        own = retry_topic(group, "")
+        names = {topic for topic in self._broker.topics.entries if topic.startswith(own)}
+        for topic in of_group:
+            names.update(self._places.retry_topics(group, original_topic(Place(group, topic, 0))))
+        plain = f"{moves.RETRY_PREFIX}{group}"
+        is_anothers = any(place.topic == plain and place.group != group for place in self._writer.state.queues)
+        return names if is_anothers else names | {plain}
+
+    def _delete_retries(self, names: Set[str]) -> None:
+        broker = self._broker
+        names &= broker.topics.entries.keys()
+        if names:
+            ends = {name: broker.store.queue_ends(name) for name in names}
+            broker.topics.delete_all(ends, broker.now_ms())
+            broker.store.forget_before(ends)
+            broker.offsets.delete_topics(names)
+
+    def _try(self, change: Callable[[], None]) -> None:
+        """A failure does not undo a topic's deletion; `drop_deleted` tries again."""
+        try:
+            change()
+        except (RocketSimError, OSError) as error:
+            logger.warning("deliveries of a deleted topic are kept, dropping them is tried again: %s", error)
+            self._is_due, self._due_at = True, self._broker.clock() + master_loop.AFTER_TROUBLE_S
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """As in `0-4, 7`."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][-1] == number - 1:
+            parts[-1][1:] = [number]
+        else:
+            parts.append([number])
+    return ", ".join("-".join(map(str, part)) for part in parts)

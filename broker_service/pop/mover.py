@@ -1,0 +1,86 @@
+"""Mover: appends messages again, to retry topics and to the dead letters; each copy settles the delivery it is of."""
+
+import logging
+from functools import partial
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+
+from broker_service.broker.core.broker import Broker
+from broker_service.errors import RocketSimError
+from broker_service.pop.model import Counts
+from broker_service.pop.outcome import Outcome
+from broker_service.runtime import cold_reads
+from broker_service.state import moves
+from broker_service.state.state import Due
+from broker_service.state.transitions import Settle
+from broker_service.state.writer import StateWriter
+
+logger = logging.getLogger(__name__)
+
+
+class NotReadable(RocketSimError):
+    """A message that exists, but cannot be read now."""
+
+
+class Mover:
+    def __init__(self, broker: Broker, writer: StateWriter, counts: Counts) -> None:
+        self._broker = broker
+        self._writer = writer
+        self._counts = counts
+
+    async def message(self, due: Due) -> Record | None:
+        """The message that was delivered; None if it has expired."""
+        return await cold_reads.read(self._broker.store, partial(self._read, due))
+
+    def _read(self, due: Due) -> Record | None:
+        store, (place, queue_offset, _) = self._broker.store, due
+        first, end = store.queue_bounds(place.topic, place.queue_id)
+        if queue_offset < first:
+            return None
+        if queue_offset >= end:
+            raise NotReadable(f"its queue ends at {end} for now")
+        found = store.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
+        data = b"".join(found.records)
+        with store.decoding(data):
+            return record.decode(data) if data else None
+
+    def move(self, copy: Record) -> int:
+        """Appends a copy, whose topic is made already, which settles its delivery; returns the log's end after it."""
+        end = self._writer.append_record(copy)
+        if copy.topic.startswith(moves.DLQ_PREFIX):
+            self._counts.dead_letters += 1
+            if (move := moves.move_of(copy)) is not None:
+                # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
+                self._writer.submit(Settle(move.place, (move.delivery,)))
+        elif copy.topic.startswith(moves.RETRY_PREFIX):
+            self._counts.retried += 1
+        return end
+
+
+def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
+    """For the retry topic or the dead letters; for these also if a retry would not fit."""
+    if ends is Outcome.RETRY:
+        copy = moves.retry_copy(message, due)
+        if moves.fits(copy.properties):
+            return copy
+        logger.warning(
+            "message %d of %s is a dead letter of group %s: its properties leave no room for those of a retry",
+            *name_of(due),
+        )
+    return dead_letter_of(message, due)
+
+
+def dead_letter_of(message: Record, due: Due) -> Record:
+    copy = moves.dead_letter(message, due)
+    if left_out := sorted(message.properties.keys() - copy.properties.keys()):
+        logger.warning(
+            "the dead letter of message %d of %s for group %s is without properties that do not fit: %.200s",
+            *name_of(due),
+            ", ".join(left_out),
+        )
+    return copy
+
+
+def name_of(due: Due) -> tuple[int, str, str]:
+    return due.queue_offset, due.place.topic, due.place.group
