@@ -1,14 +1,15 @@
-"""Checks a client's frame before it is appended; it is accepted or refused as a whole.  Pure.
+"""Checks what a client sends to a topic before it is appended; it is accepted or refused as a whole.  Pure.
 
-Slaves and readers get the log's bytes as they are, so everything a client can get wrong is checked here.
+Slaves and readers get the log's bytes as they are, so everything a client can get wrong is checked here: in a frame of
+records that the client has made, and in records that the broker has made from the client's messages.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from isal import isal_zlib
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
@@ -20,7 +21,9 @@ from rocketsim_proto.records.record import (
     SYS_FLAG_COMPRESSION_TYPE,
     SYS_FLAG_MULTI_TAGS,
     SYS_FLAG_STORE_HOST_V6,
+    Record,
     RecordError,
+    decode,
 )
 
 from broker_service.errors import MessageIllegal
@@ -50,8 +53,8 @@ _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_LEVEL.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
-_DELAY, _WAIT, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_WAIT.encode(), PROPERTY_DELIVER_MS.encode()
-_SPECIAL = frozenset(_UNSUPPORTED.keys() | {_DELAY, _WAIT, _DELIVER})
+_DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_DELIVER_MS.encode()
+_SPECIAL = frozenset(_UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +70,13 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `delay_level`, `waits` and
-    `deliver_ms` are properties of a single message.
+    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `message` is the only record if its
+    properties ask for something of the broker: `delay_level`, `deliver_ms`, or no wait (`waits`).
     """
 
     batch: Batch
     queues: tuple[int, int]
+    message: Record | None = None
     delay_level: int = 0
     waits: bool = True
     deliver_ms: int = 0
@@ -88,27 +92,45 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
     try:
         can_be_written = isinstance(data, memoryview) and not data.readonly
         batch = Batch.of_frame(memoryview(data) if can_be_written else bytearray(data), count)
-        batch.check_topic(topic)
-        _check_fields(batch, limits)
-        lost = batch.lost_sector()
-        if lost is not None:
-            raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
-        queue_ids = batch.queue_ids
-        queues = queue_ids[0], queue_ids[-1]
-        names = batch.properties_among(_SPECIAL)
-        if not names:
-            return Frame(batch, queues)
-        for name in _UNSUPPORTED.keys() & names:
-            raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
-        return Frame(
-            batch,
-            queues,
-            _delay_level(batch.columns) if _DELAY in names else 0,
-            _waits(batch.columns) if _WAIT in names else True,
-            _deliver_ms(batch.columns) if _DELIVER in names else 0,
-        )
+        return _checked(topic, batch, limits)
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
+
+
+def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) -> Frame:
+    """As `check_frame`, for records that the broker has made from what a client sent."""
+    try:
+        return _checked(topic, Batch.of_records(records), limits, records[0])
+    except RecordError as error:
+        raise MessageIllegal(f"a message for topic {topic} cannot be stored: {error}") from error
+
+
+def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None = None) -> Frame:
+    """`first`: the batch's first record, if it is decoded already."""
+    batch.check_topic(topic)
+    _check_fields(batch, limits)
+    lost = batch.lost_sector()
+    if lost is not None:
+        raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
+    queue_ids = batch.queue_ids
+    queues = queue_ids[0], queue_ids[-1]
+    names = batch.properties_among(_SPECIAL)
+    if not names:
+        return Frame(batch, queues)
+    for name in _UNSUPPORTED.keys() & names:
+        raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
+    if len(batch) > 1:
+        _check_none_is_delayed(batch, names)
+        return Frame(batch, queues)
+    message = first or decode(batch.view_bytes(), check_crc=False)
+    return Frame(
+        batch,
+        queues,
+        message,
+        _delay_level(message.properties.get(PROPERTY_DELAY, "0")),
+        message.properties.get(PROPERTY_WAIT, "").lower() != "false",
+        _deliver_ms(message.properties.get(PROPERTY_DELIVER_MS, "0")),
+    )
 
 
 def _check_fields(batch: Batch, limits: FrameLimits) -> None:
@@ -146,31 +168,22 @@ _SAYS = (
 )
 
 
-def _delay_level(records: Records) -> int:
-    levels = [_level(value) for value in records.property(PROPERTY_DELAY).drop_null().to_pylist()]
-    if len(records) > 1 and any(levels):
+def _check_none_is_delayed(batch: Batch, names: frozenset[bytes]) -> None:
+    if _DELAY in names and any(map(_delay_level, batch.columns.property(PROPERTY_DELAY).drop_null().to_pylist())):
         raise MessageIllegal("delayed messages cannot be sent in a batch; send each by itself")
-    return levels[0]
-
-
-def _deliver_ms(records: Records) -> int:
-    if len(records) > 1:
+    if _DELIVER in names:
         raise MessageIllegal("messages with a delivery time cannot be sent in a batch; send each by itself")
-    value = str(records.property(PROPERTY_DELIVER_MS)[0].as_py())
-    if not (value.isascii() and value.isdigit() and len(value) < 16):
-        raise MessageIllegal(
-            f"property {PROPERTY_DELIVER_MS}={value[:20]!r}: a delivery time is milliseconds since 1970"
-        )
-    return int(value)
 
 
-def _level(value: str) -> int:
+def _delay_level(value: str) -> int:
     if not (value.isascii() and value.lstrip("-").isdigit()):
         raise MessageIllegal(f"property {PROPERTY_DELAY}={value[:20]!r}: a delay level is a number")
     return max(0, int(value[:9]))
 
 
-def _waits(records: Records) -> bool:
-    if len(records) > 1:
-        return True
-    return str(records.property(PROPERTY_WAIT)[0].as_py()).lower() != "false"
+def _deliver_ms(value: str) -> int:
+    if not (value.isascii() and value.isdigit() and len(value) < 16):
+        raise MessageIllegal(
+            f"property {PROPERTY_DELIVER_MS}={value[:20]!r}: a delivery time is milliseconds since 1970"
+        )
+    return int(value)

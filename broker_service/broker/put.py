@@ -1,10 +1,15 @@
-"""PutPath: a frame's way from the client through checks and the append to its acknowledgement."""
+"""PutPath: what clients send, on its way through the checks and the append to the acknowledgement.
+
+A put has two steps.  `append` checks the records and appends them; `safe` waits until the disk and the slaves have them
+as the mode promises.
+"""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rocketsim_proto.records import record
@@ -13,7 +18,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
-from broker_service.broker.frame import Frame, FrameLimits, check_frame
+from broker_service.broker.frame import Frame, FrameLimits, check_frame, check_records
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
 from broker_service.model import Appended, PutStatus
@@ -24,32 +29,86 @@ logger = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its call ends; one put always may wait
 
 
-@dataclass(slots=True, kw_only=True)
-class Send:
-    """A client's frame.  `records`, if they can be written to, belong to the put from then on.  It ends after
-    `timeout_s` at the latest; `stored` hears where it was appended, before the wait for disk and slave.  `stored_as`
-    makes another record of the frame's only message, to be stored in its place: its topic and queues are checked, those
-    of the other record are not.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send(ABC):
+    """What a client sends to one topic.  It is stored as a whole or refused as a whole."""
 
     topic: str
-    records: bytes | memoryview
-    count: int
-    crc32: int
     epoch: int = 0
     broker_name: str = ""
     default_queue_nums: int = 0
-    timeout_s: float
-    stored: Callable[[Appended], None] = lambda appended: None
-    stored_as: Callable[[Record], Record] | None = None
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Of its records, in bytes."""
+
+    @property
+    @abstractmethod
+    def message(self) -> Record:
+        """The first record, which need not be checked; MessageIllegal if it cannot be read."""
+
+    @abstractmethod
+    def check(self, limits: FrameLimits) -> Frame: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSend(Send):
+    """The client has made the records.  `records`, if they can be written to, belong to the put from then on."""
+
+    records: bytes | memoryview
+    count: int
+    crc32: int
+
+    @property
+    def size(self) -> int:
+        return len(self.records)
+
+    @property
+    def message(self) -> Record:
+        try:
+            return record.decode(self.records, check_crc=False)
+        except record.RecordError as error:
+            raise MessageIllegal(f"topic {self.topic}: the record cannot be read: {error}") from error
+
+    def check(self, limits: FrameLimits) -> Frame:
+        return check_frame(self.topic, self.records, self.count, self.crc32, limits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsSend(Send):
+    """The broker has made the records from the client's messages.  They are for the topic, and at least one."""
+
+    records: Sequence[Record]
+
+    @property
+    def size(self) -> int:
+        return sum([record.size_of(one) for one in self.records])
+
+    @property
+    def message(self) -> Record:
+        return self.records[0]
+
+    def check(self, limits: FrameLimits) -> Frame:
+        return check_records(self.topic, self.records, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Where records were appended, with their size in bytes.  `waits`: whether their sender waits until they are safe,
+    or only until they are appended."""
+
+    appended: Appended
+    size: int = 0
+    waits: bool = True
 
 
 @dataclass(slots=True)
 class _Turn:
-    """Frames of a topic that wait for its change, one after the other."""
+    """Sends to a topic that wait for its change, one after the other."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    frames: int = 0
+    sends: int = 0
 
 
 class PutPath:
@@ -65,38 +124,52 @@ class PutPath:
         self._idle.set()
         self._turns: dict[str, _Turn] = {}  # of topics that are being made or changed
 
-    async def put(self, send: Send) -> tuple[Appended, PutStatus]:
-        """Append the frame as a whole and wait until it is as safe as the mode promises, or its time is over.
+    async def append(self, send: Send) -> Placed:
+        """Append what a client sends.
 
-        Everything from the check to the append is one step of the event loop: two frames never interleave.  A frame
-        whose topic has to be made waits for the disk before that, and so do the frames behind it.
+        Everything from the check to the append is one step of the event loop: two sends never interleave.  A send whose
+        topic has to be made waits for the disk before that, and so do the sends behind it.
         """
-        size, begun = len(send.records), self._broker.clock()
-        self._check_room(size)
-        goes_now = send.topic not in self._turns and not self._broker.topics.is_changing(send.topic)
-        appended = self._appended(send) if goes_now else None  # the frame's memory is free once this returns
-        if appended is None:
-            with self._counted(size):
-                appended = await self._appended_in_turn(send)
-        placed, waits = appended
-        if not waits:
-            return placed, PutStatus.PUT_OK
-        left_s = max(0.0, send.timeout_s - (self._broker.clock() - begun))
-        with self._counted(size):
-            return placed, await self._broker.acknowledgements.wait(placed.end_offset, left_s)
+        return self.place(send, await self.admit(send))
 
-    async def put_waiting(self, waiting: Record, timeout_s: float) -> PutStatus:
-        """Append a record for the timer topic that the broker has made: a recall.  The disk's warning level does not
-        keep it out."""
+    async def admit(self, send: Send) -> Frame:
+        """The checked records, to be appended with `place` before the caller awaits anything else: until then nothing
+        has changed that they were checked against."""
+        size = send.size
+        self._check_room(size)
+        if send.topic not in self._turns and not self._broker.topics.is_changing(send.topic):
+            frame = self._checked(send, size)
+            if frame is not None:
+                return frame
+        with self._counted(size):
+            return await self._admitted_in_turn(send, size)
+
+    def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
+        """Append what `admit` has returned.  `instead`: the record that is appended in place of the only message."""
+        self._broker.acknowledgements.check_room()
+        stored = instead or self._waiting(frame)
+        appended = self._broker.append(frame.batch, send.topic) if stored is None else self._append_one(stored)
+        size = frame.batch.size
+        self._traffic.add(len(frame.batch), size)
+        return Placed(appended, size, frame.waits)
+
+    def append_own(self, message: Record) -> Placed:
+        """Append a record for a topic that the broker has made, which a client has asked for: a recall.  The disk's
+        warning level does not keep it out."""
         broker = self._broker
         broker.check_writable()
         if reason := broker.store.why_not_writable():
             raise DiskFull(reason)
         broker.acknowledgements.check_room()
         self._check_timers()
-        appended = broker.append_one(waiting)
-        with self._counted(len(waiting.body)):
-            return await broker.acknowledgements.wait(appended.end_offset, timeout_s)
+        return Placed(self._append_one(message), len(message.body))
+
+    async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
+        """Wait until the records are as safe as the mode promises, or until their time is over."""
+        if not placed.waits:
+            return PutStatus.PUT_OK
+        with self._counted(placed.size):
+            return await self._broker.acknowledgements.wait(placed.appended.end_offset, timeout_s)
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:
@@ -118,49 +191,39 @@ class PutPath:
                 f"puts of {self._pending_bytes} bytes wait for a disk or a slave already; send again in a moment"
             )
 
-    async def _appended_in_turn(self, send: Send) -> tuple[Appended, bool]:
-        """As `_appended`, for a topic that is made, deleted or changed meanwhile; its frames keep their order."""
+    async def _admitted_in_turn(self, send: Send, size: int) -> Frame:
+        """As `admit`, for a topic that is made, deleted or changed meanwhile; sends to it keep their order, because who
+        is behind goes on in a later step of the event loop."""
         turn = self._turns.setdefault(send.topic, _Turn())
-        turn.frames += 1
+        turn.sends += 1
         try:
             async with turn.lock:
                 await self._broker.topics.settled()
-                appended = self._appended(send)
-                if appended is None:
+                frame = self._checked(send, size)
+                if frame is None:
                     await self._make_topic(send)
-                    appended = self._appended(send)
+                    frame = self._checked(send, size)
         finally:
-            turn.frames -= 1
-            if not turn.frames:
+            turn.sends -= 1
+            if not turn.sends:
                 del self._turns[send.topic]
-        if appended is None:
-            raise TopicNotExist(f"topic {send.topic} was deleted as soon as this message had made it; send again")
-        return appended
-
-    def _appended(self, send: Send) -> tuple[Appended, bool] | None:
-        """What became of the frame, and whether its sender waits for disk and slave; None if it makes its topic."""
-        frame = self._checked(send)
         if frame is None:
-            return None
-        self._broker.acknowledgements.check_room()
-        appended = self._append(send, frame)
-        self._traffic.add(send.count, len(send.records))
-        send.stored(appended)
-        return appended, frame.waits
+            raise TopicNotExist(f"topic {send.topic} was deleted as soon as this message had made it; send again")
+        return frame
 
     async def drained(self) -> None:
         """Every put has its answer."""
         await self._idle.wait()
 
-    def _checked(self, send: Send) -> Frame | None:
-        """None for a valid frame whose topic does not exist: only such a frame makes it."""
+    def _checked(self, send: Send, size: int) -> Frame | None:
+        """None for a valid send whose topic does not exist: only such a send makes it."""
         broker = self._broker
         if send.broker_name and send.broker_name != broker.config.broker_name:
             raise InvalidParameter(
                 f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
             )
         broker.check_writable(send.epoch)
-        if reason := broker.store.why_no_sends(len(send.records)):
+        if reason := broker.store.why_no_sends(size):
             raise DiskFull(reason)
         topic = broker.topics.writable(send.topic, broker.config.broker_permission)
         limits = FrameLimits(
@@ -168,7 +231,7 @@ class PutPath:
             log_file_size=broker.config.mapped_file_size_commit_log,
             store_host_size=len(broker.store_host),
         )
-        frame = check_frame(send.topic, send.records, send.count, send.crc32, limits)
+        frame = send.check(limits)
         if topic is None:
             return None
         self._check_queues(topic, frame.queues)
@@ -193,29 +256,30 @@ class PutPath:
                     f"queue {queue_id} of topic {topic.name}, which has {topic.write_queue_nums} write queues"
                 )
 
-    def _append(self, send: Send, frame: Frame) -> Appended:
-        broker = self._broker
-        if send.stored_as is not None:
-            return self._append_as(send.stored_as, frame)
+    def _waiting(self, frame: Frame) -> Record | None:
+        """The record that waits for the delivery of a delayed message; None if the message is delivered at once."""
+        if frame.message is None:
+            return None
         if frame.delay_level:
-            return self._append_as(partial(self._delayed, frame.delay_level), frame)
-        if frame.deliver_ms > (day_ms := broker.day_ms()):
+            return self._delayed(frame.delay_level, frame.message)
+        if frame.deliver_ms > (day_ms := self._broker.day_ms()):
             self._check_timers()
-            return self._append_as(partial(waiting_record, deliver_ms=frame.deliver_ms, now_ms=day_ms), frame)
-        return broker.append(frame.batch, send.topic)
+            return waiting_record(frame.message, frame.deliver_ms, day_ms)
+        return None
 
     def _delayed(self, delay_level: int, message: Record) -> Record:
         """The message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
         level = min(delay_level, len(self._broker.config.delay_levels_ms))
-        message.properties[PROPERTY_REAL_TOPIC] = message.topic
-        message.properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
-        message.properties[record.PROPERTY_DELAY] = str(level)
-        message.properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
-        message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
-        return message
+        properties = {
+            **message.properties,
+            PROPERTY_REAL_TOPIC: message.topic,
+            PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
+            record.PROPERTY_DELAY: str(level),
+        }
+        properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
+        return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
 
-    def _append_as(self, made: Callable[[Record], Record], frame: Frame) -> Appended:
-        message = made(record.decode(frame.batch.view_bytes(), check_crc=False))
+    def _append_one(self, message: Record) -> Appended:
         try:
             return self._broker.append_one(message)
         except record.RecordError as error:

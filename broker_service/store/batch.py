@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -23,10 +23,12 @@ from rocketsim_proto.records.record import (
     PROPERTY_END,
     PROPERTY_TAGS,
     Parts,
+    Record,
     RecordError,
     body_crc,
     decode,
     decode_properties,
+    encode,
     locate,
     tags_code,
 )
@@ -87,6 +89,16 @@ class Batch(ABC):
             except RecordError:
                 pass  # `_Many` checks the records again and raises the error.
         return _Many.of_frame(data, count)
+
+    @staticmethod
+    def of_records(records: Sequence[Record]) -> "Batch":
+        """These records, encoded; RecordError for one whose fields do not fit into a record."""
+        encoded = [encode(one) for one in records]
+        data = bytearray(b"".join(encoded))
+        if len(records) > FEW:
+            return _Many(Records.walk(data, sizes=np.fromiter(map(len, encoded), np.int64)))
+        view, ends = memoryview(data), accumulate(map(len, encoded), initial=0)
+        return _Few(view, [locate(view, at) for at, _ in zip(ends, encoded, strict=False)])
 
     @staticmethod
     def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from rocketsim_proto.records.record import Record, encode
+from rocketsim_proto.records.record import Record
 
 from broker_service.errors import (
     DiskFull,
@@ -284,7 +284,7 @@ class MessageStore:
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
         """Appends one record that the broker has made itself, such as a delayed message or its delivery."""
         record.store_host = store_host
-        return self.append(Batch.of_frame(bytearray(encode(record)), 1), record.topic, now_ms, store_host)
+        return self.append(Batch.of_records([record]), record.topic, now_ms, store_host)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Checks bytes of the master's log and appends them unchanged; returns the end of the last whole record.

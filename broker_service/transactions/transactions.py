@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
@@ -20,6 +19,7 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.master_loop import MasterLoop
+from broker_service.broker.put import Placed, PutPath, Send
 from broker_service.errors import (
     MessageIllegal,
     NotFound,
@@ -29,7 +29,7 @@ from broker_service.errors import (
     StoreCorrupt,
     SystemBusy,
 )
-from broker_service.model import PutStatus
+from broker_service.model import Appended, PutStatus, QueueAppend
 from broker_service.runtime import cold_reads
 from broker_service.state import half_messages
 from broker_service.state.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
@@ -37,8 +37,6 @@ from broker_service.state.needed_log import NeededLog
 from broker_service.state.open_transactions import OpenTransactions
 from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
 from broker_service.state.writer import StateWriter
-
-T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -54,10 +52,6 @@ class UnknownTransaction(RocketSimError):
 
 class TransactionIdTaken(MessageIllegal):
     """The message's id is that of another message's transaction, or of one that has ended."""
-
-
-class _BegunMeanwhile(Exception):
-    """The transaction has begun since it was looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +87,26 @@ class Transactions:
 
     # --- half messages ----------------------------------------------------------------------------------------------
 
-    async def get_room(self, topic: str) -> None:
-        """To be awaited before a half message of this topic is put."""
+    async def begin(self, puts: PutPath, send: Send, *, client_id: str, immunity_s: int = 0) -> Placed:
+        """Begins a transaction with a send of one message, whose half message is appended; if it has begun with this
+        message before, finds that half message.  `immunity_s`: what the client asked for; 0: nothing.
+
+        MessageIllegal for a message that cannot begin one, TransactionIdTaken if its id is that of another message.
+        """
+        message = send.message
+        _check_may_begin(message)
+        while True:
+            if (stored := await self.stored_half(message)) is not None:
+                at = [QueueAppend(0, stored.queue_offset, 1)], [(stored.log_offset, 1)]
+                return Placed(Appended(*at, self._broker.store.end_offset, 0))
+            await self._get_room(send.topic)
+            frame = await puts.admit(send)
+            # Nothing comes between this look at the transactions and the append.
+            self._writer.check_transactions()
+            if _transaction_of(message) not in self.state.open:
+                return puts.place(send, frame, instead=self._half_of(message, client_id, immunity_s))
+
+    async def _get_room(self, topic: str) -> None:
         self._writer.check_transactions()
         count, of_topic = len(self.state.open), self.state.open_of[topic]
         if count + of_topic >= MAX_OPEN:
@@ -104,17 +116,6 @@ class Transactions:
             )
         for own in (HALF_TOPIC, OP_TOPIC):
             await self._writer.make_topic(own)
-
-    async def begin(self, message: Record, put: Callable[[], Awaitable[T]]) -> Prepared | T:
-        """What `put` returns, which stores the message as `half_of` makes it; or the half message of its transaction,
-        if that has begun with it before.  TransactionIdTaken if the id is another message's."""
-        while True:
-            if (stored := await self.stored_half(message)) is not None:
-                return stored
-            try:
-                return await put()
-            except _BegunMeanwhile:
-                continue  # while the put waited: for the topic that it makes, for instance
 
     async def stored_half(self, message: Record) -> Prepared | None:
         """The half message of this message's transaction, if that is open; TransactionIdTaken if it is of another
@@ -128,13 +129,9 @@ class Transactions:
             )
         return prepared
 
-    def half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
-        """What is stored now for a transactional message.  To be called as it is appended: nothing comes between this
-        look at the transactions and the append."""
-        self._writer.check_transactions()
+    def _half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
+        """What is stored now for a message whose transaction is not open."""
         transaction = _transaction_of(message)
-        if transaction in self.state.open:
-            raise _BegunMeanwhile
         if (ended := self.state.resolution_of(transaction)) is not None:
             raise TransactionIdTaken(
                 f"transaction {transaction.id[:80]} of topic {transaction.topic} has ended already, with {ended.name}; "
@@ -467,6 +464,13 @@ async def _all(*calls: Awaitable[None]) -> None:
     for failed in await asyncio.gather(*calls, return_exceptions=True):
         if failed is not None:
             raise failed
+
+
+def _check_may_begin(message: Record) -> None:
+    if not message.properties.get(record.PROPERTY_UNIQ_KEY):
+        raise MessageIllegal(f"topic {message.topic}: a transactional message has an id (UNIQ_KEY)")
+    if not message.properties.keys().isdisjoint((record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS)):
+        raise MessageIllegal(f"topic {message.topic}: a transactional message cannot have a delay or a delivery time")
 
 
 def _transaction_of(message: Record) -> TransactionId:

@@ -41,7 +41,7 @@ from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
-from tests.support.brokers import bodies_in, goes_by, message, put, running, send_of, stub_of, while_reading
+from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of, while_reading
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -227,7 +227,7 @@ async def test_a_deleted_group_takes_its_offsets_with_it_if_asked_to(tmp_path: P
 
 async def test_progress_has_every_queue_of_what_the_group_reads(tmp_path: Path) -> None:
     async with admin_of(tmp_path) as (node, admin):
-        await node.puts.put(send_of("t", message("t", b"a"), message("t", b"b"), default_queue_nums=2))
+        await put_send(node, send_of("t", message("t", b"a"), message("t", b"b"), default_queue_nums=2))
         await put(node, "u", b"x")
         Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
         Commits(node.broker).commit("h", [CommitEntry("u", 0, 1)])
@@ -553,7 +553,7 @@ async def test_what_is_not_there_is_said(tmp_path: Path, call: str, asked: Any, 
 
 async def test_topic_status_has_every_queue(tmp_path: Path) -> None:
     async with admin_of(tmp_path) as (node, admin):
-        await node.puts.put(send_of("t", message("t", b"a"), default_queue_nums=2))
+        await put_send(node, send_of("t", message("t", b"a"), default_queue_nums=2))
         entries = (await admin.TopicStatus(pb.TopicStatusRequest(topic="t"))).entries
         assert [(entry.queue_id, entry.min_offset, entry.max_offset) for entry in entries] == [(0, 0, 1), (1, 0, 0)]
         assert entries[0].last_update_timestamp > 0

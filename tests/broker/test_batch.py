@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_HOST_V6
 
-from broker_service.broker.frame import Frame, FrameLimits, check_frame
+from broker_service.broker.frame import Frame, FrameLimits, check_frame, check_records
 from broker_service.errors import MessageIllegal, RocketSimError
 from broker_service.model import Appended
 from broker_service.store import batch
@@ -44,6 +44,26 @@ def judged(data: bytes, count: int) -> Frame | str:
         return check_frame("t", data, count, zlib.crc32(data), LIMITS)
     except MessageIllegal as error:
         return str(error)
+
+
+@settings(max_examples=300)
+@given(st.lists(messages, min_size=1, max_size=4))
+def test_records_that_the_broker_makes_are_judged_as_frames_of_clients_are(sent):
+    by_frame = judged(b"".join(map(record.encode, sent)), len(sent))
+    try:
+        frame = check_records("t", sent, LIMITS)
+    except MessageIllegal as error:
+        assert isinstance(by_frame, str)
+        assert str(error).partition(": ")[2] in by_frame or str(error) == by_frame
+        return
+    assert isinstance(by_frame, Frame)
+    assert bytes(frame.batch.view_bytes()) == bytes(by_frame.batch.view_bytes())
+    assert frame.queues == by_frame.queues
+    assert (frame.delay_level, frame.waits, frame.deliver_ms) == (
+        by_frame.delay_level,
+        by_frame.waits,
+        by_frame.deliver_ms,
+    )
 
 
 @settings(max_examples=600)

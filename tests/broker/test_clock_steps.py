@@ -13,7 +13,7 @@ from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import Pop
 from broker_service.runtime.machine import Machine
-from tests.support.brokers import message, put, send_of, small_config
+from tests.support.brokers import message, put, put_send, send_of, small_config
 from tests.support.polling import until
 
 NOON = 1_795_176_000_000
@@ -68,7 +68,7 @@ async def test_what_waits_comes_at_its_time_when_the_wall_clock_steps(tmp_path: 
     clocks = Clocks()
     async with running_by(clocks, tmp_path) as node:
         due = str(clocks.real_ms + 10_000)
-        await node.puts.put(send_of("t", message("t", b"timer", UNIQ_KEY="u", TIMER_DELIVER_MS=due)))
+        await put_send(node, send_of("t", message("t", b"timer", UNIQ_KEY="u", TIMER_DELIVER_MS=due)))
         await put(node, "t", b"level", DELAY="1")
         clocks.off_ms = step_ms
         clocks.passed_ms += 9_000

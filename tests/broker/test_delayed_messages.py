@@ -22,7 +22,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.pull import GetMessageResult
-from tests.support.brokers import goes_by, message, put, running, send_of
+from tests.support.brokers import goes_by, message, put, put_send, running, send_of
 from tests.support.polling import until
 
 SOON = {"message_delay_level": "1s 2s"}
@@ -173,7 +173,7 @@ def test_a_message_is_due_after_its_delay_and_at_once_if_the_clock_went_back(now
 
 async def send_delayed(node: BrokerNode, *bodies: bytes, level: int = 1) -> None:
     for body in bodies:
-        await node.puts.put(send_of("t", message("t", body, 1, DELAY=str(level), UNIQ_KEY=body.decode())))
+        await put_send(node, send_of("t", message("t", body, 1, DELAY=str(level), UNIQ_KEY=body.decode())))
 
 
 async def received(node: BrokerNode, queue_id: int = 1) -> list[bytes]:
@@ -299,7 +299,7 @@ async def test_rocketmqs_own_progress_is_taken_over(tmp_path: Path) -> None:
 
 async def test_a_message_of_a_deleted_topic_is_dropped_and_the_next_one_comes(tmp_path: Path, caplog: Any) -> None:
     async with running(tmp_path, **SOON) as node:
-        await node.puts.put(send_of("gone", message("gone", b"x", DELAY="1")))
+        await put_send(node, send_of("gone", message("gone", b"x", DELAY="1")))
         node.topics.remove("gone", 1, {})
         await send_delayed(node, b"y")
         assert await deliver_all(node, 1) == [b"y"]

@@ -24,7 +24,7 @@ from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
 from broker_service.state.moves import dlq_topic, retry_topic
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import UnknownTransaction
-from tests.support.brokers import bodies_in, goes_by, message, put, running, send_of, stub_of
+from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of
 from tests.support.polling import until
 
 
@@ -156,7 +156,7 @@ async def test_due_timers_wait_and_are_dropped_with_their_topic(
         for name in ("t", "other"):
             node.topics.put(TopicConfig(name, 2, 2), 0)
             late = message(name, name.encode(), UNIQ_KEY=name, TIMER_DELIVER_MS=str(now[0] + 2000))
-            await node.puts.put(send_of(name, late))
+            await put_send(node, send_of(name, late))
         async with deleting(node, monkeypatch):
             now[0] += 5000
             node.consumption.timer_delivery.loop.wake()
@@ -172,7 +172,7 @@ async def test_delay_levels_wait_and_drop_what_is_for_a_deleted_topic(
     async with with_topic(tmp_path, message_delay_level="1s 3s") as node:
         now = [node.broker.now_ms()]
         goes_by(node.broker, lambda: now[0])
-        await node.puts.put(send_of("t", message("t", b"delayed", DELAY="1", UNIQ_KEY="delayed")))
+        await put_send(node, send_of("t", message("t", b"delayed", DELAY="1", UNIQ_KEY="delayed")))
         async with deleting(node, monkeypatch):
             now[0] += 5000
             node.schedule.loop.wake()

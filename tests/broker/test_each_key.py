@@ -31,7 +31,7 @@ from broker_service.replication.transfer import Transfer
 from broker_service.runtime.machine import Machine
 from broker_service.store.files import DiskUsage, Files
 from broker_service.store.message_store import MessageStore
-from tests.support.brokers import bodies_in, message, name_server, put, running, send_of, small_config
+from tests.support.brokers import bodies_in, message, name_server, put, put_send, running, send_of, small_config
 from tests.support.polling import until, wait_until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -118,7 +118,7 @@ async def test_metrics_port(tmp_path: Path) -> None:
 
 async def test_default_topic_queue_nums(tmp_path: Path) -> None:
     async with running(tmp_path, default_topic_queue_nums=3) as node:
-        await node.puts.put(send_of("t", message("t", b"x"), default_queue_nums=8))
+        await put_send(node, send_of("t", message("t", b"x"), default_queue_nums=8))
         assert node.topics.entries["t"].write_queue_nums == 3
 
 
@@ -177,10 +177,10 @@ async def test_ha_slave_fallbehind_max(tmp_path: Path) -> None:
         running(tmp_path / "s", namesrv_addr=names.address, **SLAVE) as slave,
     ):
         await until(slave.replication_slave.is_following, "the slave follows")
-        assert (await master.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
+        assert (await put_send(master, send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
         master.broker.update_config({"haSlaveFallbehindMax": "1000000"})
         await until(lambda: master.status.slaves()[0].in_sync, "the slave counts as in sync")
-        assert (await master.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.PUT_OK
+        assert (await put_send(master, send_of("t", message("t", b"x"))))[1] is PutStatus.PUT_OK
 
 
 async def test_ha_transfer_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,17 @@ from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offset_journal import OffsetJournal
-from tests.support.brokers import NameServer, bodies_in, message, name_server, put, registers_rarely, running, send_of
+from tests.support.brokers import (
+    NameServer,
+    bodies_in,
+    message,
+    name_server,
+    put,
+    put_send,
+    registers_rarely,
+    running,
+    send_of,
+)
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -62,7 +72,7 @@ async def bodies(node: BrokerNode, topic: str = "t") -> list[bytes]:
 
 async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp_path: Path) -> None:
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as (_, master, slave):
-        _, status = await master.puts.put(send_of("t", message("t", b"x")))
+        _, status = await put_send(master, send_of("t", message("t", b"x")))
         assert status is PutStatus.PUT_OK
         assert slave.store.end_offset == master.store.end_offset
         await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "shown")
@@ -79,7 +89,7 @@ async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
         slave,
     ):
         for topic in ("t", "u"):
-            assert (await master.puts.put(send_of(topic, message(topic, b"x"))))[1] is PutStatus.PUT_OK
+            assert (await put_send(master, send_of(topic, message(topic, b"x"))))[1] is PutStatus.PUT_OK
             assert slave.topics.entries[topic] == master.topics.entries[topic]
 
 
@@ -507,9 +517,9 @@ async def test_delayed_messages_go_on_where_they_were_after_a_promotion(tmp_path
     keys = {"message_delay_level": "1s"}
     async with pair(tmp_path, **keys) as (_, master, slave):
         for body in (b"a", b"b"):
-            await master.puts.put(send_of("t", message("t", body, DELAY="1")))
+            await put_send(master, send_of("t", message("t", body, DELAY="1")))
         await until(lambda: master.store.queue_end("t", 0) == 2, "delivered")
-        await master.puts.put(send_of("t", message("t", b"c", DELAY="1")))
+        await put_send(master, send_of("t", message("t", b"c", DELAY="1")))
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await until(lambda: slave.store.queue_bounds("t", 0)[1] >= 3, "delivered by the new master")

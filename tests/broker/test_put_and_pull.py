@@ -42,7 +42,7 @@ from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
-from tests.support.brokers import bodies_in, message, put, running, send_of, while_reading
+from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
 from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -78,7 +78,7 @@ async def slave_of_a_store(root: Path, bodies: list[bytes], **keys: Any) -> Any:
 async def test_a_frame_of_several_queues_gets_consecutive_offsets_in_each(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         records = [message("t", b"%d" % number, number % 3) for number in range(7)]
-        appended, status = await node.puts.put(send_of("t", *records))
+        appended, status = await put_send(node, send_of("t", *records))
         assert status is PutStatus.PUT_OK
         assert {queue.queue_id: (queue.first_queue_offset, queue.count) for queue in appended.queues} == {
             0: (0, 3),
@@ -103,7 +103,7 @@ async def test_a_refused_frame_leaves_nothing(
 ) -> None:
     async with running(tmp_path) as node:
         with pytest.raises(error, match=reason):
-            await node.puts.put(send_of("t", message("t", b"x"), **fields))
+            await put_send(node, send_of("t", message("t", b"x"), **fields))
         assert node.store.end_offset == 0
         assert node.topics.of_users() == []
 
@@ -112,7 +112,7 @@ async def test_a_refused_frame_leaves_nothing(
 async def test_illegal_topics_are_refused(tmp_path: Path, topic: str) -> None:
     async with running(tmp_path) as node:
         with pytest.raises(MessageIllegal, match="topic"):
-            await node.puts.put(send_of(topic, message("t", b"x")))
+            await put_send(node, send_of(topic, message("t", b"x")))
 
 
 async def test_queue_ids_must_be_the_topics(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_queue_ids_must_be_the_topics(tmp_path: Path) -> None:
 
 async def test_a_first_message_makes_its_topic_only_if_it_may(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
-        await node.puts.put(send_of("t", message("t", b"x"), default_queue_nums=3))
+        await put_send(node, send_of("t", message("t", b"x"), default_queue_nums=3))
         assert node.topics.entries["t"].write_queue_nums == 3
         node.broker.update_config({"autoCreateTopicEnable": "false"})
         with pytest.raises(TopicNotExist, match="autoCreateTopicEnable"):
@@ -225,8 +225,8 @@ async def test_a_slave_takes_no_messages(tmp_path: Path) -> None:
 
 async def test_a_synchronous_master_without_a_slave_stores_and_says_so(tmp_path: Path) -> None:
     async with running(tmp_path, broker_role=BrokerRole.SYNC_MASTER) as node:
-        assert (await node.puts.put(send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
-        assert (await node.puts.put(send_of("t", message("t", b"y", WAIT="false"))))[1] is PutStatus.PUT_OK
+        assert (await put_send(node, send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
+        assert (await put_send(node, send_of("t", message("t", b"y", WAIT="false"))))[1] is PutStatus.PUT_OK
         assert (await pull(node)).count == 2
 
 
@@ -248,15 +248,15 @@ async def test_what_waits_is_bounded_in_bytes_and_one_put_always_may(
     async with running(tmp_path) as node:
         waiting: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(node.broker.acknowledgements, "wait", lambda *_: waiting)
-        large = asyncio.create_task(node.puts.put(send_of("t", message("t", b"x" * 2000))))
+        large = asyncio.create_task(put_send(node, send_of("t", message("t", b"x" * 2000))))
         await until(lambda: node.store.end_offset > 2000, "appended")
         end = node.store.end_offset
         with pytest.raises(SystemBusy, match="wait for a disk or a slave already"):
-            await node.puts.put(send_of("t", message("t", b"small")))
+            await put_send(node, send_of("t", message("t", b"small")))
         assert node.store.end_offset == end
         waiting.set_result(PutStatus.PUT_OK)
         await large
-        await node.puts.put(send_of("t", message("t", b"small")))
+        await put_send(node, send_of("t", message("t", b"small")))
 
 
 async def test_a_put_that_waits_does_not_keep_its_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +271,7 @@ async def test_a_put_that_waits_does_not_keep_its_frame(tmp_path: Path, monkeypa
     async with running(tmp_path, message_index_enable=False) as node:
         waiting: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(node.broker.acknowledgements, "wait", lambda *_: waiting)
-        one = asyncio.create_task(node.puts.put(send_of("t", *[message("t", b"x" * 2000)] * 100)))
+        one = asyncio.create_task(put_send(node, send_of("t", *[message("t", b"x" * 2000)] * 100)))
         await until(lambda: node.store.end_offset > 200_000, "appended")
         assert kept[0]() is None
         waiting.set_result(PutStatus.PUT_OK)
@@ -720,7 +720,7 @@ async def test_bounds_of_all_queues_and_the_first_offset_of_a_time_also_on_a_sla
 async def test_an_ipv6_broker_stamps_its_address(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.broker.store_host = encode_host("::1", 5)
-        await node.puts.put(send_of("t", message("t", b"x", store_host=bytes(20))))
+        await put_send(node, send_of("t", message("t", b"x", store_host=bytes(20))))
         with pytest.raises(MessageIllegal, match="20 bytes"):
             await put(node, "t", b"x")
         assert (await pull(node)).count == 1

@@ -15,11 +15,12 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
-from broker_service.broker.put import PutPath, Send
+from broker_service.broker.put import Placed, PutPath
+from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.wire.own import range_streams
 from tests.broker.test_range_streams import connected, next_answer, patient, read
-from tests.support.brokers import bodies_in, message, put, running, send_of, stub_of
+from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, stub_of
 from tests.support.polling import PATIENCE_S, until
 
 __all__ = ["patient"]  # every test's
@@ -316,15 +317,15 @@ async def test_a_put_that_waits_when_the_broker_stops_is_answered(
 ) -> None:
     monkeypatch.setattr(range_streams, "STOP_S", 0.05)
     is_safe = asyncio.Event()
-    real = PutPath.put
+    real = PutPath.safe
 
-    async def slow(self: PutPath, send: Send) -> Any:
-        answer = await real(self, send)
+    async def slow(self: PutPath, placed: Placed, timeout_s: float) -> PutStatus:
+        status = await real(self, placed, timeout_s)
         await is_safe.wait()
-        return answer
+        return status
 
     async with running(tmp_path) as node, connected(node) as connection, connected(node) as other:
-        monkeypatch.setattr(PutPath, "put", slow)
+        monkeypatch.setattr(PutPath, "safe", slow)
         records = frame(b"x")
         await say(connection, asked(node, request(records, 1), records))
         await say(other, asked(node, request(records, 1), records)[:-1])
@@ -367,9 +368,9 @@ async def test_the_log_has_the_bytes_that_were_received_where_they_were_received
         for data in (frame(b"x", b"y"), frame(*[b"z"] * 60)):
             count = len(bodies_in(data))
             ours = memoryview(bytearray(data))
-            await node.puts.put(send_of("t", data, records=ours, count=count))
+            await put_send(node, send_of("t", data, records=ours, count=count))
             assert ours != data
             assert bytes(ours) in bytes(node.store.read_log(0, node.store.end_offset))
             theirs = bytearray(data)
-            await node.puts.put(send_of("t", data, records=memoryview(theirs).toreadonly(), count=count))
+            await put_send(node, send_of("t", data, records=memoryview(theirs).toreadonly(), count=count))
             assert theirs == data

@@ -40,7 +40,7 @@ from broker_service.state import state_log
 from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
-from tests.support.brokers import goes_by, message, put, running, send_of
+from tests.support.brokers import goes_by, message, put, put_send, running, send_of
 from tests.support.polling import until
 
 LONG = "t" * 128  # one more than a topic may have
@@ -974,7 +974,7 @@ async def test_a_message_that_expired_before_its_ack_is_settled(tmp_path: Path) 
 
 async def test_a_message_whose_retry_copy_does_not_fit_is_a_dead_letter(tmp_path: Path, caplog: Any) -> None:
     async with consumer(tmp_path) as one:
-        await one.node.puts.put(send_of("t", message("t", b"a", 0, LARGE="x" * 32_700)))
+        await put_send(one.node, send_of("t", message("t", b"a", 0, LARGE="x" * 32_700)))
         await one.pop()
         await one.later(INVISIBLE_MS)
         assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)

@@ -26,7 +26,7 @@ from broker_service.state.transitions import Copied, Copying, Transition
 from broker_service.store.files import DiskUsage
 from broker_service.store.message_store import MessageStore
 from tests.consumption.test_pair import pair
-from tests.support.brokers import bodies_in, goes_by, message, running, send_of
+from tests.support.brokers import bodies_in, goes_by, message, put_send, running, send_of
 from tests.support.polling import until
 
 BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
@@ -52,7 +52,7 @@ class Timed:
 
     async def send(self, *bodies: bytes, in_ms: int = 5000, topic: str = "t") -> None:
         for body in bodies:
-            await self.node.puts.put(self.send_of(body, in_ms, topic))
+            await put_send(self.node, self.send_of(body, in_ms, topic))
 
     def send_of(self, body: bytes, in_ms: int = 5000, topic: str = "t") -> Any:
         deliver_ms = str(self.now_ms + in_ms)
@@ -60,7 +60,8 @@ class Timed:
 
     async def recall(self, message_id: str, in_ms: int = 5000) -> None:
         recalled = timer_record.recall_record("t", message_id, self.now_ms + in_ms, self.now_ms)
-        assert await self.node.puts.put_waiting(recalled, 60) is PutStatus.PUT_OK
+        puts = self.node.puts
+        assert await puts.safe(puts.append_own(recalled), 60) is PutStatus.PUT_OK
 
     async def later(self, ms: int) -> None:
         """What is due by then is delivered, by the broker's own task."""
@@ -130,7 +131,7 @@ async def test_a_message_comes_by_the_real_clock(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t", 2, 2), 0)
         deliver_ms = str(node.broker.now_ms() + 300)
-        await node.puts.put(send_of("t", message("t", b"a", 1, TIMER_DELIVER_MS=deliver_ms)))
+        await put_send(node, send_of("t", message("t", b"a", 1, TIMER_DELIVER_MS=deliver_ms)))
         await until(lambda: node.store.queue_end("t", 1), "delivered")
         assert node.broker.now_ms() >= int(deliver_ms)
 
@@ -151,14 +152,14 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
         soon = str(START + 5000)
         two = message("t", b"a", TIMER_DELIVER_MS=soon), message("t", b"b")
         with pytest.raises(MessageIllegal, match="batch"):
-            await one.node.puts.put(send_of("t", *two))
+            await put_send(one.node, send_of("t", *two))
         with pytest.raises(MessageIllegal, match="259200"):
             await one.send(b"a", in_ms=timer_record.MAX_DELAY_MS + 1)
         with pytest.raises(MessageIllegal, match="milliseconds since 1970"):
-            await one.node.puts.put(send_of("t", message("t", b"a", TIMER_DELIVER_MS="soon")))
+            await put_send(one.node, send_of("t", message("t", b"a", TIMER_DELIVER_MS="soon")))
         for forged in ({"__TIMER_SOURCE": "1 2"}, {"TIMER_DEL_UNIQKEY": "t+a"}):
             with pytest.raises(MessageIllegal, match="belongs to the broker"):
-                await one.node.puts.put(send_of("t", message("t", b"a", **forged)))
+                await put_send(one.node, send_of("t", message("t", b"a", **forged)))
         monkeypatch.setattr("broker_service.broker.put.MAX_TIMERS", 1)
         await one.send(b"a")
         one.node.consumption.writer.catch_up()
@@ -168,7 +169,7 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_a_delay_level_goes_before_a_time(tmp_path: Path) -> None:
     async with timed(tmp_path) as one:
-        await one.node.puts.put(send_of("t", message("t", b"a", DELAY="2", TIMER_DELIVER_MS=str(START + 90_000))))
+        await put_send(one.node, send_of("t", message("t", b"a", DELAY="2", TIMER_DELIVER_MS=str(START + 90_000))))
         assert one.node.store.queue_end("SCHEDULE_TOPIC_XXXX", 1) == 1
         assert one.node.store.queue_end(TIMER_TOPIC, 0) == 0
 
@@ -209,7 +210,7 @@ async def test_more_messages_than_a_batch_and_larger_ones_come_too(tmp_path: Pat
     bodies = [b"%d" % number for number in range(2 * timer_delivery.BATCH + 7)]
     async with timed(tmp_path, mapped_file_size_commit_log=8 << 20, max_message_size=4 << 20) as one:
         await one.send(*bodies)
-        await one.node.puts.put(send_of("t", message("t", bytes(3 << 20), 0, TIMER_DELIVER_MS=str(START + 5000))))
+        await put_send(one.node, send_of("t", message("t", bytes(3 << 20), 0, TIMER_DELIVER_MS=str(START + 5000))))
         await one.later(5000)
         assert one.received() == bodies
         assert one.node.store.queue_end("t", 0) == 1
@@ -369,7 +370,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
         with pytest.raises(DiskFull):
             await delivery._deliver_due()
         for _ in range(2):
-            await one.node.puts.put(send_of("t", message("t", bytes(200), 0)))
+            await put_send(one.node, send_of("t", message("t", bytes(200), 0)))
         bad_at = store.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
         for _ in range(100):
             await asyncio.sleep(0)  # the broker's own task fails, too
@@ -457,7 +458,7 @@ async def fill(one: Timed, files: int) -> None:
     size = one.node.store.config.mapped_file_size_commit_log
     end = one.node.store.end_offset + files * size
     while one.node.store.end_offset < end:
-        await one.node.puts.put(send_of("t", message("t", bytes(size // 8), 0)))
+        await put_send(one.node, send_of("t", message("t", bytes(size // 8), 0)))
     one.node.store.flush()
 
 

@@ -14,7 +14,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node.node import BrokerNode
-from tests.support.brokers import goes_by, message, running, send_of
+from tests.support.brokers import goes_by, message, put_send, running, send_of
 from tests.support.polling import until
 
 MESSAGES = 600
@@ -33,7 +33,7 @@ async def send(node: BrokerNode) -> None:
     for number in range(MESSAGES):
         deliver_ms = str(now_ms + HOUR_MS + 5 * number)
         sent = message("t", b"%d" % number, 0, UNIQ_KEY=str(number), TIMER_DELIVER_MS=deliver_ms)
-        _, status = await node.puts.put(send_of("t", sent, timeout_s=60.0))
+        _, status = await put_send(node, send_of("t", sent), timeout_s=60.0)
         assert status is PutStatus.PUT_OK
 
 

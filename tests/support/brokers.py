@@ -18,10 +18,10 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.broker.put import Send
+from broker_service.broker.put import FrameSend, Send
 from broker_service.config.process_config import BrokerConfig
 from broker_service.leadership.registration import Registration
-from broker_service.model import PutStatus
+from broker_service.model import Appended, PutStatus
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node.app import broker
@@ -82,20 +82,20 @@ def message(topic: str, body: bytes, queue_id: int = 0, /, **fields: Any) -> byt
     return record.encode(Record(topic=topic, body=body, queue_id=queue_id, properties=properties, **others))
 
 
-def send_of(topic: str, *records: bytes, **fields: Any) -> Send:
+def send_of(topic: str, *records: bytes, **fields: Any) -> FrameSend:
     data = b"".join(records)
-    return Send(
-        **(
-            {"topic": topic, "records": data, "count": len(records), "crc32": zlib.crc32(data), "timeout_s": 5.0}
-            | fields
-        )
-    )
+    return FrameSend(**({"topic": topic, "records": data, "count": len(records), "crc32": zlib.crc32(data)} | fields))
+
+
+async def put_send(node: BrokerNode, send: Send, timeout_s: float = 5.0) -> tuple[Appended, PutStatus]:
+    placed = await node.puts.append(send)
+    return placed.appended, await node.puts.safe(placed, timeout_s)
 
 
 async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> PutStatus:
     """Each body as a message of one frame."""
     records = (message(topic, body, queue_id, **properties) for body in bodies)
-    return (await node.puts.put(send_of(topic, *records)))[1]
+    return (await put_send(node, send_of(topic, *records)))[1]
 
 
 def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, call: int = 1) -> None:

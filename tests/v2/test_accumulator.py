@@ -8,61 +8,61 @@ from typing import Any
 
 import pytest
 from rocketmq_v2 import definition_pb2 as d
+from rocketsim_proto.records.record import Record
 
 from broker_service.broker import frame as frame_checks
-from broker_service.broker.put import Send
+from broker_service.broker.put import Placed, RecordsSend
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
-from broker_service.model import Appended, PutStatus, QueueAppend
+from broker_service.model import Appended, QueueAppend
 from broker_service.runtime.quiet_turns import QUIET_TURNS
-from broker_service.wire.v2.accumulator import MAX_BYTES, MAX_PARTS, Accumulator, Part
+from broker_service.wire.v2.accumulator import MAX_BYTES, MAX_CALLS, Accumulator, SendCall, SentCall
+from broker_service.wire.v2.recent_sends import RecentSends, SendId
 from tests.support.v2 import message, v2_broker
 from tests.v2.test_sends import stored
 
 
 class Puts:
-    """A put path that stores nothing; every frame goes to queue 0."""
+    """A put path that stores nothing; every message goes to queue 0."""
 
     def __init__(self) -> None:
-        self.frames: list[Send] = []
+        self.sends: list[RecordsSend] = []
         self.refuses: Exception | None = None
-        self.bad = b""  # a frame that has it breaks a rule
+        self.bad = b""  # a message that has it breaks a rule
         self.stored = 0
 
-    async def put(self, send: Send) -> tuple[Appended, PutStatus]:
-        self.frames.append(send)
+    @property
+    def bodies(self) -> list[bytes]:
+        """Of each send, those of all its messages."""
+        return [b"".join(one.body for one in send.records) for send in self.sends]
+
+    @property
+    def counts(self) -> list[tuple[str, int]]:
+        return [(send.topic, len(send.records)) for send in self.sends]
+
+    async def append(self, send: RecordsSend) -> Placed:
+        self.sends.append(send)
         if self.refuses is not None:
             raise self.refuses
-        if self.bad and self.bad in bytes(send.records):
+        if self.bad and self.bad in self.bodies[-1]:
             raise MessageIllegal("a rule is broken")
-        first, self.stored = self.stored, self.stored + send.count
-        appended = Appended([QueueAppend(0, first, send.count)], [], self.stored, 0)
-        send.stored(appended)
-        return appended, PutStatus.PUT_OK
+        first, self.stored = self.stored, self.stored + len(send.records)
+        return Placed(Appended([QueueAppend(0, first, len(send.records))], [], self.stored, 0), self.stored)
 
 
-def part(
-    records: bytes = b"r",
-    *,
-    timeout_s: float = 3.0,
-    topic: str = "T",
-    alone: bool = False,
-    told: list[Any] | None = None,
-) -> Part:
-    send = Send(topic=topic, records=records, count=1, crc32=0, timeout_s=timeout_s)
+def call(body: bytes = b"r", *, topic: str = "T", **properties: str) -> SendCall:
+    return SendCall(topic, [Record(topic, body, properties=properties)], [SendId(body.decode(), 0)])
 
-    def heard(offsets: Any, end_offset: int) -> None:
-        if told is not None:
-            told.append((records, list(offsets), end_offset))
 
-    return Part(send=send, queue_ids=[0], stored=heard, alone=alone)
+def where(sent: SentCall) -> tuple[list[int], int]:
+    return list(sent.offsets), sent.placed.appended.end_offset
 
 
 async def accumulator(*, quiet: bool = False) -> tuple[Accumulator, Puts]:
     puts = Puts()
-    joins = Accumulator(puts)  # type: ignore[arg-type]
+    joins = Accumulator(puts, RecentSends(), lambda: 0.0)  # type: ignore[arg-type]
     if not quiet:
-        await joins.put(part(topic="first"))
-        puts.frames.clear()
+        await joins.append(call(topic="first"))
+        puts.sends.clear()
         puts.stored = 0
     return joins, puts
 
@@ -77,80 +77,97 @@ async def turns_until_done(task: "asyncio.Future[Any]") -> int:
 
 async def test_calls_of_one_turn_are_one_put_in_their_order() -> None:
     joins, puts = await accumulator()
-    told: list[Any] = []
-    statuses = await asyncio.gather(*(joins.put(part(b"%d" % n, told=told)) for n in range(5)))
-    assert statuses == [PutStatus.PUT_OK] * 5
-    (frame,) = puts.frames
-    assert (bytes(frame.records), frame.count) == (b"01234", 5)
-    assert told == [(b"%d" % n, [n], 5) for n in range(5)], "each hears its own offset, and the end of all"
+    sent = await asyncio.gather(*(joins.append(call(b"%d" % n)) for n in range(5)))
+    assert puts.bodies == [b"01234"]
+    assert list(map(where, sent)) == [([n], 5) for n in range(5)], "each hears its own offset, and the end of all"
 
 
 async def test_a_call_while_it_is_quiet_does_not_wait_and_others_fill_a_batch() -> None:
     joins, puts = await accumulator(quiet=True)
-    assert await turns_until_done(asyncio.ensure_future(joins.put(part(b"a")))) == 1
-    second = asyncio.ensure_future(joins.put(part(b"b")))
+    assert await turns_until_done(asyncio.ensure_future(joins.append(call(b"a")))) == 1
+    second = asyncio.ensure_future(joins.append(call(b"b")))
     for _ in range(QUIET_TURNS - 1):
         await asyncio.sleep(0)
-    third = asyncio.ensure_future(joins.put(part(b"c")))
+    third = asyncio.ensure_future(joins.append(call(b"c")))
     waits = await turns_until_done(asyncio.gather(second, third))
     assert QUIET_TURNS <= waits < QUIET_TURNS + 6
-    assert [bytes(frame.records) for frame in puts.frames] == [b"a", b"bc"]
+    assert puts.bodies == [b"a", b"bc"]
     for _ in range(QUIET_TURNS + 1):
         await asyncio.sleep(0)
-    assert await turns_until_done(asyncio.ensure_future(joins.put(part()))) == 1, "it is quiet again"
+    assert await turns_until_done(asyncio.ensure_future(joins.append(call()))) == 1, "it is quiet again"
 
 
 async def test_batches_are_bounded_in_calls_and_bytes_whatever_else_comes() -> None:
     joins, puts = await accumulator()
-    await asyncio.gather(*(joins.put(part()) for _ in range(2 * MAX_PARTS + 1)))
-    assert [frame.count for frame in puts.frames] == [MAX_PARTS, MAX_PARTS, 1]
+    await asyncio.gather(*(joins.append(call()) for _ in range(2 * MAX_CALLS + 1)))
+    assert puts.counts == [("T", MAX_CALLS), ("T", MAX_CALLS), ("T", 1)]
     joins, puts = await accumulator()
-    await asyncio.gather(*(joins.put(part(bytes(MAX_BYTES // 2))) for _ in range(3)))
-    assert [frame.count for frame in puts.frames] == [2, 1]
+    await asyncio.gather(*(joins.append(call(bytes(MAX_BYTES // 2))) for _ in range(3)))
+    assert puts.counts == [("T", 2), ("T", 1)]
     joins, puts = await accumulator()
-    await asyncio.gather(joins.put(part(b"u", topic="U")), *(joins.put(part()) for _ in range(MAX_PARTS)))
-    assert [(frame.topic, frame.count) for frame in puts.frames] == [("U", 1), ("T", MAX_PARTS - 1), ("T", 1)]
+    await asyncio.gather(joins.append(call(b"u", topic="U")), *(joins.append(call()) for _ in range(MAX_CALLS)))
+    assert puts.counts == [("U", 1), ("T", MAX_CALLS - 1), ("T", 1)]
 
 
 async def test_a_refused_message_is_refused_alone() -> None:
     joins, puts = await accumulator()
     puts.bad = b"x"
-    told: list[Any] = []
-    calls = [joins.put(part(records, told=told)) for records in (b"a", b"x", b"b")]
+    calls = [joins.append(call(body)) for body in (b"a", b"x", b"b")]
     first, refused, last = await asyncio.gather(*calls, return_exceptions=True)
-    assert (first, last) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
     assert isinstance(refused, MessageIllegal)
-    assert [(records, offsets) for records, offsets, _ in told] == [(b"a", [0]), (b"b", [1])]
+    assert isinstance(first, SentCall) and isinstance(last, SentCall)
+    assert (where(first), where(last)) == (([0], 1), ([1], 2))
 
 
 async def test_a_broker_that_takes_nothing_is_asked_once() -> None:
     joins, puts = await accumulator()
     puts.refuses = ServiceNotAvailable("the disk is full")
-    answers = await asyncio.gather(*(joins.put(part()) for _ in range(3)), return_exceptions=True)
+    answers = await asyncio.gather(*(joins.append(call()) for _ in range(3)), return_exceptions=True)
     assert all(isinstance(answer, ServiceNotAvailable) for answer in answers)
-    assert len(puts.frames) == 1
+    assert len(puts.sends) == 1
 
 
 async def test_a_call_that_ends_early_leaves_the_others_alone() -> None:
     joins, puts = await accumulator()
-    calls = [asyncio.ensure_future(joins.put(part(b"%d" % n))) for n in range(3)]
+    calls = [asyncio.ensure_future(joins.append(call(b"%d" % n))) for n in range(3)]
     await asyncio.sleep(0)
     calls[0].cancel()
-    assert await asyncio.gather(*calls[1:]) == [PutStatus.PUT_OK] * 2
-    assert bytes(puts.frames[0].records) == b"12", "it sends again, and would be stored twice"
+    assert [where(sent) for sent in await asyncio.gather(*calls[1:])] == [([0], 2), ([1], 2)]
+    assert puts.bodies == [b"12"], "it sends again, and would be stored twice"
 
 
-async def test_calls_with_other_deadlines_topics_or_kinds_are_not_joined() -> None:
+async def test_a_call_that_ends_while_its_batch_is_appended_is_remembered() -> None:
+    """It sends again under the same id, and would be stored twice."""
+    recent, begun, goes_on = RecentSends(), asyncio.Event(), asyncio.Event()
+
+    class Slow(Puts):
+        async def append(self, send: RecordsSend) -> Placed:
+            begun.set()
+            await goes_on.wait()
+            return await super().append(send)
+
+    joins = Accumulator(Slow(), recent, lambda: 0.0)  # type: ignore[arg-type]
+    first, second = (asyncio.ensure_future(joins.append(call(body))) for body in (b"a", b"b"))
+    for _ in range(2 * QUIET_TURNS):
+        await asyncio.sleep(0)
+    second.cancel()
+    goes_on.set()
+    await first
+    await asyncio.gather(second, return_exceptions=True)
+    for _ in range(QUIET_TURNS):
+        await asyncio.sleep(0)
+    assert second.cancelled() and recent.get("T", SendId("b", 0), 0.0) is not None
+
+
+async def test_calls_with_other_topics_or_delivery_times_are_not_joined() -> None:
     joins, puts = await accumulator()
     await asyncio.gather(
-        joins.put(part(b"a", timeout_s=3.9)),
-        joins.put(part(b"b", timeout_s=3.1)),
-        joins.put(part(b"c", timeout_s=30)),
-        joins.put(part(b"d", topic="U")),
-        joins.put(part(b"e", alone=True)),
+        joins.append(call(b"a")),
+        joins.append(call(b"b")),
+        joins.append(call(b"d", topic="U")),
+        joins.append(call(b"e", TIMER_DELIVER_MS="1")),
     )
-    assert sorted(bytes(frame.records) for frame in puts.frames) == [b"ab", b"c", b"d", b"e"]
-    assert {bytes(frame.records): frame.timeout_s for frame in puts.frames}[b"ab"] == 3.1
+    assert sorted(puts.bodies) == [b"ab", b"d", b"e"]
 
 
 @asynccontextmanager
@@ -158,13 +175,13 @@ async def counted(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     """A broker, a client of it, and how many messages each of its frames had."""
     async with v2_broker(root) as (node, client):
         counts: list[int] = []
-        put = node.puts.put
+        append = node.puts.append
 
-        async def counting(send: Send) -> tuple[Appended, PutStatus]:
-            counts.append(send.count)
-            return await put(send)
+        async def counting(send: RecordsSend) -> Placed:
+            counts.append(len(send.records))
+            return await append(send)
 
-        monkeypatch.setattr(node.puts, "put", counting)
+        monkeypatch.setattr(node.puts, "append", counting)
         yield node, client, counts
 
 

@@ -17,7 +17,7 @@ from broker_service.wire.v2.message_rules import MAX_DELAY_MS
 from broker_service.wire.v2.recall_handle import RecallHandle
 from broker_service.wire.v2.routing import PASSED_ON
 from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
-from tests.support.brokers import goes_by, name_server, running, send_of
+from tests.support.brokers import goes_by, name_server, put_send, running, send_of
 from tests.support.brokers import message as record_of
 from tests.support.polling import until
 from tests.support.v2 import Client, make_topics, message, resource, v2_broker
@@ -79,7 +79,7 @@ async def test_a_message_is_received_at_its_time_with_the_time_that_was_sent(tmp
 async def test_delay_levels_of_other_clients_are_received_too(tmp_path: Path) -> None:
     async with v2_broker(tmp_path, message_delay_level="1s 2s") as (node, client):
         now = clock_of(node)
-        await node.puts.put(send_of("D", record_of("D", b"level 2", DELAY="2", UNIQ_KEY="id")))
+        await put_send(node, send_of("D", record_of("D", b"level 2", DELAY="2", UNIQ_KEY="id")))
         now[0] += 2000
         await node.schedule._deliver_due()
         (got,) = await received(client, topic="D")

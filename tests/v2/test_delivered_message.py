@@ -37,7 +37,7 @@ def test_what_was_sent_is_received() -> None:
         born_timestamp=Timestamp(seconds=1_700_000_000, nanos=5_000_000),
     )
     record = sent_message.record_of(
-        sent, "T", 0, peer=("10.1.2.3", encode_host("10.1.2.3", 5)), store_host_size=8, now_ms=0
+        sent, "T", peer=("10.1.2.3", encode_host("10.1.2.3", 5)), store_host_size=8, now_ms=0
     )
     record.store_host, record.store_timestamp = encode_host("10.0.0.1", 10911), 1_700_000_001_000
     found = delivered(record)

@@ -46,8 +46,9 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
-        appended, status = await self._puts.put(send_of(request, records, longest_wait_s(context)))
-        response = send_response(appended, status, self._broker.store_host, self._broker.epoch)
+        placed = await self._puts.append(send_of(request, records, request.count))
+        status = await self._puts.safe(placed, longest_wait_s(context))
+        response = send_response(placed.appended, status, self._broker)
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             response.stream.CopyFrom(offer)
         return response

@@ -233,21 +233,22 @@ class RangeStreams:
             records = await self._records(connection, request.records_bytes)
             if _has_hung_up(connection):  # it may have sent the frame again meanwhile
                 raise _Gone
-            left_s = min(max(0.0, deadline - asyncio.get_running_loop().time()), NO_DEADLINE_S)
-            response = await self._put(send_of(request.send, records, wait_s(left_s)))
+            response = await self._put(send_of(request.send, records, request.send.count), deadline)
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
         finally:
             self.taken_bytes -= request.records_bytes
             self.sends -= 1
 
-    async def _put(self, send: Send) -> pb.SendResponse:
+    async def _put(self, send: Send, deadline: float) -> pb.SendResponse:
         task = asyncio.current_task()
         self._putting.add(task)
         try:
-            appended, status = await self._puts.put(send)
+            placed = await self._puts.append(send)
+            left_s = min(max(0.0, deadline - asyncio.get_running_loop().time()), NO_DEADLINE_S)
+            status = await self._puts.safe(placed, wait_s(left_s))
         finally:
             self._putting.discard(task)
-        return send_response(appended, status, self._broker.store_host, self._broker.epoch)
+        return send_response(placed.appended, status, self._broker)
 
     async def _records(self, connection: socket.socket, size: int) -> memoryview:
         """They can be written to."""

@@ -1,27 +1,33 @@
-"""Send's messages <-> the frames and appends of PutPath, for gRPC and for plain sockets.  Pure."""
+"""The messages of Send and Prepare <-> the sends and appends of PutPath, for gRPC and for plain sockets.  Pure."""
 
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto import transactions_pb2
 
-from broker_service.broker.put import Send
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.put import FrameSend
 from broker_service.model import Appended, PutStatus
 
 
-def send_of(request: pb.SendRequest, records: bytes | memoryview, timeout_s: float) -> Send:
-    return Send(
+def send_of(
+    request: pb.SendRequest | transactions_pb2.PrepareRequest, records: bytes | memoryview, count: int
+) -> FrameSend:
+    return FrameSend(
         topic=request.topic,
         records=records,
-        count=request.count,
+        count=count,
         crc32=request.crc32,
         epoch=request.epoch,
         broker_name=request.broker_name,
         default_queue_nums=request.default_topic_queue_nums,
-        timeout_s=timeout_s,
     )
 
 
-def send_response(appended: Appended, status: PutStatus, store_host: bytes, epoch: int) -> pb.SendResponse:
+def send_response(appended: Appended, status: PutStatus, broker: Broker) -> pb.SendResponse:
     response = pb.SendResponse(
-        status=status.name, store_timestamp=appended.store_timestamp, store_host=store_host, epoch=epoch
+        status=status.name,
+        store_timestamp=appended.store_timestamp,
+        store_host=broker.store_host,
+        epoch=broker.epoch,
     )
     for queue in appended.queues:
         response.queues.add(queue_id=queue.queue_id, first_queue_offset=queue.first_queue_offset, count=queue.count)

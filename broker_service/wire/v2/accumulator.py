@@ -1,4 +1,4 @@
-"""Accumulator: stores the messages of several calls with one put, as RocketMQ's ProduceAccumulator does in its client.
+"""Accumulator: appends the messages of several calls with one put, as RocketMQ's ProduceAccumulator does in its client.
 
 A put costs nearly the same for one message as for fifty, and official clients with many sends under way make a call of
 each.
@@ -7,115 +7,115 @@ each.
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
-from isal import isal_zlib
+from rocketsim_proto.records.record import PROPERTY_DELIVER_MS, Record
 
-from broker_service.broker.put import PutPath, Send
+from broker_service.broker.put import Placed, PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
-from broker_service.model import Appended, PutStatus
+from broker_service.model import Appended
 from broker_service.runtime.quiet_turns import QuietTurns
+from broker_service.wire.v2.recent_sends import RecentSends, SendId, Stored
 
-MAX_PARTS = 128  # that wait, of all topics
-MAX_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """The records of one call.  `stored` hears the queue offset of each and the log's end behind all that went with
-    them, before the wait for disk and slave.  `alone`: a frame that the put path takes by itself only: with a delivery
-    time, or of a transaction.
-    """
-
-    send: Send
-    queue_ids: Sequence[int]
-    stored: Callable[[Sequence[int], int], None]
-    alone: bool = False
+MAX_CALLS = 128  # that wait, of all topics
+MAX_BYTES = 1 << 20  # of their bodies
 
 
-_Call = tuple[Part, asyncio.Future[PutStatus]]
+@dataclass(frozen=True, slots=True)
+class SendCall:
+    """The records of one call, and the id of each."""
+
+    topic: str
+    records: Sequence[Record]
+    ids: Sequence[SendId]
+
+    @property
+    def goes_alone(self) -> bool:
+        """The put path takes a message with a delivery time by itself only."""
+        return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
+
+
+_Waiting = tuple[SendCall, asyncio.Future["SentCall"]]
+
+
+@dataclass(frozen=True, slots=True)
+class SentCall:
+    """The queue offset of each message of a call, and where the log ends behind them."""
+
+    offsets: Sequence[int]
+    placed: Placed
 
 
 class Accumulator:
-    """`QuietTurns` says which calls wait for others."""
+    """`QuietTurns` says which calls wait for others.  `recent` gets all messages as soon as they are appended: before
+    the wait for disk and slave, and also those of calls that have ended meanwhile."""
 
-    def __init__(self, puts: PutPath) -> None:
+    def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:
         self._puts = puts
-        self._batches: dict[tuple[str, int], list[_Call]] = {}  # by topic and the second in which their time is over
+        self._recent = recent
+        self._clock = clock
+        self._batches: dict[str, list[_Waiting]] = {}  # by topic
         self._waiting = self._waiting_bytes = 0
-        self._quiet_turns = QuietTurns(self._store_all)
-        self._storing: set[asyncio.Task[None]] = set()
+        self._quiet_turns = QuietTurns(self._append_all)
+        self._appending: set[asyncio.Task[None]] = set()
 
-    async def put(self, part: Part) -> PutStatus:
-        """As `PutPath.put`.  Parts of a topic are stored in the order of the calls and refused by themselves, never for
-        another one.  A part shares its put with such whose time is over within the same second, and its status comes
-        when the first one's time is over.
-        """
+    async def append(self, call: SendCall) -> SentCall:
+        """As `PutPath.append`.  Calls of a topic are appended in their order and refused by themselves, never for
+        another one."""
         was_quiet = self._quiet_turns.call_came()
-        if part.alone or was_quiet:
-            return await self._put([part])
-        size = len(part.send.records)
-        if self._waiting == MAX_PARTS or (self._waiting and self._waiting_bytes + size > MAX_BYTES):
-            self._store_all()
+        if was_quiet or call.goes_alone:
+            return (await self._append([call]))[0]
+        size = sum([len(one.body) for one in call.records])
+        if self._waiting == MAX_CALLS or (self._waiting and self._waiting_bytes + size > MAX_BYTES):
+            self._append_all()
         self._waiting += 1
         self._waiting_bytes += size
-        answer: asyncio.Future[PutStatus] = asyncio.get_running_loop().create_future()
-        lane = part.send.topic, int(part.send.timeout_s)
-        self._batches.setdefault(lane, []).append((part, answer))
+        answer: asyncio.Future[SentCall] = asyncio.get_running_loop().create_future()
+        self._batches.setdefault(call.topic, []).append((call, answer))
         return await answer
 
-    def _store_all(self) -> None:
+    def _append_all(self) -> None:
         batches, self._batches = self._batches, {}
         self._waiting = self._waiting_bytes = 0
         for calls in batches.values():
             batch = [call for call in calls if not call[1].done()]  # who has ended sends again, under the same id
             if not batch:
                 continue
-            task = asyncio.get_running_loop().create_task(self._store(batch))
-            self._storing.add(task)
-            task.add_done_callback(self._storing.discard)
+            task = asyncio.get_running_loop().create_task(self._append_batch(batch))
+            self._appending.add(task)
+            task.add_done_callback(self._appending.discard)
 
-    async def _store(self, batch: Sequence[_Call]) -> None:
+    async def _append_batch(self, batch: Sequence[_Waiting]) -> None:
         """Answers each of the batch's calls that has not ended meanwhile."""
-        for (_, answer), done in zip(batch, await self._outcomes([part for part, _ in batch]), strict=True):
+        for (_, answer), outcome in zip(batch, await self._outcomes([call for call, _ in batch]), strict=True):
             if answer.done():
                 continue
-            if isinstance(done, PutStatus):
-                answer.set_result(done)
+            if isinstance(outcome, SentCall):
+                answer.set_result(outcome)
             else:
-                answer.set_exception(done)
+                answer.set_exception(outcome)
 
-    async def _outcomes(self, parts: Sequence[Part]) -> Sequence[PutStatus | BaseException]:
+    async def _outcomes(self, calls: Sequence[SendCall]) -> Sequence[SentCall | BaseException]:
         try:
-            return [await self._put(parts)] * len(parts)
+            return await self._append(calls)
         except MessageIllegal as error:  # nothing was stored
-            if len(parts) == 1:
+            if len(calls) == 1:
                 return [error]
-            return await asyncio.gather(*(self._put([part]) for part in parts), return_exceptions=True)
+            return list(chain.from_iterable([await self._outcomes([call]) for call in calls]))
         except Exception as error:  # each caller hears it
-            return [error] * len(parts)
+            return [error] * len(calls)
 
-    async def _put(self, parts: Sequence[Part]) -> PutStatus:
-        def stored(appended: Appended) -> None:
-            offsets = iter(_offsets([queue_id for part in parts for queue_id in part.queue_ids], appended))
-            for part in parts:
-                part.stored(list(islice(offsets, len(part.queue_ids))), appended.end_offset)
-
-        _, put_status = await self._puts.put(replace(_joined([part.send for part in parts]), stored=stored))
-        return put_status
-
-
-def _joined(sends: Sequence[Send]) -> Send:
-    if len(sends) == 1:
-        return sends[0]
-    records = b"".join(send.records for send in sends)
-    return Send(
-        topic=sends[0].topic,
-        records=records,
-        count=sum(send.count for send in sends),
-        crc32=isal_zlib.crc32(records),
-        timeout_s=min(send.timeout_s for send in sends),
-    )
+    async def _append(self, calls: Sequence[SendCall]) -> list[SentCall]:
+        records = calls[0].records if len(calls) == 1 else [one for call in calls for one in call.records]
+        placed = await self._puts.append(RecordsSend(topic=calls[0].topic, records=records))
+        offsets = iter(_offsets([one.queue_id for one in records], placed.appended))
+        share = replace(placed, size=placed.size // len(calls))
+        sent = [SentCall(list(islice(offsets, len(call.ids))), share) for call in calls]
+        end_offset, now = placed.appended.end_offset, self._clock()
+        for call, one in zip(calls, sent, strict=True):
+            for send_id, offset in zip(call.ids, one.offsets, strict=True):
+                self._recent.put(call.topic, send_id, Stored(offset, end_offset), now)
+        return sent
 
 
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:

@@ -1,26 +1,23 @@
 """SendPath: passes messages of RocketMQ 5's clients to the put path of all messages."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from isal import isal_zlib
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketsim_proto.records import record
-from rocketsim_proto.records.record import RecordError
+from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.broker.put import PutPath, Send
-from broker_service.errors import MessageIllegal
-from broker_service.model import PutStatus
+from broker_service.broker.put import Placed, PutPath, RecordsSend
+from broker_service.model import Appended, PutStatus
 from broker_service.runtime import cold_reads
 from broker_service.state import timer_record
-from broker_service.state.transaction_changes import Prepared
 from broker_service.transactions.transactions import Transactions
 from broker_service.wire.v2 import message_rules, names, recall_handle, sent_message
-from broker_service.wire.v2.accumulator import Accumulator, Part
+from broker_service.wire.v2.accumulator import Accumulator, SendCall, SentCall
 from broker_service.wire.v2.queue_choice import Turns, queue_of_group
 from broker_service.wire.v2.recall_handle import RecallHandle
 from broker_service.wire.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
@@ -35,18 +32,17 @@ _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
     pb.LITE: "lite topics",
 }
-_JOINED = (pb.NORMAL, pb.FIFO)  # those that the put path takes several of in a frame
 
 
 class SendPath:
     def __init__(self, broker: Broker, puts: PutPath, transactions: Transactions) -> None:
         self._broker = broker
         self._puts = puts
-        self._accumulator = Accumulator(puts)
         self._transactions = transactions
         self._turns = Turns()
         self._recent = RecentSends()
-        # By topic and ids, until it is stored.
+        self._accumulator = Accumulator(puts, self._recent, broker.clock)
+        # By topic and ids, until the messages are appended or refused.
         self._under_way: dict[tuple[str, tuple[SendId, ...]], asyncio.Future[None]] = {}
         self._asks_index_until = 0.0
         self._opened_at = 0  # the log's end then
@@ -61,31 +57,19 @@ class SendPath:
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
         """Messages of one topic, stored together or refused together; the answer has an entry for each."""
-        topic, types = self._checked(messages)
+        until = self._broker.clock() + timeout_s
+        topic = self._checked(messages)
         ids = tuple(SendId(message.system_properties.message_id, record.body_crc(message.body)) for message in messages)
         call = topic.name, ids
         while (under_way := self._under_way.get(call)) is not None:
             await asyncio.wait([under_way])
-        decided = self._under_way[call] = asyncio.get_running_loop().create_future()
+        is_over = self._under_way[call] = asyncio.get_running_loop().create_future()
         try:
-            begins = self._begins(topic.name, messages[0], peer) if types[0] == pb.TRANSACTION else None
-            again = await self._stored_before(topic.name, ids, messages, begins)
-            if again:
-                self._decide(call, decided)
-                offsets = [stored.queue_offset for stored in again]
-                end_offset = max(stored.end_offset for stored in again)
-                put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
-            else:
-                stored = partial(self._decide, call, decided)
-                put = partial(self._put, topic, ids, messages, types, peer, timeout_s, client_id, stored)
-                begun = await (self._transactions.begin(begins, put) if begins is not None else put())
-                if isinstance(begun, Prepared):  # by another call, while this one was on its way
-                    offsets, end_offset = [begun.queue_offset], self._broker.store.end_offset
-                    put_status = await self._broker.acknowledgements.wait(end_offset, timeout_s)
-                else:
-                    offsets, put_status = begun
-        finally:
-            self._decide(call, decided)
+            sent = await self._appended(topic, ids, messages, peer, client_id)
+        finally:  # the same messages, sent again, can be looked up
+            del self._under_way[call]
+            is_over.set_result(None)
+        put_status = await self._puts.safe(sent.placed, max(0.0, until - self._broker.clock()))
         if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
@@ -100,15 +84,9 @@ class SendPath:
                     offset=offset,
                     recall_handle=self._recall_handle(topic.name, message),
                 )
-                for message, offset in zip(messages, offsets, strict=True)
+                for message, offset in zip(messages, sent.offsets, strict=True)
             ],
         )
-
-    def _decide(self, call: tuple[str, tuple[SendId, ...]], decided: asyncio.Future[None]) -> None:
-        """The messages of this call are stored, or will not be by it: the same ones, sent again, may look."""
-        if not decided.done():
-            del self._under_way[call]
-            decided.set_result(None)
 
     def _recall_handle(self, topic: str, message: pb.Message) -> str:
         """Empty for a message that does not wait."""
@@ -146,87 +124,63 @@ class SendPath:
         waiting = timer_record.recall_record(
             topic.name, recalled.message_id, recalled.deliver_ms, self._broker.day_ms()
         )
-        put_status = await self._puts.put_waiting(waiting, timeout_s)
+        put_status = await self._puts.safe(self._puts.append_own(waiting), timeout_s)
         if put_status is not PutStatus.PUT_OK:
             raise Refused(STORED_BUT[put_status], f"recall failed, sendStatus={put_status.name}")
         return recalled.message_id
 
-    async def _put(
+    async def _appended(
         self,
         topic: TopicConfig,
         ids: Sequence[SendId],
         messages: Sequence[pb.Message],
-        types: Sequence[pb.MessageType],
         peer: tuple[str, bytes],
-        timeout_s: float,
         client_id: str,
-        are_stored: Callable[[], None],
-    ) -> tuple[list[int], PutStatus]:
-        """Stores the messages; returns the queue offset of each, and the put's status.  `are_stored` is called before
-        the wait for disk and slave."""
-        broker = self._broker
-        queue_ids = self._queues(messages, topic)
-        now_ms, store_host_size = broker.now_ms(), len(broker.store_host)
-        try:
-            records = b"".join(
-                record.encode(
-                    sent_message.record_of(
-                        message, topic.name, queue_id, peer=peer, store_host_size=store_host_size, now_ms=now_ms
-                    )
-                )
-                for message, queue_id in zip(messages, queue_ids, strict=True)
-            )
-        except RecordError as error:
-            raise MessageIllegal(f"the message cannot be stored: {error}") from error
-        half: Callable[[record.Record], record.Record] | None = None
-        if types[0] == pb.TRANSACTION:
-            await self._transactions.get_room(topic.name)
-            recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
-            half = partial(self._transactions.half_of, client_id=client_id, immunity_s=max(0, recovery.seconds))
-        send = Send(
-            topic=topic.name,
-            records=records,
-            count=len(messages),
-            crc32=isal_zlib.crc32(records),
-            timeout_s=timeout_s,
-            stored_as=half,
-        )
-        offsets: list[int] = []
-
-        def stored(queue_offsets: Sequence[int], end_offset: int) -> None:
-            offsets.extend(queue_offsets)
-            for one, offset in zip(ids, offsets, strict=True):
-                self._recent.put(topic.name, one, Stored(offset, end_offset), broker.clock())
-            are_stored()
-
-        alone = any(one not in _JOINED for one in types)
-        put_status = await self._accumulator.put(Part(send=send, queue_ids=queue_ids, stored=stored, alone=alone))
-        return offsets, put_status
-
-    def _begins(self, topic: str, message: pb.Message, peer: tuple[str, bytes]) -> record.Record:
-        """The message that begins a transaction, to be compared with others of its id."""
+    ) -> SentCall:
+        """Appends the messages, unless they were appended before."""
         host_size, now_ms = len(self._broker.store_host), self._broker.now_ms()
-        return sent_message.record_of(message, topic, 0, peer=peer, store_host_size=host_size, now_ms=now_ms)
+        records = [
+            sent_message.record_of(message, topic.name, peer=peer, store_host_size=host_size, now_ms=now_ms)
+            for message in messages
+        ]
+        begins = message_rules.type_of(messages[0]) == pb.TRANSACTION
+        if (before := await self._appended_before(topic.name, ids, records, begins)) is not None:
+            return before
+        for one, queue_id in zip(records, self._queues(messages, topic), strict=True):
+            one.queue_id = queue_id
+        if not begins:
+            return await self._accumulator.append(SendCall(topic.name, records, ids))
+        recovery = messages[0].system_properties.orphaned_transaction_recovery_duration
+        placed = await self._transactions.begin(
+            self._puts,
+            RecordsSend(topic=topic.name, records=records),
+            client_id=client_id,
+            immunity_s=max(0, recovery.seconds),
+        )
+        (queue,) = placed.appended.queues
+        self._recent.put(
+            topic.name, ids[0], Stored(queue.first_queue_offset, placed.appended.end_offset), self._broker.clock()
+        )
+        return SentCall([queue.first_queue_offset], placed)
 
-    async def _stored_before(
-        self, topic: str, ids: Sequence[SendId], messages: Sequence[pb.Message], begins: record.Record | None
-    ) -> list[Stored]:
-        """Where these messages are if all were stored within the last minute; else empty.  `begins`: the message of a
-        transaction, which is looked for as long as it is open."""
-        self._broker.check_writable()
+    async def _appended_before(
+        self, topic: str, ids: Sequence[SendId], records: Sequence[Record], begins: bool
+    ) -> SentCall | None:
+        """Where these messages are, if all were appended within the last minute.  `begins`: the message of a
+        transaction is looked for as long as the transaction is open."""
+        broker = self._broker
+        broker.check_writable()
         if len(set(ids)) < len(ids):
-            return []
-        if self._broker.clock() < self._asks_index_until:
-            for one, message in zip(ids, messages, strict=True):
-                waits = message.system_properties.HasField("delivery_timestamp")
-                for where in (TIMER_TOPIC, topic) if waits else (topic,):
+            return None
+        if broker.clock() < self._asks_index_until:
+            for one, message in zip(ids, records, strict=True):
+                for where in (TIMER_TOPIC, topic) if record.PROPERTY_DELIVER_MS in message.properties else (topic,):
                     await self._look_up(topic, one, where)
-        half = await self._transactions.stored_half(begins) if begins is not None else None
-        if half is not None:
-            return [Stored(half.queue_offset, self._broker.store.end_offset)]
-        now = self._broker.clock()
+        if begins and (half := await self._transactions.stored_half(records[0])) is not None:
+            return _found([Stored(half.queue_offset, broker.store.end_offset)])
+        now = broker.clock()
         found = [self._recent.get(topic, one, now) for one in ids]
-        return [] if None in found else [stored for stored in found if stored is not None]
+        return None if None in found else _found([stored for stored in found if stored is not None])
 
     async def _look_up(self, topic: str, sent: SendId, where: str) -> None:
         """Looks up a message in the index, under the topic where it is stored, unless it is known already.  What was
@@ -245,8 +199,8 @@ class SendPath:
                 stored = Stored(found.queue_offset, offset + len(data))
                 self._recent.put(topic, sent, stored, broker.clock())
 
-    def _checked(self, messages: Sequence[pb.Message]) -> tuple[TopicConfig, list[pb.MessageType]]:
-        """Their topic, and the type of each."""
+    def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
+        """The topic of the messages, each of which it takes."""
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
         if len(messages) > MAX_MESSAGES:
@@ -255,21 +209,16 @@ class SendPath:
         if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
         topic = self._topic(name)
-        day_ms, types = self._broker.day_ms(), []
+        day_ms = self._broker.day_ms()
         for message in messages:
             message_rules.check(message, self._broker.config.max_message_size, day_ms)
             message_type = message_rules.type_of(message)
             message_rules.check_type(message_type, topic.message_type)
-            types.append(message_type)
             if message_type == pb.TRANSACTION and len(messages) > 1:
                 raise Refused(pb.BAD_REQUEST, "a transaction has one message; send the others by themselves")
-            if message_type == pb.TRANSACTION and message.system_properties.HasField("delivery_timestamp"):
-                raise Refused(
-                    pb.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a transactional message cannot have a delivery time"
-                )
             if what := _NOT_YET.get(message_type):
                 raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
-        return topic, types
+        return topic
 
     def _topic(self, name: str) -> TopicConfig:
         topic = self._broker.topics.get(name)
@@ -286,3 +235,8 @@ class SendPath:
         groups = [message.system_properties.message_group for message in messages]
         turn = -1 if all(groups) else self._turns.queue_of(topic.name, queue_nums)
         return [queue_of_group(group, queue_nums) if group else turn for group in groups]
+
+
+def _found(stored: Sequence[Stored]) -> SentCall:
+    end_offset = max(one.end_offset for one in stored)
+    return SentCall([one.queue_offset for one in stored], Placed(Appended([], [], end_offset, 0)))

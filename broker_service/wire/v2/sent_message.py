@@ -14,10 +14,8 @@ PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
 KEY_SEPARATOR = " "
 
 
-def record_of(
-    message: pb.Message, topic: str, queue_id: int, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int
-) -> Record:
-    """`peer`: the client's address, as text and as the bytes of a record."""
+def record_of(message: pb.Message, topic: str, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int) -> Record:
+    """For queue 0.  `peer`: the client's address, as text and as the bytes of a record."""
     system = message.system_properties
     address, born_host = peer
     born_timestamp = in_ms(system.born_timestamp) if is_time(system.born_timestamp) else 0
@@ -41,7 +39,6 @@ def record_of(
     return Record(
         topic=topic,
         body=message.body,
-        queue_id=queue_id,
         sys_flag=record.SYS_FLAG_COMPRESSED if system.body_encoding == pb.GZIP else 0,
         born_timestamp=born_timestamp or now_ms,
         born_host=born_host,

@@ -131,6 +131,16 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     return properties
 
 
+def size_of(record: Record) -> int:
+    """The size in bytes of a record when it is encoded."""
+    return _size(record, len(record.topic.encode()), len(encode_properties(record.properties)))
+
+
+def _size(record: Record, topic_size: int, properties_size: int) -> int:
+    size = HEAD_SIZE + len(record.born_host) + 8 + len(record.store_host) + TAIL.size
+    return size + len(record.body) + 1 + (topic_size > MAX_TOPIC_SIZE) + topic_size + 2 + properties_size
+
+
 def encode(record: Record) -> bytes:
     topic = record.topic.encode()
     properties = encode_properties(record.properties)
@@ -141,9 +151,8 @@ def encode(record: Record) -> bytes:
     sys_flag = record.sys_flag & ~(SYS_FLAG_BORN_HOST_V6 | SYS_FLAG_STORE_HOST_V6)
     sys_flag |= SYS_FLAG_BORN_HOST_V6 if len(record.born_host) == 20 else 0
     sys_flag |= SYS_FLAG_STORE_HOST_V6 if len(record.store_host) == 20 else 0
-    size = HEAD_SIZE + len(record.born_host) + 8 + len(record.store_host) + TAIL.size
     is_long = len(topic) > MAX_TOPIC_SIZE
-    size += len(record.body) + 1 + is_long + len(topic) + 2 + len(properties)
+    size = _size(record, len(topic), len(properties))
     head = HEAD.pack(
         size,
         MESSAGE_MAGIC_V2 if is_long else MESSAGE_MAGIC,
