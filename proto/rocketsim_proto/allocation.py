@@ -1,8 +1,9 @@
-"""Memory for frames, kept by the process between one frame and the next.
+"""Makes glibc keep freed memory for the next frame, or give it back to the kernel.
 
-gRPC and protobuf take a few MiB for each frame from malloc and give them back.  glibc returns such memory to the
-kernel at once, and the next frame pays a page fault for every 4 KiB: six times what copying its bytes takes.  But glibc
-learns: whatever size it has seen freed, it keeps from then on, up to twice that at the top of a heap.
+gRPC and protobuf allocate a few MiB for each frame and free them.  By default glibc returns blocks of that size to the
+kernel at once.  The next frame then has a page fault for every 4 KiB, which takes six times as long as copying its
+bytes.  But glibc adapts: once a block of a certain size was freed, it keeps such blocks, and up to twice that size at
+the top of a heap.
 """
 
 import ctypes
@@ -10,22 +11,25 @@ import os
 import sys
 from typing import Any
 
-_LEARNED_BYTES = 16 << 20  # more than a usual frame and its copies; glibc learns up to 32 MiB
-_KEPT_BYTES = 128 << 20  # of freed memory, that is no burden
+_LEARNED_BYTES = 16 << 20  # more than a usual frame and its copies; glibc adapts up to 32 MiB
+_KEPT_BYTES = 128 << 20  # an amount of freed memory that a process may keep
 _M_ARENA_MAX = -8  # glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Costs nothing: the pages are never touched.  Another malloc than glibc's is not impressed."""
+    """Frees one large block, so that glibc keeps blocks of that size.
+
+    It costs nothing, since the pages are never touched.  It has no effect with another malloc.
+    """
     bytes(_LEARNED_BYTES)
 
 
 def share_freed_memory() -> None:
-    """Threads made from now on share a heap.
+    """Makes all threads that start from now on share one heap.
 
-    Otherwise glibc gives nearly each its own, and what was freed in one is of no use to the others: a reader whose
-    frames pass through three threads kept twice as much memory as it needs.  Threads of Python rarely allocate at the
-    same moment, so that sharing costs nothing.
+    Otherwise glibc gives nearly every thread its own heap, and no thread can reuse what another has freed.  A reader
+    whose frames passed through three threads kept twice the memory it needed.  Python threads rarely allocate at the
+    same moment, so sharing costs nothing.
     """
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
@@ -34,7 +38,7 @@ def share_freed_memory() -> None:
 
 
 class FreedMemory:
-    """What was freed and is still this process's: after a burst glibc would keep it for good."""
+    """Memory that was freed but not returned to the kernel.  After a burst glibc would keep it forever."""
 
     def __init__(self) -> None:
         libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -43,16 +47,16 @@ class FreedMemory:
             self._libc = libc
         else:
             self._libc = None
-        self._left = 0  # resident bytes after the last time
+        self._left = 0  # resident bytes after the last `give_back`
 
     def is_much(self) -> bool:
-        """Whether it is worth while to give it back: this asks nothing of the kernel that takes long."""
+        """Returns True if it is worth giving the memory back.  The check itself is fast."""
         if self._libc is None or _resident_bytes() - self._left < _KEPT_BYTES:
             return False
         return bool(self._libc.mallinfo2().fordblks > _KEPT_BYTES)
 
     def give_back(self) -> None:
-        """Returns it to the kernel.  This takes a fifth of a second for each GiB: for a thread of its own."""
+        """Returns the memory to the kernel.  It takes 0.2 s per GiB, so a separate thread should call it."""
         self._libc.malloc_trim(0)
         self._left = _resident_bytes()
 

@@ -1,7 +1,8 @@
-"""A protobuf message whose one large `bytes` field is written and read by hand.  Pure; the bytes are protobuf's own.
+"""Encodes and decodes a protobuf message with one large `bytes` field without copying that field.  Pure.
 
-protobuf copies such a field when it is set, written, parsed and read, which for frames of a megabyte is what they cost
-most.  Fields may come in any order, so the large one goes first, and the others follow as protobuf writes them:
+protobuf copies such a field when it is set, encoded, parsed and read.  For frames of a megabyte these copies are the
+largest cost.  The bytes on the wire are the same as protobuf's.  Fields may come in any order, so the large one is
+encoded first, and protobuf encodes the others behind it:
 
     | tag 1 | length 1 to 10, seven bits a byte | the field's bytes | the other fields |
 """
@@ -11,19 +12,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 M = TypeVar("M")
 
-_BYTES = 2  # the wire type of what has a length
+_BYTES = 2  # the wire type of fields with a length
 _MAX_LENGTH_BYTES = 10
 
 
 class Received(NamedTuple, Generic[M]):
-    """A message whose `records` are where gRPC left them."""
+    """A message, and its field `records` as a view of the bytes that gRPC received."""
 
     records: bytes | memoryview
     message: M  # the other fields
 
 
 def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
-    """gRPC's deserializer for messages of this kind, which has a field `records`."""
+    """Makes a deserializer for gRPC, for a kind of message that has a field `records`."""
     generated: Any = kind
 
     def read(data: bytes) -> Received[M]:
@@ -35,20 +36,20 @@ def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
 
 
 def join(number: int, slices: Iterable[bytes | memoryview], others: bytes) -> bytes:
-    """The message: field `number` (below 16) holds the slices back to back, `others` are its other fields."""
+    """Encodes a message: field `number` (below 16) has the slices back to back, and `others` are its encoded fields."""
     slices = list(slices)
     return b"".join((head(number, sum(map(len, slices))), *slices, others))
 
 
 def head(number: int, length: int) -> bytes:
-    """What stands before the field's bytes."""
+    """Returns the tag and length that stand before the field's bytes."""
     return bytes((number << 3 | _BYTES,)) + _varint(length)
 
 
 def split(number: int, data: bytes | memoryview) -> tuple[memoryview, bytes | memoryview]:
-    """(the field, not copied, the other fields) of a message that `join` could have made.
+    """Splits a message that `join` could have made into (a view of the field, the other fields).
 
-    Of any other message it is (empty, the whole of it): then the field, if it is there, is where protobuf finds it.
+    For any other message it returns (empty, the whole message), and protobuf finds the field as usual.
     """
     view = memoryview(data)
     if data[:1] == bytes((number << 3 | _BYTES,)):

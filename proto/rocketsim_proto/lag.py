@@ -1,18 +1,18 @@
-"""The lag of a consumer group, by the same rule in brokers, clients and Spark's source."""
+"""The rule for the lag of a consumer group, which brokers, clients and Spark's source share."""
 
 
 def goes_on_at(position: int, first: int) -> int:
-    """Where a group reads on in a queue whose first message is `first`: what has expired before that is gone.
+    """Returns where a group continues to read in a queue whose first message is `first`; earlier ones have expired.
 
-    `position` is below 0 for a group that has read nothing of the queue.
+    `position` is negative for a group that has read nothing of the queue.
     """
     return max(position, first)
 
 
 def lag(position: int, first: int, end: int, pending: int = 0) -> int:
-    """How many messages of a queue, which has those from `first` to before `end`, a group has yet to settle.
+    """Returns how many messages a group still has to settle in a queue that has messages [first, end).
 
-    `position` is the first that the group has not taken, `pending` how many of those before it are still there and not
-    settled.
+    `position` is the first message that the group has not taken.  `pending` is the number of earlier messages that are
+    still in the queue and not settled.
     """
     return max(0, end - goes_on_at(position, first)) + pending

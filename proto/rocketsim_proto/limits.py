@@ -1,7 +1,7 @@
-"""How large things may be: what clients and brokers have to agree on.  Pure."""
+"""The size limits on which clients and brokers must agree.  Pure."""
 
-MAX_QUEUE_NUMS = 65_536  # of a topic on one broker
-MAX_BODY_BYTES = 128 << 20  # of one message, unpacked or not: maxMessageSize may not be more
-FRAME_BYTES = 8 << 20  # what a frame of several messages may be configured to have at most
-# A message of gRPC's: a record with the longest body, or a frame of several; and what is said about them.
+MAX_QUEUE_NUMS = 65_536  # queues of a topic on one broker
+MAX_BODY_BYTES = 128 << 20  # the body of one message, compressed or not; the largest maxMessageSize
+FRAME_BYTES = 8 << 20  # the largest size that may be configured for a frame of several messages
+# The largest gRPC message has a record with the longest body, or a frame, and other fields beside it.
 MAX_RPC_BYTES = MAX_BODY_BYTES + FRAME_BYTES

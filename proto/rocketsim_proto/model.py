@@ -1,11 +1,11 @@
-"""Value types of the calls that broker and client share.  Imports no generated code."""
+"""Value types of calls that broker and client share.  It imports no generated code."""
 
 from enum import IntEnum
 from typing import NamedTuple
 
 
 class GetMessageStatus(IntEnum):
-    """RocketMQ's GetMessageStatus (table D3): the broker's reason for a pull's answer; numbers as in broker.proto."""
+    """RocketMQ's GetMessageStatus (table D3), which explains a pull's answer.  Numbers are those of broker.proto."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -20,8 +20,10 @@ class GetMessageStatus(IntEnum):
 
 
 class LogEpoch(NamedTuple):
-    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0): unknown.  A newer
-    epoch has a higher number."""
+    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0) means unknown.
+
+    A newer epoch has a higher number.
+    """
 
     epoch: int = 0
     epoch_id: int = 0

@@ -1,6 +1,6 @@
-"""PEM files of TLS: a certificate, its key, and the CAs that the other side is checked with, read and checked together.
+"""Reads and checks the PEM files of TLS: a certificate, its key, and the CAs with which the other side is checked.
 
-Messages name them by the keys of brokers, which are Spark's options, too: `tlsCert`, `tlsKey`, `tlsCa`.
+Errors name them by their configuration keys `tlsCert`, `tlsKey` and `tlsCa`, which Spark's options have, too.
 """
 
 import re
@@ -10,23 +10,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-READS = 3  # of files that are being replaced meanwhile
+READS = 3  # attempts to read the files while somebody is replacing them
 
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-# The kinds of keys that gRPC serves and checks, as a certificate names them: RSA, P-256, P-384.
+# The kinds of keys that gRPC supports, by their identifiers in a certificate: RSA, P-256, P-384.
 _KINDS = tuple(bytes.fromhex(oid) for oid in ("06092a864886f70d010101", "06082a8648ce3d030107", "06052b81040022"))
-# Of the two times between which a certificate is valid, each with two or four digits for the year, the second one.
+# The end of a certificate's validity.  Two times follow each other, each with a year of two or four digits; the groups
+# are in the second one.
 _VALIDITY = re.compile(rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)")
 
 Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
 
 
 class PemError(ValueError):
-    """A file cannot be used; the message says which one, and never what is in it."""
+    """A file cannot be used.  The message names the file and never shows its content."""
 
 
 class Pem(NamedTuple):
-    """The text of the files.  `context` is made of it, for whom gRPC does not serve."""
+    """The text of the files.  `context` is made from it, for connections that do not use gRPC."""
 
     cert: bytes | None
     key: bytes | None
@@ -35,33 +36,33 @@ class Pem(NamedTuple):
 
     @property
     def expires_at_s(self) -> float | None:
-        """The last second at which the certificate is valid, since 1970; None without one."""
+        """The last second (since 1970) at which the certificate is valid; None without a certificate."""
         found = _VALIDITY.search(_der(self.cert)) if self.cert is not None else None
         if found is None:
             return None
         short, long = found.groups()
-        text = long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"  # as RFC 5280 has it
+        text = long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"  # as in RFC 5280
         return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
     def __repr__(self) -> str:
-        """Without the key."""
+        """Shows no key."""
         return f"Pem({self.cert!r}, ca={self.ca!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class PemFiles:
-    """`cert` and `key` come together.  Without `ca` the public CAs are meant."""
+    """The paths of the files.  `cert` and `key` must be given together.  Without `ca`, the public CAs are used."""
 
     cert: Path | None = None
     key: Path | None = None
     ca: Path | None = None
 
     def stamps(self) -> Stamps:
-        """What changes when a file does."""
+        """Returns values that change when a file changes."""
         return tuple(_stamp(path) for path in (self.cert, self.key, self.ca))
 
     def read(self, *, server: bool) -> tuple[Stamps, Pem]:
-        """The files as they were at one time; raises PemError."""
+        """Reads the files in a consistent state; raises PemError."""
         for _ in range(READS):
             stamps = self.stamps()
             found = Pem(
@@ -78,7 +79,7 @@ class PemFiles:
         raise PemError(f"tlsCert={self.cert}, tlsKey={self.key}: they were being replaced while they were read")
 
     def _load_pair(self, context: ssl.SSLContext) -> None:
-        """A key with a passphrase is refused: nobody is there to type it."""
+        """Loads certificate and key; a key with a passphrase is refused, since nobody could type it."""
         if self.cert is None:
             return
         try:
@@ -90,7 +91,7 @@ class PemFiles:
             ) from error
 
     def _check_kind(self, cert: bytes | None) -> None:
-        """Of another kind no connection would come about."""
+        """Refuses a kind of key with which gRPC could make no connection."""
         if cert is None:
             return
         der = _der(cert)
@@ -118,7 +119,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _der(cert: bytes) -> bytes:
-    """Of the first certificate in a PEM text, which is the key's; empty without one."""
+    """Returns the DER bytes of the first certificate in a PEM text, which is the key's; empty without one."""
     found = _CERTIFICATE.search(cert.decode("latin-1"))
     return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 

@@ -1,17 +1,23 @@
-"""PullRange and Send over a plain socket: what is written to it.  Pure.
+"""The protocol of PullRange and Send over a plain socket instead of gRPC.  Pure.
 
-gRPC copies each megabyte several times between a socket and the bytes that it hands over; here it is read to where it
-is used.  A broker offers it to a caller who accepts it (`PullFrame.stream`, `SendResponse.stream`).  A connection is
-one call:
+gRPC copies each megabyte several times between the socket and its caller.  Over a plain socket, bytes are read directly
+to the place where they are used.  A broker offers its sockets to clients that accept them (`PullFrame.stream`,
+`SendResponse.stream`).  One connection carries one call:
 
     client  | magic 4 | length 4 | StreamRequest | records of a Send |
     broker  | kind 1 | 0 0 0 | message length 4 | records length 8 | message | records |   once or more
 
-What is asked and answered, and when it ends, are the call's.  FRAME: a PullFrame whose `records` follow it.  END: all
-ranges have ended.  SENT: a SendResponse.  REFUSED: a StreamRefusal, as the call would have failed.  NOT_HERE: nothing
-was done, and gRPC is to be asked, by later calls, too.  NO_ROOM: nothing was done, and gRPC is to be asked this time.
-Both may come before all of the call is written.  A connection that ends otherwise has broken off: what was pulled is
-not all, and what was sent may be stored if the broker could have all of it.  Numbers are little-endian.
+Numbers are little-endian.  Requests and answers mean the same as in the gRPC call.  These are the kinds of answers:
+
+- FRAME: a PullFrame; its `records` follow the message.
+- END: all ranges have ended.
+- SENT: a SendResponse.
+- REFUSED: a StreamRefusal, with the error that the gRPC call would have.
+- NOT_HERE: nothing was done.  This call and later ones must use gRPC.
+- NO_ROOM: nothing was done.  This call must use gRPC.
+
+NOT_HERE and NO_ROOM may arrive before the client has written the whole request.  If a connection ends without a final
+answer, a pull is incomplete, and records that were sent completely may have been stored.
 """
 
 import struct
@@ -24,11 +30,11 @@ VERSION = 1
 MAGIC = b"RSpr"
 REQUEST_HEAD = struct.Struct("<4sI")
 ANSWER_HEAD = struct.Struct("<B3xIQ")
-MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges is made over gRPC
-MAX_MESSAGE_BYTES = FRAME_BYTES  # sizes and segments of a frame
+MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges uses gRPC
+MAX_MESSAGE_BYTES = FRAME_BYTES  # the sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
-MIN_TCP_SEND_BYTES = 64 << 10  # of records; smaller frames go over gRPC, whose connection is there already
-MAX_SEND_BYTES = 16 << 20  # that a broker takes; larger ones, which have a message of that size, go over gRPC
+MIN_TCP_SEND_BYTES = 64 << 10  # bytes of records; smaller frames use gRPC, whose connection is open already
+MAX_SEND_BYTES = 16 << 20  # the largest frame that a broker takes here; frames with a larger message use gRPC
 
 
 class Kind(IntEnum):
@@ -47,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class Illegal(ValueError):
-    """What came is not of this protocol, or larger than it may be; nothing of it has been read."""
+    """The received head is not of this protocol, or announces too many bytes; nothing behind it has been read."""
 
 
 def request(message: bytes) -> bytes:
@@ -55,7 +61,7 @@ def request(message: bytes) -> bytes:
 
 
 def request_length(head: bytes | bytearray) -> int:
-    """Of the StreamRequest that follows."""
+    """Returns the length of the StreamRequest that follows."""
     magic, length = REQUEST_HEAD.unpack(head)
     if magic != MAGIC or length > MAX_REQUEST_BYTES:
         raise Illegal(f"{head.hex()} begins no request of at most {MAX_REQUEST_BYTES} bytes")
@@ -63,7 +69,7 @@ def request_length(head: bytes | bytearray) -> int:
 
 
 def answer(kind: Kind, message: bytes = b"", records_bytes: int = 0) -> bytes:
-    """All of it but the records."""
+    """Encodes an answer without its records."""
     return ANSWER_HEAD.pack(kind, len(message), records_bytes) + message
 
 

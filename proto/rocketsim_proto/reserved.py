@@ -1,18 +1,18 @@
-"""Ids and names to which RocketMQ gives a meaning.  Pure: what brokers, clients and the Spark source agree on."""
+"""Ids and names with a meaning in RocketMQ, on which brokers, clients and the Spark source agree.  Pure."""
 
 from enum import Enum, auto
 
 MASTER_ID = 0  # the broker id of a broker name's master; slaves have higher ones
 
-DEFAULT_TOPIC = "TBW102"  # topics that the first message makes are copies of it
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # where delayed messages wait, one queue a level
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # where messages wait whose transaction is open
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # which of them are settled
-DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # those that were given up
-INTERNAL_PREFIX = "rmq_sys_"  # of topics in which a broker keeps its own state
-STATE_TOPIC = "rmq_sys_rocketsim_state"  # what a broker keeps of consumption: pops, acknowledgements, deadlines
-CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, a record behind each change of an operator
-TIMER_TOPIC = "rmq_sys_wheel_timer"  # where messages with a delivery time wait
+DEFAULT_TOPIC = "TBW102"  # the template of topics that are created by their first message
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"  # delayed messages wait here, in one queue per level
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"  # messages of open transactions wait here
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"  # says which transactions have ended
+DISCARDED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"  # messages of transactions that were given up
+INTERNAL_PREFIX = "rmq_sys_"  # the prefix of topics in which a broker keeps its own state
+STATE_TOPIC = "rmq_sys_rocketsim_state"  # the state of consumption: pops, acknowledgements, deadlines
+CHANGES_TOPIC = "rmq_sys_rocketsim_changes"  # with several slaves, one record follows each change of an operator
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages with a delivery time wait here
 # Topics that a broker itself writes to; clients may read them but not write, change or delete them.
 SYSTEM_TOPICS = frozenset(
     {
@@ -29,24 +29,24 @@ SYSTEM_TOPICS = frozenset(
 )
 SYSTEM_PREFIXES = (INTERNAL_PREFIX, "%RETRY%", "%DLQ%")
 
-MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it takes; absent: NORMAL
-# MIXED takes all of them.  RocketMQ has LITE and PRIORITY besides, which are not supported here.
+MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it accepts; NORMAL by default
+# MIXED accepts all of them.  RocketMQ also has LITE and PRIORITY, which are not supported here.
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
 class PropertyUse(Enum):
-    """Who sets a property to which RocketMQ gives a meaning.  A message's sender may not set it among his own."""
+    """Who sets a property that has a meaning in RocketMQ.  A sender may not set it as one of the user's properties."""
 
-    ARGUMENT = auto()  # the sender, by an argument or a column of its own
-    CARRIED = auto()  # clients, proxies and brokers by themselves, so that a message that was read may have it
-    RESERVED = auto()  # RocketMQ's own programs, for another use of theirs
+    ARGUMENT = auto()  # the sender sets it, from an argument or a column
+    CARRIED = auto()  # clients, proxies and brokers set it, so a message that was received may have it
+    RESERVED = auto()  # RocketMQ's own programs use it for other purposes
 
 
 def _names(text: str, use: PropertyUse) -> dict[str, PropertyUse]:
     return dict.fromkeys(text.split(), use)
 
 
-# The one table of these properties: every sender looks here.
+# The only table of these properties; every sender uses it.
 PROPERTIES: dict[str, PropertyUse] = (
     _names("TAGS KEYS UNIQ_KEY WAIT DELAY TIMER_DELIVER_MS __SHARDINGKEY", PropertyUse.ARGUMENT)
     | _names(
@@ -65,9 +65,9 @@ PROPERTIES: dict[str, PropertyUse] = (
         PropertyUse.RESERVED,
     )
 )
-# Those of this broker, of which RocketMQ knows nothing.
+# Properties of this project's broker, which RocketMQ does not have.
 BROKER_PROPERTIES = frozenset("__DELAY_LEVEL __DELAY_OFFSET __SOURCE __CHECK __TIMER_SOURCE".split())
-# RocketMQ's proxy lets its clients set these and shows them to them.
+# RocketMQ's proxy lets its clients set these properties, and returns them to clients.
 OPEN_AT_THE_PROXY = frozenset(
     "__SHARDINGKEY __transactionId__ TRANSACTION_CHECK_TIMES INNER_MULTI_DISPATCH INNER_NUM INNER_BASE".split()
 )

@@ -1,7 +1,7 @@
-"""Who makes a call: two headers of it, with a signature that only the owner of a secret key can make.
+"""Signs calls: two headers name the user, with a signature that only the owner of the secret key can make.
 
-RocketMQ 5's clients sign the date alone, with HMAC-SHA1.  Clients of this project, and brokers among themselves, sign
-the method and the date with HMAC-SHA256, so that headers that somebody has read on the way serve for no other call.
+RocketMQ 5's clients sign only the date, with HMAC-SHA1.  This project's clients and brokers sign the method and the
+date with HMAC-SHA256, so that somebody who has seen the headers of a call cannot use them for another method.
 """
 
 import hashlib
@@ -20,24 +20,24 @@ DATE_FORMAT = "%Y%m%dT%H%M%SZ"  # UTC
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The secret key is in no representation of them."""
+    """An access key and its secret key.  The secret key does not appear in `repr`."""
 
     access_key: str
     secret_key: str = field(repr=False)
 
 
 def signature(secret_key: str, method: str, date: str) -> str:
-    """Of a call of `method`, `/package.Service/Method`: 64 hex digits."""
+    """Signs a call of `method`, which is `/package.Service/Method`; returns 64 hex digits."""
     return hmac.new(secret_key.encode(), f"{method}\n{date}".encode(), hashlib.sha256).hexdigest()
 
 
 def v2_signature(secret_key: str, date: str) -> str:
-    """As RocketMQ 5's clients make it: 40 hex digits."""
+    """Makes the signature of RocketMQ 5's clients: 40 hex digits."""
     return hmac.new(secret_key.encode(), date.encode(), hashlib.sha1).hexdigest()
 
 
 def signed_headers(credentials: Credentials, method: str, now_s: float) -> tuple[tuple[str, str], tuple[str, str]]:
-    """The headers of a call that is made at `now_s`, in seconds since 1970."""
+    """Makes the headers of a call at the time `now_s`, in seconds since 1970."""
     date = datetime.fromtimestamp(now_s, UTC).strftime(DATE_FORMAT)
     signed = signature(credentials.secret_key, method, date)
     return (
@@ -47,7 +47,7 @@ def signed_headers(credentials: Credentials, method: str, now_s: float) -> tuple
 
 
 class _SignedCall:
-    """What a stub has for one method."""
+    """A method of a stub, whose calls are signed."""
 
     def __init__(self, call: Any, headers: Callable[[], Any]) -> None:
         self._call = call
@@ -57,12 +57,12 @@ class _SignedCall:
         return self._call(*arguments, metadata=self._headers(), **options)
 
     def future(self, *arguments: Any, **options: Any) -> Any:
-        """Of a blocking channel's unary call."""
+        """Starts a unary call of a blocking channel."""
         return self._call.future(*arguments, metadata=self._headers(), **options)
 
 
 class SigningChannel:
-    """A channel of gRPC, blocking or asynchronous, whose calls are signed when they are made."""
+    """A gRPC channel, blocking or asynchronous, that signs each call when it is made."""
 
     def __init__(self, channel: Any, credentials: Credentials, now: Callable[[], float] = time.time) -> None:
         self._channel = channel

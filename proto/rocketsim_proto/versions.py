@@ -1,8 +1,8 @@
-"""What two processes have to agree on, as numbers that go with it.
+"""The versions of the protocols on which two processes must agree.
 
-A number grows only when who knows the older one would misunderstand the newer one; a field or call that may be missing
-changes nothing.  So equal numbers work together, an older one is known here, and a newer one is refused with a reason
-by whoever meets it.  On the wire 0 is a peer that does not say it yet (up to 9157579), which speaks 1.
+A version is raised only when an older program would misunderstand a newer one.  A new field or call that may be missing
+does not raise it.  Equal versions therefore work together, a newer program knows older versions, and an older program
+refuses a newer version with a reason.  On the wire, 0 is sent by programs up to 9157579, and means version 1.
 """
 
 WIRE = 1
@@ -13,7 +13,7 @@ REPLICATION = 1
 
 
 def too_new(who: str, what: str, theirs: int, ours: int) -> str:
-    """Why this side cannot work with `who`, or nothing when it can."""
+    """Returns why this side cannot work with `who`; "" if it can."""
     if theirs <= ours:
         return ""
     return f"{who} speaks version {theirs} of {what}, this side knows versions up to {ours}: upgrade this side first"

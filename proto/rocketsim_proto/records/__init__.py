@@ -1,1 +1,1 @@
-"""The record codec: RocketMQ's commit-log records as bytes, one at a time (`record`) and whole batches (`columnar`)."""
+"""The codec of RocketMQ's commit-log records: `record` handles one record at a time, `columnar` whole batches."""

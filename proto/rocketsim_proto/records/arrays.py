@@ -1,7 +1,7 @@
-"""Arrow arrays of numbers and texts, made and read without pandas.  Pure.
+"""Makes and reads Arrow arrays of numbers and texts without pandas.  Pure.
 
-`pa.array`, `pa.scalar` and `to_numpy` look for pandas and import it where it is installed, as it is beside Spark: 0.4 s
-of CPU and 42 MB in each Python worker that reads or writes its first rows.
+`pa.array`, `pa.scalar` and `to_numpy` import pandas if it is installed, as it usually is with Spark.  That would take
+0.4 s of CPU and 42 MB in each Python worker that reads or writes its first rows.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 def numbers(values: npt.NDArray[np.number]) -> pa.Array:
-    """An Arrow array over the same memory, if it is contiguous."""
+    """Makes an Arrow array; it shares the memory of `values` if that is contiguous."""
     values = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
@@ -36,13 +36,13 @@ def booleans(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 
 def numpy_of(array: pa.Array) -> npt.NDArray[Any]:
-    """Numbers without nulls, over the same memory."""
+    """Returns an array of numbers without nulls as a numpy array over the same memory."""
     found = np.frombuffer(array.buffers()[1], array.type.to_pandas_dtype())
     return found[array.offset : array.offset + len(array)]
 
 
 def mask(array: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Of an array without nulls."""
+    """Converts an Arrow array of booleans without nulls to a numpy mask."""
     bits = np.frombuffer(array.buffers()[1], np.uint8)
     return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
 
@@ -54,7 +54,7 @@ def _of_bytes(kind: pa.DataType, values: Sequence[bytes | None]) -> pa.Array:
         raise ValueError(f"{offsets[-1]} bytes; {np.iinfo(np.int32).max} at most")
     valid = None
     if None in values:
-        there = np.array([value is not None for value in values])
-        valid = pa.py_buffer(np.packbits(there, bitorder="little"))
+        present = np.array([value is not None for value in values])
+        valid = pa.py_buffer(np.packbits(present, bitorder="little"))
     buffers = [valid, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(pieces))]
     return pa.Array.from_buffers(kind, len(pieces), buffers)

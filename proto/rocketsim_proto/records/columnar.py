@@ -1,7 +1,7 @@
-"""Whole batches of records as columns, with numpy and Arrow: no Python per record.  Pure, no I/O, no clock.
+"""Reads and writes whole batches of records as columns, with numpy and Arrow, without Python code per record.  Pure.
 
-The byte picture of a record is in `record.py`, which is also the plain version of all this, one record at a time;
-both agree. Nothing read here is trusted: a length is checked before anything is reached through it.
+`record.py` shows the bytes of a record, and does the same for one record at a time, with the same results.  The bytes
+are not trusted: a length is checked before it is used to reach other bytes.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,10 +40,10 @@ __all__ = ["RecordError", "Records", "UniqIds", "encode", "encode_property_colum
 
 
 class Records:
-    """Whole records in one buffer, seen as columns.  Columns are made when first asked for, and kept.
+    """Whole records in one buffer, seen as columns.  A column is computed when it is first used, and then kept.
 
-    `starts` are positions in `data`, in any order.  The columns before the body are there at once; whatever depends
-    on a length inside the record (bodies, topics, properties) first checks all of them, and raises RecordError.
+    `starts` are positions in `data`, in any order.  The fields before the body lie at fixed positions.  For the others
+    (bodies, topics, properties) the lengths of all records are checked first; RecordError is raised if one is wrong.
     """
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
@@ -53,8 +53,7 @@ class Records:
 
     @classmethod
     def of_parts(cls, data: Bytes, parts: list[record.Parts]) -> "Records":
-        """A few records that were found one by one: not even `starts` and `sizes` are made before they are asked
-        for."""
+        """Makes Records from parts that were located one by one; even `starts` and `sizes` are computed later."""
         records = cls.__new__(cls)
         records.data = data
         records.parts = parts
@@ -62,11 +61,11 @@ class Records:
 
     @classmethod
     def walk(cls, data: Any, count: int | None = None, sizes: Any = None) -> "Records":
-        """The records that fill `data` exactly, one behind the other.
+        """Finds the records that fill `data` exactly, one behind the other.
 
-        `sizes`, if known, are a pull frame's (little-endian uint32 bytes) or an array; they are checked against the
-        records' own.  RecordError if they do not chain to exactly the end of the data, or are not `count`; a blank
-        record is one, too.
+        `sizes` may be the sizes of a pull frame (little-endian uint32 bytes) or an array; they are checked against the
+        records' own sizes.  Raises RecordError if the records do not end exactly at the end of the data, if one is a
+        blank record, or if there are not `count` of them.
         """
         data = as_bytes(data)
         if sizes is None:
@@ -87,7 +86,7 @@ class Records:
         return len(self.parts) if "starts" not in self.__dict__ else len(self.starts)
 
     def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "Records":
-        """Some of the records, by slice, index array or mask; over the same buffer."""
+        """Selects records by slice, index array or mask; the result shares the buffer."""
         return Records(self.data, self.starts[rows], self.sizes[rows])
 
     @cached_property
@@ -100,14 +99,14 @@ class Records:
 
     @cached_property
     def parts(self) -> list[record.Parts]:
-        """Each record by itself, as the plain reader sees it: for who has a few."""
+        """Each record as `record.locate` returns it, for callers that have a few records."""
         return [record.locate(self.data.data, start) for start in self.starts.tolist()]
 
     # --- fixed fields -------------------------------------------------------------------------------------------------
 
     @cached_property
     def _heads(self) -> list[tuple[Any, npt.NDArray[np.void]]]:
-        """The fields before the body, as (rows, structured array) for each layout in the batch: usually one."""
+        """The fields before the body, as (rows, structured array) for each layout in the batch (usually one)."""
         heads = gather(self.data, self.starts, layout_of(0))
         host_flags = heads["sys_flag"] & HOST_FLAGS
         if not host_flags.any():
@@ -178,10 +177,9 @@ class Records:
 
     @cached_property
     def _places(self) -> tuple[Positions, Positions, Positions, Positions, Positions, Positions]:
-        """(start, size) of body, topic and properties.  Checks magic and every length.
+        """The (start, size) of body, topic and properties, after a check of magic numbers and all lengths.
 
-        A bad length is replaced by 0 for the steps behind it, so that the first bad record of the batch is the one
-        named.
+        In later steps a wrong length counts as 0, so that all records can be checked and the first bad one is named.
         """
         data, ends = self.data, self.starts + self.sizes
         version_2 = self.magic == MESSAGE_MAGIC_V2
@@ -194,7 +192,7 @@ class Records:
         body_sizes[over] = 0
         body_ends = body_starts + body_sizes
         topic_starts = body_ends + width
-        bad |= topic_starts + 2 > ends  # only a version 2 record that is too small gets here
+        bad |= topic_starts + 2 > ends  # true only for a record of version 2 that is too small
         topic_sizes = data[body_ends].astype(np.int64)
         if has_version_2:
             low = data.take(body_ends + 1, mode="clip")
@@ -212,7 +210,7 @@ class Records:
 
     @property
     def _fixed_size(self) -> "int | Positions":
-        """Of the fields before the body."""
+        """The size of the fields before the body."""
         if len(self._heads) == 1:
             return int(self._heads[0][1].dtype.itemsize)
         fixed = np.empty(len(self), np.int64)
@@ -221,7 +219,7 @@ class Records:
         return fixed
 
     def _error(self, row: int, reason: str) -> RecordError:
-        """What is wrong with one record, in the words of the plain decoder."""
+        """Makes the error for one bad record, with the text that `record.decode` gives."""
         at = int(self.starts[row])
         try:
             record.decode(self.data.data[: at + int(self.sizes[row])], at)
@@ -256,7 +254,7 @@ class Records:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, *, crc: bool = True) -> None:
-        """Magic, every length, and the body's checksum; RecordError names the first bad record."""
+        """Checks magic numbers, all lengths, and the bodies' checksums; RecordError names the first bad record."""
         _ = self._places
         if crc:
             wrong = slice_crcs(self.data, self.body_start, self.body_size) != self.body_crc
@@ -264,7 +262,7 @@ class Records:
                 raise self._error(int(wrong.argmax()), "body CRC")
 
     def check_topic(self, topic: str) -> None:
-        """All records carry exactly this topic, or RecordError."""
+        """Raises RecordError unless all records have exactly this topic."""
         other = self._other_topic(np.frombuffer(topic.encode(), np.uint8))
         if other.any():
             row = int(other.argmax())
@@ -273,11 +271,11 @@ class Records:
         self._topic_codes = [topic], np.zeros(len(self), np.int64)
 
     def _other_topic(self, name: Bytes) -> npt.NDArray[np.bool_]:
-        """Which records have another topic than this one."""
+        """Returns a mask of the records that have another topic."""
         other: npt.NDArray[np.bool_] = self.topic_size != len(name)
         if not other.any() and len(name):
             names = gather(self.data, self.topic_start, f"V{len(name)}").view(np.uint8)
-            if names.tobytes() != name.tobytes() * len(self):  # by rows it takes ten times as long
+            if names.tobytes() != name.tobytes() * len(self):  # comparing row by row takes ten times as long
                 other = (names.reshape(len(self), len(name)) != name).any(axis=1)
         return other
 
@@ -287,7 +285,7 @@ class Records:
         return self._strings(self.topic_start, self.topic_size)
 
     def topic_codes(self) -> tuple[list[str], Positions]:
-        """The different topics, and the number of each record's among them."""
+        """Returns the different topics, and for each record the index of its topic among them."""
         return self._topic_codes
 
     @cached_property
@@ -316,25 +314,24 @@ class Records:
             raise
 
     def bodies(self) -> pa.BinaryArray:
-        """As stored: still compressed where `sys_flag` says so."""
+        """The bodies as stored; those that `sys_flag` marks are still compressed."""
         return binary_slices(self.data, self.body_start, self.body_size)
 
     def bodies_uncompressed(
         self, most_bytes: int, max_size: int = MAX_BODY_BYTES
     ) -> Iterator[tuple[slice, pa.BinaryArray]]:
-        """Bodies as they were sent, with the rows that they are of: all rows in order, as many at a time as have at
-        most `most_bytes` together, or one alone that has more.
+        """Yields (rows, uncompressed bodies) for all rows in order, in pieces of at most `most_bytes`.
 
-        Not more than one of them is unpacked in advance.  RecordError for a body that does not unpack, or unpacks to
-        more than `max_size`.
+        A single body that is larger is a piece of its own.  At most one body is uncompressed in advance.  Raises
+        RecordError for a body that cannot be uncompressed, or is larger than `max_size` then.
         """
         sizes = self.body_size.copy()
         stored_before = np.cumsum(sizes) - sizes
         unpacked: dict[int, bytes] = {}
-        start = known = size = 0  # rows from start up to known are in no piece yet, and have so many bytes together
+        start = known = size = 0  # rows from `start` to `known` are in no piece yet; they have `size` bytes together
 
         def pieces() -> Iterator[slice]:
-            """Those that are full: another row is known that they have no room for."""
+            """Yields the pieces that are full, which is known once there is a row that does not fit any more."""
             nonlocal start, size
             if size <= most_bytes:
                 return
@@ -371,7 +368,7 @@ class Records:
             raise RecordError(int(self.starts[row]), str(error)) from error
 
     def _bodies_with(self, rows: slice, unpacked: dict[int, bytes]) -> pa.BinaryArray:
-        """The bodies of these rows, those that are unpacked instead of what is stored; they are taken out."""
+        """Returns the bodies of these rows, and takes the compressed ones from `unpacked`."""
         mine = [row for row in unpacked if row < rows.stop]
         bodies = [unpacked.pop(row) for row in mine]
         if len(mine) == rows.stop - rows.start:
@@ -379,7 +376,7 @@ class Records:
         stored = binary_slices(self.data, self.body_start[rows], self.body_size[rows])
         if not mine:
             return stored
-        import pyarrow.compute as pc  # 60 ms of CPU: left to the first use, which most processes never come to
+        import pyarrow.compute as pc  # takes 60 ms of CPU, and most processes never get here
 
         mask = np.zeros(len(stored), np.bool_)
         mask[np.array(mine) - rows.start] = True
@@ -390,15 +387,15 @@ class Records:
         return Properties(self.data, self.properties_start, self.properties_size)
 
     def property(self, name: str) -> pa.StringArray:
-        """One property as a column, null where a record does not have it."""
+        """Returns one property as a column, with null for records that do not have it."""
         return self._properties.column(name)
 
     def property_matrix(self) -> Matrix | None:
-        """All properties as a table, if the records have the same names and values of the same sizes."""
+        """Returns all properties as a table, if all records have the same names and values of the same sizes."""
         return self._properties.matrix
 
     def property_names(self) -> frozenset[bytes]:
-        """The names of all properties that some record has."""
+        """Returns the names of all properties that at least one record has."""
         return self._properties.names()
 
     def properties(self) -> pa.MapArray:
@@ -411,7 +408,7 @@ class Records:
         return self._hosts("store_host")
 
     def _hosts(self, name: str) -> pa.StringArray:
-        """1.2.3.4:port or [::1]:port.  A batch has few hosts: each is formatted once."""
+        """Formats hosts as 1.2.3.4:port or [::1]:port.  A batch has few hosts, so each is formatted only once."""
         if len(self._heads) > 1:
             return self._by_layout(lambda records: records._hosts(name))
         hosts = np.ascontiguousarray(self._heads[0][1][name])
@@ -419,13 +416,13 @@ class Records:
         return texts([_host_text(host) for host in codes.dictionary.to_pylist()]).take(codes.indices)
 
     def _by_layout(self, column: Callable[["Records"], pa.StringArray]) -> pa.StringArray:
-        """A column made from records of one layout at a time."""
+        """Computes a column separately for the records of each layout, and joins the results in row order."""
         parts = [column(self[rows]) for rows, _ in self._heads]
         order = np.concatenate([rows for rows, _ in self._heads])
         return pa.concat_arrays(parts).take(numbers(np.argsort(order)))
 
     def message_ids(self) -> pa.StringArray:
-        """UNIQ_KEY, or the offset message id of a record without one."""
+        """Returns each record's UNIQ_KEY, or its offset message id if it has none."""
         ids = self.property(record.PROPERTY_UNIQ_KEY)
         missing = np.diff(offsets(ids)) == 0  # null or empty
         if not missing.any():
@@ -435,7 +432,7 @@ class Records:
         return pc.replace_with_mask(ids, booleans(missing), self[missing].offset_message_ids())
 
     def offset_message_ids(self) -> pa.StringArray:
-        """Store host and log offset in hex, as `record.offset_message_id`."""
+        """Returns store host and log offset in hex, as `record.offset_message_id` does."""
         if len(self._heads) > 1:
             return self._by_layout(Records.offset_message_ids)
         heads = self._heads[0][1]
@@ -444,7 +441,7 @@ class Records:
         return hex_strings(np.hstack((hosts, offsets)))
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
-        """What the consume queue keeps: Java's hash of TAGS, 0 without."""
+        """Returns Java's hash of TAGS, which consume queues have; 0 for records without TAGS."""
         if len(self) <= FEW:
             return np.array(
                 [record.tags_code(tag or "") for tag in self._properties.texts(record.PROPERTY_TAGS)], np.int64
@@ -456,7 +453,7 @@ class Records:
     def stamp(
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
-        """Write what only the broker knows into the records, in place: `data` must be writable."""
+        """Writes the broker's fields into the records in place; `data` must be writable."""
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):
@@ -473,11 +470,11 @@ class Records:
             self.__dict__.pop(column, None)
 
     def take_bytes(self) -> bytes:
-        """These records back to back."""
+        """Returns a copy of these records, back to back."""
         return bytes(self.view_bytes())
 
     def view_bytes(self) -> memoryview:
-        """The same; not copied where they lie back to back."""
+        """Returns these records back to back, without a copy if they lie like that in the buffer."""
         if not len(self):
             return memoryview(b"")
         if (self.starts[1:] == self.starts[:-1] + self.sizes[:-1]).all():

@@ -1,10 +1,12 @@
-"""Unpacks bodies that a producer compressed, never to more than the reader allows.  Pure.
+"""Uncompresses bodies that a producer compressed, up to a size that the reader allows.  Pure.
 
-The type is in bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`); 0 is ZLIB, as older clients wrote
-it, or GZIP, as RocketMQ's proxy writes it: the first bytes tell which.  Arrow's codecs read what RocketMQ writes (LZ4
-frames and ZSTD), and read them as streams: a bounded read is all the memory that a hostile body gets.  A few KB can
-claim to be gigabytes, and honest bodies that repeat themselves shrink a thousandfold: no ratio tells them apart, only
-what comes out is capped, at `limits.MAX_BODY_BYTES`.
+Bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`) have the type of compression.  0 means ZLIB, as
+older clients write it, or GZIP, as RocketMQ's proxy writes it; the first bytes tell which.  Arrow's codecs read the
+other types, LZ4 frames and ZSTD.
+
+The output is limited to `limits.MAX_BODY_BYTES`.  A few KB of a hostile body can expand to gigabytes, but so
+can an honest body that repeats itself, so the ratio says nothing.  All codecs are read as streams, and a hostile
+body gets no more memory than the limit.
 """
 
 import zlib
@@ -23,11 +25,11 @@ _FIRST_READ = 64 << 10
 
 
 class CompressionError(ValueError):
-    """A body that is not what its system flag says, or that unpacks to more than is allowed."""
+    """The body is damaged, or is larger than allowed once it is uncompressed."""
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> bytes:
-    """The body before compression; CompressionError if it is damaged, of an unknown type or larger than `max_size`."""
+    """Uncompresses a body; CompressionError if it is damaged, of an unknown type, or larger than `max_size`."""
     kind = sys_flag & SYS_FLAG_COMPRESSION_TYPE or ZLIB
     if kind != ZLIB and kind not in _CODECS:
         raise CompressionError(f"compression type {kind >> 8}")
@@ -41,7 +43,7 @@ def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> by
 
 
 def _inflate(body: bytes, limit: int) -> bytes:
-    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of either form
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # 32: detect ZLIB or GZIP by the header
     unpacked = stream.decompress(body, limit)
     if len(unpacked) < limit and not stream.eof:
         raise zlib.error("cut short")
@@ -50,9 +52,9 @@ def _inflate(body: bytes, limit: int) -> bytes:
 
 def _stream(body: bytes, codec: str, limit: int) -> bytes:
     if not body:
-        raise OSError("cut short")  # Arrow takes nothing for the end of a stream
+        raise OSError("cut short")  # Arrow would accept an empty body
     pieces: list[bytes] = []
-    wanted = max(_FIRST_READ, 4 * len(body))  # Arrow makes room for all that is asked for before it looks
+    wanted = max(_FIRST_READ, 4 * len(body))  # Arrow allocates the requested size before it reads, so begin small
     with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
         while limit:
             wanted = min(wanted, limit)

@@ -1,7 +1,6 @@
-"""Encodes a whole batch of one topic into record bytes, with room for what only the broker knows.  Pure.
+"""Encodes a batch of messages of one topic into record bytes.  Pure.
 
-The broker fills in queue offset, log offset, store timestamp and store host (`Records.stamp`); they are zero until
-then.
+Queue offset, log offset, store timestamp and store host are zero; the broker fills them in (`Records.stamp`).
 """
 
 from array import array
@@ -35,29 +34,29 @@ from rocketsim_proto.records.slices import (
 )
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
-_SMALL = 256  # bytes a body on average: below, two copies in C are cheaper than a slice in Python
+_SMALL = 256  # average bytes per body, below which two copies in C are cheaper than a slice in Python
 
 
 def body_crcs(bodies: pa.BinaryArray) -> npt.NDArray[np.uint32]:
-    """The checksum of each body.  The one loop over records in this package: no library has a call for many.
+    """Computes the checksum of each body.
 
-    ISA-L's CRC-32 is the one of zlib, three to five times faster; this is where a sender's and a broker's time goes.
-
-    NB: Arrow makes a list of small bytes faster than Python makes slices of a buffer.
+    It is the only loop over records in this package, since no library computes many checksums in one call.  ISA-L's
+    CRC-32 gives the same result as zlib's and is three to five times faster, which matters: a sender and a broker
+    spend most of their time here.  `to_pylist` makes small bytes objects faster than Python slices a buffer.
     """
     return _crcs(bodies.to_pylist())
 
 
 def _crcs(bodies: Iterable[bytes | memoryview]) -> npt.NDArray[np.uint32]:
-    # An array of C takes numbers faster than numpy does.
+    # `array` takes Python numbers faster than numpy does.
     return np.array(array("I", map(isal_zlib.crc32, bodies)), np.uint32) & np.uint32(CRC_MASK)
 
 
 def slice_crcs(data: Bytes, starts: Positions, sizes: Positions) -> npt.NDArray[np.uint32]:
-    """The same of bodies that lie in a buffer; the caller has checked the bounds.
+    """Computes the checksums of bodies that lie in a buffer.  The caller has checked the bounds.
 
-    A slice costs about 150 ns whatever its size; copies (an array, then bytes) cost the more the larger they are, and
-    least if all are of one size.
+    A slice costs about 150 ns, whatever its size.  Copying bodies (into an array, then into bytes objects) is cheaper
+    for small bodies, and cheapest if all have the same size.
     """
     size = int(sizes[0]) if len(sizes) else 0
     if 0 < size < _SMALL and (sizes == size).all():
@@ -81,11 +80,11 @@ def encode(
     flags: npt.ArrayLike = 0,
     sys_flags: npt.ArrayLike = 0,
 ) -> tuple[memoryview, npt.NDArray[np.uint32]]:
-    """The records back to back, and their sizes.
+    """Returns the records back to back, and their sizes.
 
-    `bodies` and `properties` (encoded, see `encode_property_columns`) are binary arrays or lists of bytes, as many
-    of the one as of the other; what else is given is one value for all or an array.  RecordError, with the index of
-    the row as `at`, for a topic or properties beyond the limits of the format.
+    `bodies` and `properties` are binary arrays or lists of bytes of the same length; the properties are already
+    encoded (see `encode_property_columns`).  The other arguments are arrays, or one value for all records.
+    Raises RecordError, whose `at` is the index of the row, if a topic or properties are too long for the format.
     """
     bodies, properties = binary_array(bodies), binary_array(properties)
     if len(bodies) != len(properties):
@@ -103,7 +102,7 @@ def encode(
     form = layout(born_v6=len(born_host) == 20, store_v6=store_host_v6)
     host_flags = SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0
     host_flags |= SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
-    one = np.zeros((), form)  # what all have in common, copied to all
+    one = np.zeros((), form)  # the fields that all records share; copied into each record
     one["magic"] = MESSAGE_MAGIC
     one["born_host"] = np.void(born_host)
     heads = np.frombuffer(bytearray(one.tobytes() * count), form)

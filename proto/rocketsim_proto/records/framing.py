@@ -1,4 +1,4 @@
-"""Where records begin and end in a buffer that is filled with them, one behind the other.  Pure."""
+"""Finds where records begin and end in a buffer that is filled with records, one behind the other.  Pure."""
 
 import struct
 
@@ -12,13 +12,13 @@ _SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])
 
 
 def walk_sizes(data: Bytes) -> Positions:
-    """The sizes of records that chain to the end of the data."""
+    """Returns the sizes of records that fill the data exactly; raises RecordError if they do not."""
     total = len(data)
     if not total:
         return np.empty(0, np.int64)
     at = 0
     first = int.from_bytes(data[:4].tobytes(), "big")
-    # A guess that is often right, and quickly refuted: one producer's records are all of the same size.
+    # Records of one producer often have the same size.  This guess is checked quickly.
     if first >= MIN_SIZE and total % first == 0:
         found = np.ndarray(shape=(total // first,), dtype=">u4", buffer=data, strides=(first,))
         if (found == first).all():
@@ -40,7 +40,7 @@ def walk_sizes(data: Bytes) -> Positions:
 
 
 def check_sizes(data: Bytes, starts: Positions, sizes: Positions) -> None:
-    """The sizes fill the data, and the record at each start has that size and a record's magic."""
+    """Raises RecordError unless the sizes fill the data and each record has its size and a record's magic number."""
     short = sizes < MIN_SIZE
     if short.any():
         row = int(short.argmax())

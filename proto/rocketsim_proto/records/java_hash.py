@@ -1,9 +1,9 @@
-"""Java's String.hashCode of whole columns: what a consume queue keeps of tags, an index file of keys.  Pure.
+"""Computes Java's String.hashCode for columns.  Consume queues have this hash of tags, index files of keys.  Pure.
 
     h = c[0] * 31^(n-1) + ... + c[n-1] over UTF-16 units, modulo 2^32
 
-In ASCII the bytes are the units.  Strings of one size are the rows of a table.  A column that is the same in all rows,
-as most of the ids of a batch, adds the same to all hashes:
+In ASCII text each byte is a unit.  Strings of one size form the rows of a table.  A column of the table that has the
+same character in all rows adds the same number to all hashes.  Most columns of a batch's ids are like that:
 
     key-00000001
     key-00000002        h = constant + column 10 * 31 + column 11, for all rows at once
@@ -18,16 +18,17 @@ from rocketsim_proto.records.arrays import mask
 from rocketsim_proto.records.record import tags_code
 from rocketsim_proto.records.slices import Bytes, Positions, extremes, flat, gather
 
-_LONG = 128  # from here on, and with more different sizes than _MANY, all characters are taken in one go
+# With a string of this size, or with more different sizes than _MANY, `_hash_of_any` handles all characters at once.
+_LONG = 128
 _MANY = 16
 
 Hashes = npt.NDArray[np.uint32]
 
 
 def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0) -> npt.NDArray[np.int32]:
-    """hashCode of each string; 0 of null and of the empty string, as Java has it for the latter.
+    """Returns the hashCode of each string; 0 for null, and for the empty string as in Java.
 
-    `before`: the hash of what each string is thought to follow, so that a prefix need not be joined to all of them.
+    `before` is the hash of a prefix.  The result is then the hash of prefix and string, without joining them.
     """
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
@@ -55,13 +56,13 @@ def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0
 
 
 def hash_rows(table: Bytes, low: Bytes, high: Bytes, before: int = 0) -> npt.NDArray[np.int32]:
-    """hashCode of each row of ASCII characters; `low` and `high` are the `extremes` of the table."""
+    """Returns the hashCode of each row of ASCII characters; `low` and `high` are the `extremes` of the table."""
     hashes = np.full(len(table), before & 0xFFFFFFFF, np.uint32)
     return _go_on(hashes, table, low, high).view(np.int32)
 
 
 def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes | None = None) -> Hashes:
-    """In place: a row of characters behind each hash."""
+    """Continues each hash, in place, with a row of characters."""
     if low is None or high is None:
         low, high = extremes(table)
     powers = _powers(len(low) + 1)[::-1]
@@ -74,7 +75,7 @@ def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes |
 
 
 def _powers(count: int) -> Hashes:
-    """31^0, 31^1, ...; a view that is not to be written to."""
+    """Returns 31^0, 31^1, ...; callers must not write to it."""
     if count <= _KEPT:
         return _KEPT_POWERS[:count]
     return np.cumprod(np.r_[np.uint32(1), np.full(count - 1, 31, np.uint32)], dtype=np.uint32)
@@ -85,7 +86,7 @@ _KEPT_POWERS = np.array([pow(31, power, 1 << 32) for power in range(_KEPT)], np.
 
 
 def _hash_of_any(characters: Bytes, bounds: Positions, sizes: Positions, hashes: Hashes) -> None:
-    """All characters are multiplied with their powers and summed up string by string."""
+    """Multiplies all characters by their powers of 31, and adds the products string by string."""
     filled = np.flatnonzero(sizes)
     powers = _powers(int(sizes.max()) + 1)
     places = np.repeat(bounds[1:], sizes) - 1 - np.arange(bounds[-1])
@@ -96,7 +97,7 @@ def _hash_of_any(characters: Bytes, bounds: Positions, sizes: Positions, hashes:
 def _hash_wide(
     strings: pa.StringArray, characters: Bytes, bounds: Positions, before: npt.NDArray[np.int32], hashes: Hashes
 ) -> None:
-    """Again, one by one, those with characters that are no ASCII."""
+    """Computes the hashes of strings with non-ASCII characters again, one by one."""
     wide = np.diff(np.append(0, np.cumsum(characters >= 0x80))[bounds]) > 0
     for row in np.flatnonzero(wide).tolist():
         text = strings[row].as_py()

@@ -1,12 +1,13 @@
-"""Properties as columns: NAME \\x01 VALUE \\x02 pairs of a whole batch, taken apart.  Pure.
+"""Decodes the properties of a whole batch, which are NAME \\x01 VALUE \\x02 pairs, into columns.  Pure.
 
-This agrees with `record.decode_properties`: a piece without a separator, a name
-or a value is dropped, the first \\x01
-separates, the last value of a name wins at the place of the first, and what is not UTF-8 becomes U+FFFD.
+The result is the same as that of `record.decode_properties`.  A piece without a separator, a name or a value is
+dropped.  The first \\x01 of a piece separates name and value.  If a name occurs twice, the last value counts, at the
+place of the first.  Bytes that are not UTF-8 become U+FFFD.
 
-Most batches come from one producer, with the same names in the same order in every record.  If the values, too, are of
-the same sizes, the batch is a matrix (`Matrix`); if not, values are a table of places (`_Table`).  Anything else is
-taken apart piece by piece (`_Pieces`).
+Most batches come from one producer and have the same names in the same order in every record.  If the values have the
+same sizes, too, the batch is a table of bytes (`Matrix`).  Otherwise it is a table with the place of each value
+(`_Table`).  Batches with different names are split piece by piece (`_Pieces`), and small batches are decoded record by
+record (`_Few`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,7 +39,7 @@ _PAIR = _PROPERTY_END << 8 | _NAME_END
 
 
 class Properties:
-    """The encoded properties of `len(starts)` records, lying anywhere in one buffer."""
+    """The encoded properties of `len(starts)` records, which may lie anywhere in one buffer."""
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self._data = data
@@ -47,13 +48,13 @@ class Properties:
         self._columns: dict[str, pa.StringArray] = {}
 
     def column(self, name: str) -> pa.StringArray:
-        """The value of one property, null where a record does not have it."""
+        """Returns the values of one property, with null for records that do not have it."""
         if name not in self._columns:
             self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
     def java_hash(self, name: str) -> npt.NDArray[np.int32]:
-        """Java's hashCode of one property, 0 where a record does not have it."""
+        """Returns Java's hashCode of one property; 0 for records that do not have it."""
         if (matrix := self.matrix) is not None and (hashes := matrix.java_hash(name.encode())) is not None:
             return hashes
         column = self.column(name)
@@ -65,16 +66,16 @@ class Properties:
         return self._split if isinstance(self._split, Matrix) else None
 
     def texts(self, name: str) -> list[str | None]:
-        """As `column`, for who wants them one by one."""
+        """Returns the values of `column` as a list."""
         split = self._split
         return split.texts(name) if isinstance(split, _Few) else self.column(name).to_pylist()
 
     def names(self) -> frozenset[bytes]:
-        """Every name that some record has."""
+        """Returns all names that at least one record has."""
         return self._split.names()
 
     def maps(self) -> pa.MapArray:
-        """All properties of each record, every name once."""
+        """Returns all properties of each record, with each name once."""
         return self._split.maps()
 
     @cached_property
@@ -91,7 +92,7 @@ class Properties:
 
 
 class _Few:
-    """One record at a time, with the plain reader."""
+    """A few records, each decoded with `record.decode_properties`."""
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         bounds = zip(starts.tolist(), sizes.tolist(), strict=True)
@@ -114,7 +115,9 @@ class _Few:
 
 
 class Matrix:
-    """A row a record; every name and every value has columns of its own, `low` and `high` are their extremes.
+    """A table of bytes with one row per record, in which each name and each value has its own columns.
+
+    `low` and `high` are the smallest and largest byte of each column.
 
     | U N I Q _ K E Y \\x01 0 A 0 0 0 1 ... \\x02 W A I T \\x01 t r u e \\x02 |
     |                      begin       end                begin   end      |
@@ -134,14 +137,17 @@ class Matrix:
         return strings(fixed_binary(values.reshape(-1), value.stop - value.start))
 
     def java_hash(self, name: bytes, before: int = 0) -> npt.NDArray[np.int32] | None:
-        """hashCode of each value, behind a string with the hash `before`; None if it is not there, or not ASCII."""
+        """Returns the hashCode of each value after a prefix with the hash `before`.
+
+        Returns None if the property is missing or not ASCII.
+        """
         value = self._values.get(name)
         if value is None or self._high[value].max() >= 0x80:
             return None
         return hash_rows(self._rows[:, value], self._low[value], self._high[value], before)
 
     def has(self, name: bytes, character: bytes) -> bool:
-        """Whether a value has this character."""
+        """Returns True if a value of this property has this character."""
         value, code = self._values.get(name), ord(character)
         if value is None or not ((self._low[value] <= code) & (code <= self._high[value])).any():
             return False
@@ -164,14 +170,14 @@ class Matrix:
 
 
 def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
-    """Pieces back to back that have these sizes, again and again."""
+    """Makes an array of pieces that lie back to back; their sizes repeat `sizes` `count` times."""
     offsets = np.zeros(count * len(sizes) + 1, np.int32)
     np.cumsum(np.tile(sizes, count), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
 
 
 def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
-    """None unless all records have the first one's names, and values of its sizes."""
+    """Makes a Matrix; None unless all records have the first record's names, and values of the same sizes."""
     size = int(sizes[0])
     if not size or (sizes != size).any():
         return None
@@ -188,7 +194,7 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
 
 
 def _values_of(properties: bytes) -> dict[bytes, slice] | None:
-    """Where the values lie; None if anything is out of the ordinary."""
+    """Returns where the values lie in one record's properties; None if they are not in the usual form."""
     values: dict[bytes, slice] = {}
     begin = 0
     for piece in properties.removesuffix(bytes((_PROPERTY_END,))).split(bytes((_PROPERTY_END,))):
@@ -204,7 +210,7 @@ def _values_of(properties: bytes) -> dict[bytes, slice] | None:
 
 
 class _Table:
-    """Row r, column c is the place of the value that record r has for the c-th name."""
+    """A table of places: row r, column c has the place of record r's value for the c-th name."""
 
     def __init__(self, text: Bytes, names: list[bytes], starts: Positions, sizes: Positions) -> None:
         self._text = text
@@ -230,13 +236,13 @@ class _Table:
 
 
 def _table(text: Bytes, bounds: Positions) -> _Table | None:
-    """None unless all records have the same names in the same order, each once, and nothing is out of the ordinary."""
+    """Makes a _Table; None unless all records have the same names in the same order, each once, in the usual form."""
     count = len(bounds) - 1
     marks = np.flatnonzero(text <= _PROPERTY_END)
     kinds, lasts = text[marks], bounds[1:] - 1
     is_open = text[lasts] != _PROPERTY_END if len(text) else np.zeros(count, np.bool_)
     if is_open.any():
-        # RocketMQ 4.9 leaves out the last separator: as if it were there, right behind the record.
+        # RocketMQ 4.9 omits the last separator.  It is treated as if it were there, right behind the record.
         lasts = lasts + is_open
         places = np.searchsorted(marks, lasts[is_open])
         marks, kinds = np.insert(marks, places, lasts[is_open]), np.insert(kinds, places, _PROPERTY_END)
@@ -244,7 +250,7 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
     if not width or len(marks) != 2 * count * width:
         return None
     separators, ends = marks[0::2].reshape(count, width), marks[1::2].reshape(count, width)
-    if (kinds.view("<u2") != _PAIR).any() or (ends[:, -1] != lasts).any():  # two kinds in a row
+    if (kinds.view("<u2") != _PAIR).any() or (ends[:, -1] != lasts).any():  # compares both separators at once
         return None
     begins = np.empty_like(ends)
     begins[:, 0] = bounds[:-1]
@@ -262,11 +268,11 @@ def _table(text: Bytes, bounds: Positions) -> _Table | None:
     return _Table(text, names, separators + 1, sizes)
 
 
-# --- anything at all ----------------------------------------------------------------------------------------------
+# --- different names ----------------------------------------------------------------------------------------------
 
 
 class _Pieces:
-    """Every NAME \\x01 VALUE of the batch in order, with the record it belongs to."""
+    """All NAME \\x01 VALUE pieces of the batch in order, each with the record to which it belongs."""
 
     def __init__(self, text: Bytes, bounds: Positions) -> None:
         # A piece ends at each \x02, and at the end of a record that does not end with one.
@@ -292,7 +298,7 @@ class _Pieces:
         starts = np.zeros(self._count, np.int64)
         sizes = np.zeros(self._count, np.int64)
         valid = np.zeros(self._count, np.bool_)
-        rows = self._row[chosen]  # the last of equal rows stays: numpy assigns in order
+        rows = self._row[chosen]  # if a row occurs twice, numpy keeps the last assignment
         starts[rows] = self._separators[chosen] + 1
         sizes[rows] = self._ends[chosen] - self._separators[chosen] - 1
         valid[rows] = True
@@ -311,7 +317,7 @@ class _Pieces:
         return pa.MapArray.from_arrays(numbers(offsets), names, values)
 
     def _some_name_twice(self, names: pa.StringArray, offsets: npt.NDArray[np.int32]) -> bool:
-        """Whether a record may have a name twice; yes, when there are too many names to tell quickly."""
+        """Returns True if a record may have a name twice; also if there are too many names to find out quickly."""
         codes = names.dictionary_encode()
         if len(codes.dictionary) > 64:
             return True

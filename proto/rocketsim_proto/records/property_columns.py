@@ -1,7 +1,4 @@
-"""Columns of properties put together: the encoded properties of each row.  Pure.
-
-`properties.py` takes them apart.
-"""
+"""Encodes columns of properties into the encoded properties of each row.  `properties.py` decodes them.  Pure."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,12 +16,12 @@ _NOTHING = binaries([b""])[0]
 
 
 def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array | None = None) -> pa.BinaryArray:
-    """The encoded properties of each row: the columns in their order (null: not there), then a map column's entries.
+    """Encodes the properties of each row: first `columns` in their order, then the entries of the map column `further`.
 
-    Raises ValueError for a name or value with a separator in it, which would read back as something else.  Put TAGS
-    first: then the broker finds it without looking further.
+    A null value means that the row does not have the property.  Raises ValueError for a name or value that contains a
+    separator, because it would be decoded differently.  TAGS should come first, because the broker then finds it fast.
     """
-    pieces: list[bytes | pa.BinaryArray] = []  # all of it is joined in one go: constants and columns in turn
+    pieces: list[bytes | pa.BinaryArray] = []  # constants and columns in turn; they are joined at the end
     text = b""
     for name, column in columns.items():
         values = binary_view(_one_array(column))
@@ -55,7 +52,7 @@ def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
     _refuse_separators(names, "name")
     _refuse_separators(values, "value")
     pairs = _join(names, NAME_END.encode(), values, PROPERTY_END.encode())
-    # A null value is a property that is not there, a null map has none.
+    # A null value means that the row does not have the property; a null map has no properties.
     lists = pa.ListArray.from_arrays(numbers(places - places[0]), pairs.fill_null(_NOTHING))
     return pc.if_else(maps.is_valid(), pc.binary_join(lists, _NOTHING), _NOTHING)
 
@@ -71,16 +68,15 @@ def _refuse_separators(values: pa.BinaryArray, name: str) -> None:
 
 
 def binary_view(array: pa.Array) -> pa.BinaryArray:
-    """A string array as bytes over the same memory; anything else is cast, which takes longer even where it copies
-    nothing."""
+    """Converts an array to binary.  A string array keeps its memory; a cast takes longer even if it copies nothing."""
     return array.view(pa.binary()) if array.type == pa.string() else array.cast(pa.binary())
 
 
 def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
-    """All pieces of a row one behind the other, row by row; bytes are the same in every row, a null is nothing.
+    """Joins all pieces of each row.  A bytes piece is the same in every row, and a null counts as empty.
 
-    Columns whose elements are all of one size make rows of one size, which are the elements of a structured array: half
-    of the time, where many pieces are short.
+    If the elements of each column have one size, all rows have one size, too.  They are then filled in as a structured
+    array, which takes half of the time if many pieces are short.
     """
     count = next(len(piece) for piece in pieces if not isinstance(piece, bytes))
     widths = [len(piece) if isinstance(piece, bytes) else _width(piece) for piece in pieces]
@@ -94,7 +90,7 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
 
 
 def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
-    """A null piece makes the row null, unless `nulls` says otherwise."""
+    """Joins all pieces of each row with Arrow.  A null piece makes the row null, unless `nulls` says otherwise."""
     import pyarrow.compute as pc  # as in columnar.py
 
     constants = [binaries([piece])[0] if isinstance(piece, bytes) else piece for piece in pieces]
@@ -103,11 +99,11 @@ def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
 
 @lru_cache(maxsize=64)
 def _row(widths: tuple[int, ...]) -> np.dtype:
-    """One field for each piece that has bytes, named by its number."""
+    """Makes a dtype with one field for each piece that has bytes, named by the number of the piece."""
     return np.dtype([(f"{number}", f"V{width}") for number, width in enumerate(widths) if width])
 
 
 def _width(array: pa.BinaryArray) -> int | None:
-    """The size of all elements; None if they are of several."""
+    """Returns the size of all elements; None if their sizes differ."""
     sizes = np.diff(offsets(array))
     return None if array.null_count or not len(sizes) or (sizes != sizes[0]).any() else int(sizes[0])

@@ -1,4 +1,4 @@
-"""One commit-log record, byte for byte as Apache RocketMQ writes it.  Pure: no I/O, no clock, no generated code.
+"""Encodes and decodes one commit-log record, byte for byte as Apache RocketMQ does.  Pure: no I/O, no generated code.
 
     0        4        8         12        16      20             28
     | size   | magic  | bodyCRC | queueId | flag  | queueOffset  | commitLogOffset |
@@ -7,10 +7,12 @@
     76                          84         88
     | preparedTransactionOffset | bodySize | body … | topicSize 1 | topic … | propertiesSize 2 | properties … |
 
-All integers are big-endian.  A host is 4 bytes of IPv4 address (16 of IPv6, if `sysFlag` says so) and a 4-byte port; an
-IPv6 host moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02, each with its \\x02 (RocketMQ
-before 5 leaves out the last one).  A record of version 2 (magic daa320ab, for topics above 127 bytes) has a 2-byte
-topicSize.  The rest of a log file too small for the next record is one blank record: | size 4 | blank magic 4 |.
+All integers are big-endian.  A host is a 4-byte IPv4 address and a 4-byte port.  If `sysFlag` says so, it is a 16-byte
+IPv6 address and a port, which moves everything behind it by 12 bytes.  Properties are NAME \\x01 VALUE \\x02 pairs;
+RocketMQ before version 5 omits the last \\x02.  A record of version 2 (magic daa320ab) has a 2-byte topicSize, for
+topics of more than 127 bytes.
+
+If the rest of a log file is too small for the next record, it is one blank record: | size 4 | blank magic 4 | … |
 """
 
 import ipaddress
@@ -25,7 +27,7 @@ from isal import isal_zlib
 MESSAGE_MAGIC = 0xDAA320A7
 MESSAGE_MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
-BLANK = struct.Struct(">II")  # size, magic: the whole of a blank record that matters
+BLANK = struct.Struct(">II")  # size, magic; the other bytes of a blank record have no meaning
 BLANK_SIZE = BLANK.size
 
 SYS_FLAG_COMPRESSED = 0x1
@@ -59,7 +61,7 @@ PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
 
 
 class RecordError(ValueError):
-    """Bytes that are not a record.  `at` is the position in the buffer where the bad record starts."""
+    """The bytes are no valid record.  `at` is the position in the buffer where the bad record starts."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"no valid record at byte {at}: {reason}")
@@ -69,7 +71,7 @@ class RecordError(ValueError):
 
 @dataclass(slots=True)
 class Record:
-    """One record's fields.  `body` is as stored: still compressed if `sys_flag` says so."""
+    """The fields of one record.  `body` is as stored, and still compressed if `sys_flag` says so."""
 
     topic: str
     body: bytes
@@ -88,20 +90,20 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """UNIQ_KEY, made by the client and the same across retries; the offset message id where it is absent."""
+        """UNIQ_KEY, which the client makes and keeps across retries; the offset message id of a record without it."""
         return self.properties.get(PROPERTY_UNIQ_KEY) or offset_message_id(self.store_host, self.commit_log_offset)
 
 
 def body_crc(body: bytes | bytearray | memoryview) -> int:
-    """RocketMQ keeps CRC-32 without its top bit."""
+    """Returns the checksum of a body: CRC-32 without its top bit, as in RocketMQ."""
     return isal_zlib.crc32(body) & 0x7FFFFFFF
 
 
 def property_fault(name: str, value: str) -> str:
-    """Why readers would not get this property back as it was sent; "" if they would.
+    """Returns why readers would not get this property as it was sent; "" if they would.
 
-    This is the one rule for what a property can hold.  Who accepts a message from a user refuses what breaks it; who
-    reads records is forgiving (`decode_properties`).
+    This is the only rule for what a property can contain.  Code that accepts a message from a user refuses other
+    properties.  Code that reads records is tolerant (`decode_properties`).
     """
     if not name:
         return "its name is empty"
@@ -121,8 +123,10 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """The reader's side is forgiving, as RocketMQ's: a piece without a separator, a name or a value is dropped, and the
-    last value of a name wins."""
+    """Decodes properties; it is as tolerant as RocketMQ.
+
+    A piece without a separator, a name or a value is dropped.  If a name occurs twice, the last value counts.
+    """
     properties = {}
     for piece in bytes(data).decode("utf-8", "replace").split(PROPERTY_END):
         name, separator, value = piece.partition(NAME_END)
@@ -182,7 +186,7 @@ def encode(record: Record) -> bytes:
 
 
 class Parts(NamedTuple):
-    """Where in a buffer the parts of one record lie, and the fields in front of its hosts."""
+    """The positions of one record's parts in a buffer, and the fields before its hosts."""
 
     start: int
     size: int
@@ -193,7 +197,7 @@ class Parts(NamedTuple):
     commit_log_offset: int
     sys_flag: int
     born_timestamp: int
-    born_end: int  # the born host ends, the store timestamp starts
+    born_end: int  # where the born host ends and the store timestamp starts
     store_end: int
     body_start: int
     body_end: int
@@ -207,7 +211,7 @@ class Parts(NamedTuple):
 
 
 def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
-    """The record that starts at `at`; raises RecordError unless every length in it agrees."""
+    """Locates the parts of the record at `at`; raises RecordError unless all its lengths are consistent."""
     left = len(data) - at
     if left < MIN_SIZE:
         raise RecordError(at, f"{left} bytes left, a record has at least {MIN_SIZE}")
@@ -256,8 +260,10 @@ def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
 
 
 def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool = True) -> Record:
-    """The record that starts at `at`; raises RecordError unless every length in it agrees, its body has its checksum
-    and its topic is UTF-8."""
+    """Decodes the record at `at`.
+
+    Raises RecordError unless all lengths are consistent, the body matches its checksum, and the topic is UTF-8.
+    """
     view = memoryview(data)
     parts = locate(view, at)
     body = bytes(view[parts.body_start : parts.body_end])
@@ -287,7 +293,7 @@ def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool
 
 
 def encode_host(address: str, port: int) -> bytes:
-    """The 8 or 20 bytes a record keeps of a host; `address` is an IP address, not a name."""
+    """Returns the 8 or 20 bytes that a record has for a host; `address` must be an IP address, not a name."""
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")
 
 
@@ -297,12 +303,12 @@ def decode_host(host: bytes) -> tuple[str, int]:
 
 
 def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
-    """RocketMQ's offset message id: store host and log offset in hex; 32 digits, 56 with an IPv6 host."""
+    """Makes RocketMQ's offset message id: store host and log offset in hex, 32 digits, or 56 with an IPv6 host."""
     return (store_host + commit_log_offset.to_bytes(8, "big")).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """(address, port, commit_log_offset) of an offset message id; ValueError for anything else."""
+    """Splits an offset message id into (address, port, commit_log_offset); ValueError for other text."""
     data = bytes.fromhex(message_id)
     if len(data) not in (16, 28):
         raise ValueError(f"{message_id!r} is not an offset message id: 32 or 56 hex digits")
@@ -311,7 +317,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def tags_code(tags: str) -> int:
-    """Java's String.hashCode, which is what a consume queue keeps of the tags; 0 without."""
+    """Returns Java's String.hashCode of the tags, which consume queues have; 0 without tags."""
     if not tags:
         return 0
     code = 0

@@ -1,9 +1,11 @@
-"""Gathers and scatters slices of one buffer without Python per slice.  Pure: numpy and Arrow, knows no record.
+"""Gathers and scatters slices of one buffer with numpy and Arrow, without Python code per slice.  Pure.
 
-Two tricks carry all of it.  A "window" is an array with a stride of one byte, whose element i is the `itemsize`
-bytes from i on, so that fancy indexing with byte positions gathers (or scatters) fixed-size slices at the speed of
-memcpy.  Slices of any size are described as an Arrow `binary_view` array over the buffer, and the cast to `binary`
-copies them in C.
+It uses two techniques:
+
+- For slices of one size: a "window" is a numpy array with a stride of one byte, whose element i is the `itemsize` bytes
+  from position i on.  Indexing it with an array of positions reads or writes the slices at the speed of memcpy.
+- For slices of any size: an Arrow `binary_view` array over the buffer describes the slices, and a cast to `binary`
+  copies them in C.
 """
 
 from itertools import repeat
@@ -23,36 +25,36 @@ Positions = npt.NDArray[np.int64]
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
-FEW = 64  # up to here a loop is faster than what numpy and Arrow need to get going
-LITTLE = 64 << 10  # and as many bytes: the loop copies them twice
+FEW = 64  # up to this number of slices a loop is faster than numpy and Arrow, which have a fixed cost
+LITTLE = 64 << 10  # but only up to this number of bytes, since the loop copies them twice
 _FOLD = 32  # rows
 MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
 
 
 def as_bytes(data: object) -> Bytes:
-    """A flat uint8 view of any contiguous buffer; nothing is copied, a read-only buffer stays so."""
+    """Returns a flat uint8 view of a contiguous buffer, without a copy; a read-only buffer stays read-only."""
     if isinstance(data, np.ndarray):
         return data.reshape(-1).view(np.uint8)
     return np.frombuffer(data, dtype=np.uint8)  # type: ignore[call-overload, no-any-return]
 
 
 def windows(data: Bytes, itemsize: int) -> npt.NDArray[np.void]:
-    """Element i is data[i : i + itemsize]; writing to elements writes to the buffer."""
+    """Returns an array whose element i is data[i : i + itemsize]; writing to an element writes to the buffer."""
     count = max(len(data) - itemsize + 1, 0)
     return np.ndarray(shape=(count,), dtype=f"V{itemsize}", buffer=data if count else bytes(itemsize), strides=(1,))
 
 
 def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
-    """The fixed-size slices at `starts`, which must lie wholly inside the buffer (IndexError)."""
+    """Returns the slices of `dtype`'s size at `starts`; raises IndexError if one is not inside the buffer."""
     dtype = np.dtype(dtype)
     return windows(data, dtype.itemsize)[starts].view(dtype)
 
 
 def extremes(rows: Bytes) -> tuple[Bytes, Bytes]:
-    """The smallest and the largest byte of each column of a table that has rows.
+    """Returns the smallest and the largest byte of each column of a table, which must have a row.
 
-    Many rows are first folded side by side: numpy takes long rows a vector at a time, and short ones hardly faster than
-    byte by byte.
+    Many rows are first put side by side into longer rows, because numpy processes long rows with vector instructions,
+    and short rows hardly faster than byte by byte.
     """
     return _folded(np.minimum, rows), _folded(np.maximum, rows)
 
@@ -70,11 +72,11 @@ def _folded(pick: np.ufunc, rows: Bytes) -> Bytes:
 def binary_slices(
     data: Bytes, starts: Positions, sizes: Positions, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.BinaryArray:
-    """data[start : start + size] of each pair, copied; null where not `valid`.  The caller has checked the bounds."""
+    """Copies data[start : start + size] for each pair; null where `valid` is False.  The caller has checked bounds."""
     count = len(starts)
     if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
         bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)
-        values = [data.data[start : start + size].tobytes() if there else None for start, size, there in bounds]
+        values = [data.data[start : start + size].tobytes() if is_valid else None for start, size, is_valid in bounds]
         return binaries(values)
     if len(data) > MAX_BUFFER:
         raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
@@ -92,7 +94,7 @@ def binary_slices(
 
 
 def _first_bytes(data: Bytes, starts: Positions) -> npt.NDArray[np.void]:
-    """12 bytes from each start on; zeros behind the end of the buffer."""
+    """Returns 12 bytes from each start on, with zeros behind the end of the buffer."""
     room = starts <= len(data) - _INLINE
     if room.all():
         return windows(data, _INLINE)[starts]
@@ -104,20 +106,20 @@ def _first_bytes(data: Bytes, starts: Positions) -> npt.NDArray[np.void]:
 
 
 def flat(array: pa.Array) -> tuple[Bytes, Positions]:
-    """The bytes of a binary or string array back to back, and the count + 1 positions between its elements."""
+    """Returns the bytes of a binary or string array back to back, and the count + 1 bounds of its elements."""
     positions = offsets(array).astype(np.int64)
     positions -= positions[0]
     return flat_bytes(array), positions
 
 
 def flat_bytes(array: pa.Array) -> Bytes:
-    """The bytes of a binary or string array back to back."""
+    """Returns the bytes of a binary or string array back to back."""
     data, places = array.buffers()[2], offsets(array)
     return np.frombuffer(data, np.uint8)[places[0] : places[-1]] if data is not None else np.empty(0, np.uint8)
 
 
 def offsets(array: pa.Array) -> npt.NDArray[Any]:
-    """The count + 1 positions between the elements of a binary or string array, in its buffer; not copied."""
+    """Returns, without a copy, the count + 1 bounds of the elements of a binary or string array in its buffer."""
     if not len(array):
         return np.zeros(1, np.int32)
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -126,7 +128,7 @@ def offsets(array: pa.Array) -> npt.NDArray[Any]:
 
 
 def strings(array: pa.BinaryArray) -> pa.StringArray:
-    """UTF-8, forgiving as RocketMQ's reader: what is not UTF-8 becomes U+FFFD."""
+    """Decodes UTF-8 as tolerantly as RocketMQ: bytes that are not UTF-8 become U+FFFD."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
@@ -135,8 +137,10 @@ def strings(array: pa.BinaryArray) -> pa.StringArray:
 
 
 def binary_array(values: Any) -> pa.BinaryArray:
-    """A binary array of an Arrow array (any binary or string type, chunked or not) or a list of bytes, without
-    nulls."""
+    """Makes a binary array from an Arrow array (of any binary or string type, chunked or not) or a list of bytes.
+
+    Raises ValueError if it has nulls.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     array = values if isinstance(values, pa.Array) else binaries(values)
@@ -148,7 +152,7 @@ def binary_array(values: Any) -> pa.BinaryArray:
 
 
 def fixed_binary(rows: Bytes, width: int) -> pa.BinaryArray:
-    """Pieces of `width` bytes each, back to back, as a binary array over the same memory."""
+    """Makes a binary array over the same memory from pieces of `width` bytes each that lie back to back."""
     count = len(rows) // width
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])

@@ -1,13 +1,17 @@
-"""SQL92 filters over the properties of records, a column at a time.  Pure, no I/O, no clock.
+"""Parses SQL92 filters and evaluates them over the properties of records, a column at a time.  Pure.
 
-Grammar and results are those of RocketMQ's `SelectorParser` (5.5), compared with the real one case by case
-(tests/proto/test_sql_filter.py): a subscription selects the same messages here and there. What users of SQL may not
-expect: properties are text; beside a number, text has to be one of the same kind ("5.5" is none for `a > 5`, and is one
-for `a > 5.0`); texts are ordered only if both are numbers; NOT binds tighter than `=`; a record is not selected if its
-evaluation fails, because a text is no number for example, whatever stands behind the next OR.
+Grammar and results are those of RocketMQ 5.5's `SelectorParser`, so that a subscription selects the same messages in
+both.  tests/proto/test_sql_filter.py compares them case by case.  Users of SQL may not expect these rules:
 
-Refused here, accepted there: text behind the end of an expression, which RocketMQ ignores. Accepted here, refused
-there: the number 0.0.
+- Properties are text.  If text is compared with a number, it must be a number of the same kind: "5.5" is none for
+  `a > 5`, but is one for `a > 5.0`.
+- `<` and `>` compare two texts only if both are numbers.
+- NOT binds tighter than `=`.
+- If the evaluation fails, for example because a text is no number, the record is not selected.  This holds even if
+  another operand of OR is true.
+
+There are two differences.  RocketMQ ignores text behind the end of an expression, which is refused here.  RocketMQ
+refuses the number 0.0, which is accepted here.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,24 +29,26 @@ from lark.exceptions import VisitError
 from rocketsim_proto.records.columnar import Records
 
 MOST_CHARACTERS = 16 << 10
-DEEPEST = 100  # expressions within expressions
+DEEPEST = 100  # levels of nested expressions
 
 INTEGERS = range(-(2**31), 2**31)
 LONGS = range(-(2**63), 2**63)
 
-# What a condition may be for a record. FAILED is an exception of RocketMQ's: it does not select the record.
+# The results that a condition can have for a record. FAILED stands for an exception in RocketMQ, which does not select
+# the record.
 FALSE, TRUE, NULL, FAILED = 0, 1, 2, 3
 Truth = npt.NDArray[np.int8]  # one of the four for each record
 
 
 class SqlFilterInvalid(ValueError):
-    """The text is no SQL92 filter; the message says where and why."""
+    """The text is no valid SQL92 filter; the message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """`value`: text, int, float, bool, or None for NULL; an int beside text is read as Java's Integer, or as Long if
-    `is_long`.
+    """A constant: text, int, float, bool, or None for NULL.
+
+    Text that is compared with an int is read as Java's Integer, or as Long with `is_long`.
     """
 
     value: str | int | float | bool | None
@@ -157,7 +163,7 @@ BLOCK_COMMENT: /\/\*(.|\n)*?\*\//
 
 @v_args(inline=True)
 class _Builder(Transformer[Any, Expression]):
-    """Rules of the grammar -> expressions, with the checks that RocketMQ makes when it parses."""
+    """Makes expressions from the rules of the grammar, with the checks that RocketMQ's parser makes."""
 
     def string(self, token: str) -> Constant:
         return Constant(_unquoted(token))
@@ -169,7 +175,7 @@ class _Builder(Transformer[Any, Expression]):
         return Constant(value)
 
     def integer(self, token: str) -> Constant:
-        digits = token.rstrip("lL")  # Python reads only so many
+        digits = token.rstrip("lL")  # int() refuses very long numbers, which are too large anyway
         value = int(digits) if len(digits) < 20 else LONGS.stop
         if value not in LONGS:
             raise SqlFilterInvalid(f"{token} is larger than {LONGS[-1]}")
@@ -277,7 +283,7 @@ def _parser() -> Lark:
 
 
 def _depth(expression: Any) -> int:
-    """Of nested expressions; without recursion, which it is there to bound."""
+    """Returns the depth of nested expressions; without recursion, because it limits the depth of later recursions."""
     deepest, waiting = 0, [(expression, 1)]
     while waiting:
         one, depth = waiting.pop()
@@ -287,7 +293,7 @@ def _depth(expression: Any) -> int:
 
 
 def count_parts(expression: Expression) -> int:
-    """How many operations and properties it has: what its evaluation costs for each record."""
+    """Counts the operations and properties of an expression, which is the cost of evaluating it for one record."""
     return sum(
         not isinstance(one, Constant) and not (isinstance(one, All | Some) and len(_operands(one)) == 1)
         for one in _parts(expression)
@@ -295,7 +301,7 @@ def count_parts(expression: Expression) -> int:
 
 
 def count_searches(expression: Expression) -> int:
-    """How often it searches a text: what its evaluation costs for each byte."""
+    """Counts the searches within texts, which is the cost of evaluating the expression for one byte of text."""
     return sum(isinstance(one, Text) for one in _parts(expression))
 
 
@@ -319,7 +325,7 @@ def _operands(expression: Any) -> tuple[Expression, ...]:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Expression:
-    """Expressions that were parsed are kept: a consumer sends its filter with each request.  SqlFilterInvalid."""
+    """Parses a filter; raises SqlFilterInvalid.  Results are cached, since consumers send it with each request."""
     if len(text) > MOST_CHARACTERS:
         raise SqlFilterInvalid(f"a filter of {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
     try:
@@ -345,23 +351,26 @@ Value: TypeAlias = Constant | Column | Truth
 
 
 def matches(expression: Expression, records: Records) -> npt.NDArray[np.bool_]:
-    """Which records the filter selects."""
+    """Returns a mask of the records that the filter selects."""
     return selected(expression, records.property, len(records))
 
 
 def selected(expression: Expression, column: Callable[[str], pa.StringArray], size: int) -> npt.NDArray[np.bool_]:
-    """The same of any columns of text: `column` has those of a property's name, null where it is absent."""
+    """Returns a mask of the selected rows of any columns of text.
+
+    `column` returns the values of a property, with null for rows that do not have it.
+    """
     selection: npt.NDArray[np.bool_] = _Evaluation(cache(column), size).truth(expression) == TRUE
     return selection
 
 
 class _Evaluation:
-    """Of one expression over `size` records."""
+    """The evaluation of one expression over `size` records."""
 
     def __init__(self, column: Callable[[str], pa.StringArray], size: int) -> None:
         self._column = column
         self._size = size
-        self._keys_of: dict[tuple[int, str], tuple[Any, Any]] = {}  # of a column, for a kind
+        self._keys_of: dict[tuple[int, str], tuple[Any, Any]] = {}  # (column, kind) -> the result of `_keys`
 
     def truth(self, expression: Expression) -> Truth:
         value = self._value(expression)
@@ -369,7 +378,7 @@ class _Evaluation:
             return value
         if isinstance(value, Constant):
             return self._same(NULL if value.value is None else TRUE if value.value is True else FALSE)
-        return np.where(_is_null(value), np.int8(NULL), np.int8(FALSE))  # text is not true, whatever it says
+        return np.where(_is_null(value), np.int8(NULL), np.int8(FALSE))  # as a condition, text is never true
 
     def _same(self, truth: int) -> Truth:
         return np.full(self._size, truth, np.int8)
@@ -440,7 +449,7 @@ class _Evaluation:
         return value == NULL if isinstance(value, np.ndarray) else _is_null(value)
 
     def _ordered(self, symbol: str, left: Value, right: Value) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Whether the comparison holds, and whether it fails, where neither side is null."""
+        """Returns two masks: where the comparison is true, and where it fails.  Rows with a null have no meaning."""
         failed = np.zeros(self._size, np.bool_)
         kinds = _kind(left), _kind(right)
         if "null" in kinds:
@@ -450,7 +459,7 @@ class _Evaluation:
                 return self._texts_equal(left, right), failed
             kind = "double"
         elif kinds == ("truth", "text"):
-            return failed, ~failed  # RocketMQ casts the wrong one of the two
+            return failed, ~failed  # RocketMQ casts the wrong side, which fails
         elif "truth" in kinds:
             if kinds not in (("truth", "truth"), ("text", "truth")):
                 return _SYMBOLS[symbol](np.full(self._size, -1), 0), failed
@@ -470,11 +479,11 @@ class _Evaluation:
         return equal.copy()
 
     def _keys(self, value: Value, kind: str) -> tuple[Any, Any]:
-        """Numbers that are ordered as the values are, and where a text is none."""
+        """Returns numbers that compare as the values do, and a mask of texts that are no number of this kind."""
         if isinstance(value, np.ndarray):
             return value, False
         if not isinstance(value, Constant):
-            column = id(value), kind  # `_column` keeps it
+            column = id(value), kind  # `_column` keeps the column alive, so the id stays unique
             if column not in self._keys_of:
                 self._keys_of[column] = _TEXT_AS[kind](value)
             return self._keys_of[column]
@@ -505,7 +514,7 @@ def _table(of: Callable[[int, int], int]) -> Truth:
 
 
 def _short_circuit(decides: int, otherwise: int) -> Callable[[int, int], int]:
-    """AND, OR: the left side first; one that decides or fails hides the right one."""
+    """Makes AND or OR of two results.  If the left side decides or fails, the right side does not matter."""
 
     def of(left: int, right: int) -> int:
         for side in (left, right):
@@ -552,7 +561,7 @@ _DOUBLE = rf"^[\x00-\x20]*(?P<sign>[+-]?)(?P<number>NaN|Infinity|{_DECIMAL})[\x0
 
 
 def _integers(column: Column, allowed: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Integer.valueOf, Long.valueOf."""
+    """Parses texts as Integer.valueOf and Long.valueOf do; also returns a mask of texts that are no such number."""
     column = pc.if_else(pc.match_substring_regex(column, _DIGITS), column, None)
     column = pc.replace_substring_regex(column, r"^(\+|(-))?0*([0-9])", r"\2\3")
     column = pc.if_else(pc.less_equal(pc.binary_length(column), 20), column, None)
@@ -566,7 +575,7 @@ def _decimal(value: int) -> pa.Scalar:
 
 
 def _doubles(column: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Double.valueOf, but for hexadecimal floats."""
+    """Parses texts as Double.valueOf does, except for hexadecimal floats; also returns a mask of invalid texts."""
     parts = pc.extract_regex(column, _DOUBLE)
     number = pc.replace_substring_regex(pc.struct_field(parts, "number"), r"([0-9.])[fFdD]$", r"\1")
     sign = pc.replace_substring(pc.struct_field(parts, "sign"), "+", "")
@@ -575,7 +584,7 @@ def _doubles(column: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool
 
 
 def _double_keys(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Double.compareTo's order: -0.0 before 0.0, NaN equal to itself and behind all others."""
+    """Returns integers in Double.compareTo's order: -0.0 before 0.0; NaN equal to itself and behind all others."""
     bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
@@ -585,7 +594,7 @@ def _numbers_or_bad(column: Column) -> tuple[npt.NDArray[Any], npt.NDArray[np.bo
 
 
 def _booleans(column: Column) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-    """Boolean.valueOf: true in any case is true, all else false."""
+    """Parses texts as Boolean.valueOf does: "true", in upper or lower case, is true, and all other texts are false."""
     true = pc.fill_null(pc.equal(pc.utf8_lower(column), "true"), False)
     return true.to_numpy(zero_copy_only=False).astype(np.int8), np.zeros(len(column), np.bool_)
 

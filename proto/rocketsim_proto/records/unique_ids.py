@@ -1,12 +1,11 @@
-"""RocketMQ's client-made message ids: UNIQ_KEY, the same across retries, made for whole batches at once.
+"""Makes RocketMQ's message ids (UNIQ_KEY) for whole batches.  The client makes an id once and keeps it across retries.
 
     0         4       6         10                           14          16
     | IPv4 4  | pid 2 | random 4 | ms since the month began 4 | counter 2 |     as 32 upper-case hex digits
 
-The clock is an argument.  RocketMQ puts a class loader's hash where the random bytes are: they tell processes of
-one host apart.  The last six bytes are one number that only rises, running ahead of the clock when more than 65,536
-ids a millisecond are asked for; in a new month it would start over, so the random bytes are drawn anew.  They are
-after a fork, too.
+The random bytes distinguish processes on one host; RocketMQ has a class loader's hash there.  The last six bytes are
+one number that only rises.  It runs ahead of the clock if more than 65,536 ids are made per millisecond.  In a new
+month this number starts again, and so new random bytes are drawn.  After a fork they are drawn again as well.
 """
 
 import os
@@ -22,23 +21,23 @@ import pyarrow as pa
 from rocketsim_proto.records.slices import Bytes
 
 _DIGITS = np.array([f"{byte:02X}".encode() for byte in range(256)], dtype="S2").view(np.uint16)
-_WRAP = 1 << 48  # what six bytes can count
+_WRAP = 1 << 48  # six bytes can count up to here
 
 
 def hex_strings(rows: Bytes) -> pa.StringArray:
-    """Each row of a (count, width) byte array as upper-case hex digits."""
+    """Converts each row of a (count, width) byte array to upper-case hex digits."""
     return _strings(np.ascontiguousarray(_DIGITS[rows]))
 
 
 def _strings(digits: npt.NDArray[np.uint16]) -> pa.StringArray:
-    """Rows of pairs of hex digits."""
+    """Makes strings from rows of pairs of hex digits."""
     count, width = digits.shape
     offsets = np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
 
 
 def _month(now_ms: int) -> tuple[int, int]:
-    """When the month of `now_ms` began and when it ends, in ms; UTC."""
+    """Returns when the month of `now_ms` began and when it ends, in ms; UTC."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     began = datetime(now.year, now.month, 1, tzinfo=UTC)
     ends = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
@@ -46,7 +45,7 @@ def _month(now_ms: int) -> tuple[int, int]:
 
 
 class UniqIds:
-    """Makes ids for one producer process; any thread may call it."""
+    """Makes the ids of one producer process.  Any thread may call it."""
 
     def __init__(self, address: bytes = b"\x7f\x00\x00\x01", random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         assert len(address) == 4, "an IPv4 address"
@@ -72,7 +71,7 @@ class UniqIds:
         return (prefix + number.to_bytes(6, "big")).hex().upper()
 
     def _reserve(self, count: int, now_ms: int) -> tuple[bytes, int]:
-        """A prefix and the first of `count` numbers that nobody else gets under it."""
+        """Reserves `count` numbers; returns the prefix and the first number."""
         with self._lock:
             if now_ms >= self._month_ends or self._next + count > _WRAP:
                 self._month_began, self._month_ends = _month(now_ms)
@@ -84,6 +83,6 @@ class UniqIds:
             return self._prefix, first
 
     def _after_fork(self) -> None:
-        """In a forked child: another prefix, and another lock; the copied one may be held by a thread left behind."""
+        """Gives a forked child a new prefix and a new lock; a thread of the parent may hold the copied lock."""
         self._lock = threading.Lock()
         self._month_ends = 0
