@@ -26,9 +26,9 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
-    (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
-    The answer to every change that slaves get, too, says in `status` who has it by then.
+    """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
+    If a change is also sent to slaves, `status` in the response says which brokers have it.
     """
 
     def __init__(self, channel):
@@ -170,9 +170,9 @@ class AdminStub:
 
 
 class AdminServicer:
-    """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
-    (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
-    The answer to every change that slaves get, too, says in `status` who has it by then.
+    """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
+    If a change is also sent to slaves, `status` in the response says which brokers have it.
     """
 
     def UpdateTopic(self, request, context):
@@ -260,7 +260,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RemoveSlave(self, request, context):
-        """Forget a slave that is gone for good; asked of the master, or, while there is none, of each slave.
+        """Forgets a slave that will not return. It is sent to the master, or, without a master, to each slave.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -285,7 +285,7 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateUser(self, request, context):
-        """Access control. Passwords are in no answer.
+        """Access control. No response contains a password.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -475,9 +475,9 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """What operators ask of a broker; mqadmin's commands under mqadmin's names. What only the name server knows
-    (clusterList, topicList, topicRoute, wipeWritePerm, addWritePerm) is an RPC of NameServer.
-    The answer to every change that slaves get, too, says in `status` who has it by then.
+    """The commands of operators for a broker, with mqadmin's names. Commands for name servers (clusterList, topicList,
+    topicRoute, wipeWritePerm, addWritePerm) are RPCs of NameServer.
+    If a change is also sent to slaves, `status` in the response says which brokers have it.
     """
 
     @staticmethod

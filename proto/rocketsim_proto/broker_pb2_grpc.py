@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class BrokerStub:
-    """What producers and consumers ask of a broker.
+    """The calls of producers and consumers to a broker.
     """
 
     def __init__(self, channel):
@@ -73,25 +73,25 @@ class BrokerStub:
 
 
 class BrokerServicer:
-    """What producers and consumers ask of a broker.
+    """The calls of producers and consumers to a broker.
     """
 
     def Send(self, request, context):
-        """Appends a frame of records of one topic. Refused as a whole (see ResponseCode) or appended as a whole.
+        """Appends a frame of records of one topic. The frame is either appended or refused as a whole (see ResponseCode).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Pull(self, request, context):
-        """RocketMQ's pull: one queue, RocketMQ's batch limits, long polling.
+        """Pulls from one queue, with RocketMQ's batch limits and long polling.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullRange(self, request, context):
-        """Ranges of one or many queues as a stream of large frames; what feeds Spark.
+        """Reads ranges of one or many queues as a stream of large frames. Spark reads with it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -110,14 +110,14 @@ class BrokerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def QueueBounds(self, request, context):
-        """Smallest and end offset of queues; every queue of a topic when none is named.
+        """Returns the smallest offset and the end of the named queues, or of all queues of a topic if none is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SearchOffsets(self, request, context):
-        """The first offset at or after a store timestamp.
+        """Returns the first offset at or after a store timestamp.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +170,7 @@ def add_BrokerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Broker:
-    """What producers and consumers ask of a broker.
+    """The calls of producers and consumers to a broker.
     """
 
     @staticmethod

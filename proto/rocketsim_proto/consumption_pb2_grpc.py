@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ConsumptionStub:
-    """What consumers ask of a master that keeps who has which message: docs/consumption.md says what is promised.
+    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
     """
 
     def __init__(self, channel):
@@ -53,25 +53,25 @@ class ConsumptionStub:
 
 
 class ConsumptionServicer:
-    """What consumers ask of a master that keeps who has which message: docs/consumption.md says what is promised.
+    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
     """
 
     def Pop(self, request, context):
-        """Messages of any queue of a topic; each is this client's until its deadline.
+        """Takes messages from any queue of a topic. Until its deadline, a message is not delivered to another client.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Ack(self, request, context):
-        """The messages are done. A second ack of the same delivery is valid, too.
+        """Says that messages have been processed. A second ack of the same delivery is valid, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangeInvisible(self, request, context):
-        """Moves deadlines: to keep messages for longer, or to give them back.
+        """Moves deadlines, to keep messages longer or to return them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +104,7 @@ def add_ConsumptionServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Consumption:
-    """What consumers ask of a master that keeps who has which message: docs/consumption.md says what is promised.
+    """The calls of consumers for which the master tracks each message's delivery. docs/consumption.md has the guarantees.
     """
 
     @staticmethod

@@ -70,9 +70,9 @@ class NameServerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def RegisterBroker(self, request_iterator, context):
-        """A broker keeps this stream open and sends its registration at its start, on every change and every 30 s. Each is answered;
-        a reply comes unasked when another broker of the name has named a newer epoch.
-        The end of the stream, or 120 s without a message, removes the broker.
+        """A broker keeps this stream open. It sends its registration at its start, on every change and every 30 s, and gets a
+        reply to each. It also gets a reply when another broker of the same name registers a newer epoch. The broker is
+        removed when the stream ends, or after 120 s without a message.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

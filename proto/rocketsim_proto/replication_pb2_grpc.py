@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class ReplicationStub:
-    """Served by a master for its slaves; a promoted slave serves it too.
+    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
+    GetMetadata.
     """
 
     def __init__(self, channel):
@@ -59,26 +60,27 @@ class ReplicationStub:
 
 
 class ReplicationServicer:
-    """Served by a master for its slaves; a promoted slave serves it too.
+    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
+    GetMetadata.
     """
 
     def Replicate(self, request_iterator, context):
-        """One stream per slave. The slave opens with a Handshake, the master answers with a HandshakeReply; then log bytes flow
-        one way and acks the other. Metadata changes travel on the same stream.
+        """One stream per slave. The slave sends a Handshake, and the master answers with a HandshakeReply. Then the master sends
+        log bytes and changes of metadata, and the slave sends acks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetadata(self, request, context):
-        """The whole metadata; a slave asks every 10 s.
+        """Returns all metadata; a slave calls it every 10 s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMember(self, request, context):
-        """Who this broker is and how far its log goes. A master asks its slaves, a slave everybody before it is promoted.
+        """Returns the state of this broker and its log. A master asks its slaves. A slave asks all brokers before it is promoted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -123,7 +125,8 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication:
-    """Served by a master for its slaves; a promoted slave serves it too.
+    """The calls of brokers with the same name to each other. All brokers serve them; a slave refuses Replicate and
+    GetMetadata.
     """
 
     @staticmethod

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class TransactionsStub:
-    """What producers of transactional messages ask of a master: docs/consumption.md says what is promised.
+    """The calls of producers of transactional messages to a master. docs/consumption.md has the guarantees.
     """
 
     def __init__(self, channel):
@@ -54,12 +54,12 @@ class TransactionsStub:
 
 
 class TransactionsServicer:
-    """What producers of transactional messages ask of a master: docs/consumption.md says what is promised.
+    """The calls of producers of transactional messages to a master. docs/consumption.md has the guarantees.
     """
 
     def Prepare(self, request, context):
-        """Stores a half message, which no consumer sees. Of one that is stored already, and open, it says so again. Another
-        message under its id is refused.
+        """Stores a half message, which no consumer sees. If the message is stored already and its transaction is open, the
+        response is the same. Another message with the same id is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,7 +72,7 @@ class TransactionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Check(self, request, context):
-        """The questions to this producer, until the call ends: how did these transactions end?
+        """While this call is open, the broker sends it open transactions, and the producer answers with End.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,7 +105,7 @@ def add_TransactionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Transactions:
-    """What producers of transactional messages ask of a master: docs/consumption.md says what is promised.
+    """The calls of producers of transactional messages to a master. docs/consumption.md has the guarantees.
     """
 
     @staticmethod
