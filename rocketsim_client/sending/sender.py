@@ -5,9 +5,8 @@ Blocks its caller; knows nothing of threads.
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby, repeat
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -32,9 +31,8 @@ NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queu
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lot:
-    """Messages that are sent together."""
+class Lot(NamedTuple):
+    """Messages that are sent together.  A tuple, because every send makes one."""
 
     entries: Sequence[Pending]
     kind: Kind
@@ -44,12 +42,12 @@ class Lot:
 
     def part(self, rows: Sequence[int]) -> "Lot":
         ids = None if self.msg_ids is None else [self.msg_ids[row] for row in rows]
-        return replace(self, entries=[self.entries[row] for row in rows], msg_ids=ids)
+        return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
         """These groups of its entries."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
-        return [replace(self, entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
+        return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
 
 class MessageSender(Protocol):
@@ -130,9 +128,9 @@ class Sender:
         except RocketSimError as error:
             if apart is None or not isinstance(error, apart):
                 raise
-            again = replace(lot, msg_ids=outgoing.msg_ids)
+            again = lot._replace(msg_ids=outgoing.msg_ids)
             if by_group and isinstance(error, QueueNotExist):
-                return replace(again, routes=lot.routes - 1).parts(by_new_route(entries, self._publish))
+                return again._replace(routes=lot.routes - 1).parts(by_new_route(entries, self._publish))
             return again.parts([entries[: len(entries) // 2], entries[len(entries) // 2 :]])
         succeed_all(entries, results(part, entries))
         return []
@@ -222,9 +220,12 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
     """Whatever goes wrong is told to those who wait for the entries, and ends no thread: what is accepted later would
     wait for ever."""
     try:
+        if len(entries) == 1 and not _is_columns(entries[0]):
+            sender.send_messages(Lot(entries, kind, deadline))
+            return
         for are_columns, run in groupby(entries, _is_columns):  # both may have met in one lane
             if not are_columns:
-                sender.send_messages(Lot(entries=list(run), kind=kind, deadline=deadline))
+                sender.send_messages(Lot(list(run), kind, deadline))
                 continue
             for entry in run:
                 try:

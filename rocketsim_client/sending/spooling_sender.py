@@ -1,7 +1,6 @@
 """A sender whose failures end in a spool instead of an error, and what a producer with a spool chooses queues from."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -106,7 +105,7 @@ class SpoolingSender:
             for entry in lot.entries:
                 entry.queue = self._publish.choose(outgoing.topic)
         groups = by_new_route(lot.entries, self._publish)
-        return replace(lot, msg_ids=outgoing.msg_ids).parts(groups)
+        return lot._replace(msg_ids=outgoing.msg_ids).parts(groups)
 
     def _spool_entries(
         self, entries: Sequence[Pending], outgoing: OutgoingBatch, failure: RocketSimError | None

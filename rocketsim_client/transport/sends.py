@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from rocketsim_client.model import SendStatus
 
@@ -27,8 +27,7 @@ class Outgoing:
         return len(self.bodies)
 
 
-@dataclass(frozen=True, slots=True)
-class SendCall:
+class SendCall(NamedTuple):
     """Of which broker and group a send is, and the epoch of the route that it goes by (0: unknown)."""
 
     broker_name: str
