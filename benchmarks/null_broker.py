@@ -17,7 +17,7 @@ from rocketsim_proto.records.record import Record, encode_host
 
 from benchmarks.driver_loop import serve
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.wire.v2 import route
+from broker_service.wire.v2 import route_answers
 from broker_service.wire.v2.delivered_message import message_of
 from broker_service.wire.v2.settings import reply_to
 from broker_service.wire.v2.status import OK
@@ -34,10 +34,10 @@ class NullBroker(service_pb2_grpc.MessagingServiceServicer):
         self._offsets = itertools.count()
 
     async def QueryRoute(self, request: calls.QueryRouteRequest, context: Context) -> calls.QueryRouteResponse:
-        queues = route.Queues(
+        queues = route_answers.Queues(
             broker_name=BROKER, address=self.address, read_queue_nums=QUEUES, write_queue_nums=QUEUES, perm=6
         )
-        found = route.message_queues(request.topic, [queues], BROKER, request.endpoints)
+        found = route_answers.message_queues(request.topic, [queues], BROKER, request.endpoints)
         return calls.QueryRouteResponse(status=OK, message_queues=found)
 
     async def Telemetry(self, request_iterator: AsyncIterator[calls.TelemetryCommand], context: Context) -> None:

@@ -16,8 +16,8 @@ from broker_service.broker.metadata.access import AccessTables
 from broker_service.config.process_config import BrokerConfig
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime.clocks import WallClock
+from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import rights as v2_rights
-from broker_service.wire.v2.clients import Clients
 
 
 class AccessControl:

@@ -39,11 +39,11 @@ from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.tables import Tables
 from broker_service.broker.metadata.topics import TopicTable
 from broker_service.broker.put import PutPath
-from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.config.process_config import BrokerConfig
 from broker_service.config.store_settings import store_config
 from broker_service.delayed.schedule_service import ScheduleService
@@ -83,17 +83,17 @@ from broker_service.store.disk import Attempt
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import OffsetJournal
+from broker_service.wire.clients import Clients
 from broker_service.wire.own.broker_servicer import BrokerServicer, add_to_server
 from broker_service.wire.own.consumption_servicer import ConsumptionServicer
 from broker_service.wire.own.range_streams import RangeStreams
 from broker_service.wire.own.transaction_servicer import TransactionServicer
-from broker_service.wire.v2.clients import Clients
 from broker_service.wire.v2.port import Port as V2Port
 from broker_service.wire.v2.receiving import Receiving
-from broker_service.wire.v2.routing import Routing
 from broker_service.wire.v2.sends import SendPath
 from broker_service.wire.v2.servicer import V2Servicer
-from broker_service.wire.v2.transactions import TransactionCalls
+from broker_service.wire.v2.topic_routes import TopicRoutes
+from broker_service.wire.v2.transaction_calls import TransactionCalls
 
 logger = logging.getLogger(__name__)
 
@@ -246,9 +246,9 @@ class BrokerNode:
             store_host=store_host,
         )
         self.schedule = ScheduleService(self.broker, self._delay_file, self._position_file)
-        access = ReadAccess(self.broker, Commits(self.broker))
+        checks = ReadChecks(self.broker, Commits(self.broker))
         self.clients = Clients(self.machine.monotonic)
-        self.consumption = Consumption(self.broker, access, self.clients, self.machine.chance)
+        self.consumption = Consumption(self.broker, checks, self.clients, self.machine.chance)
         self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()
         self.metadata = MetadataExchange(self.broker, self.schedule)
@@ -319,10 +319,10 @@ class BrokerNode:
         taken, given = self._taken, self._given = Traffic(), Traffic()
         commits = self.commits = Commits(self.broker)
         self.lookup = QueueLookup(self.broker)
-        access = ReadAccess(self.broker, commits)
+        checks = ReadChecks(self.broker, commits)
         self.puts = PutPath(self.broker, taken, timers=lambda: self.consumption.state.timers.weight)
-        self.pulls = PullPath(self.broker, access, commits, given)
-        self.ranges = RangePath(self.broker, access, given)
+        self.pulls = PullPath(self.broker, checks, commits, given)
+        self.ranges = RangePath(self.broker, checks, given)
         self.range_streams = RangeStreams(self.broker, self.ranges, self.puts)
         LostRights(self.broker, self.consumption, self.clients)
 
@@ -379,12 +379,12 @@ class BrokerNode:
         )
 
     def _make_v2(self) -> None:
-        self.v2_routing = Routing(self.broker, self._open_channel, self.machine.network.open_channel)
+        self.v2_routes = TopicRoutes(self.broker, self._open_channel, self.machine.network.open_channel)
         sends = SendPath(self.broker, self.puts, self.consumption.transactions)
         servicer = V2Servicer(
             self.broker,
             sends=sends,
-            routing=self.v2_routing,
+            routes=self.v2_routes,
             commits=self.commits,
             queues=self.lookup,
             clients=self.clients,
@@ -457,7 +457,7 @@ class BrokerNode:
         await stopping
         await self.tasks.cancel()
         await self.v2_port.close(0)  # if it was about to open
-        await self.v2_routing.close()
+        await self.v2_routes.close()
         await self.periodic.finish()
         await asyncio.gather(*(table.settled() for table in (self.topics, self.groups, *(self.access or ()))))
         self.metrics.close()

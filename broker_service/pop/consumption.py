@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.master_loop import LONGEST_SLEEP_S, MasterLoop
-from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.delayed.timer_delivery import TimerDelivery
 from broker_service.errors import ReadFailed, StoreCorrupt, StoreTooNew
 from broker_service.pop.calls import ConnectedClients
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consumption:
-    def __init__(self, broker: Broker, access: ReadAccess, clients: ConnectedClients, chance: random.Random) -> None:
+    def __init__(self, broker: Broker, access: ReadChecks, clients: ConnectedClients, chance: random.Random) -> None:
         self._broker = broker
         self.log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self.writer = writer = StateWriter(broker, self.log)

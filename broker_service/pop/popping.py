@@ -8,7 +8,7 @@ import random
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.reads.access import ReadAccess
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
@@ -37,7 +37,7 @@ class Popping:
     def __init__(
         self,
         broker: Broker,
-        access: ReadAccess,
+        access: ReadChecks,
         writer: StateWriter,
         places: Places,
         settling: Settling,

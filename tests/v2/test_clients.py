@@ -7,8 +7,8 @@ import pytest
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.errors import SystemBusy
-from broker_service.wire.v2 import clients as module
-from broker_service.wire.v2.clients import (
+from broker_service.wire import clients as module
+from broker_service.wire.clients import (
     MAX_COMMAND_BYTES,
     MAX_COMMANDS,
     MAX_STREAMS_OF_CLIENT,

@@ -76,7 +76,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     """Those that are there go on; the one too many hears why and ends, and comes in once there is room."""
-    monkeypatch.setattr("broker_service.wire.v2.clients.MAX_STREAMS", 2)
+    monkeypatch.setattr("broker_service.wire.clients.MAX_STREAMS", 2)
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         there = [await opened(client, client_id) for client_id in "ab"]
         assert [answer.status.code for _, answer in there] == [d.OK, d.OK]

@@ -659,7 +659,7 @@ async def test_a_push_consumer_that_says_goodbye_leaves_its_messages_to_others(t
 
 
 async def test_a_push_consumer_that_dies_does_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_service.wire.v2.clients.STREAM_GONE_S", 0.05)
+    monkeypatch.setattr("broker_service.wire.clients.STREAM_GONE_S", 0.05)
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand())

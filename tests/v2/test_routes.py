@@ -16,8 +16,8 @@ from broker_service.broker.reads.commits import CommitEntry
 from broker_service.model import BrokerRole
 from broker_service.namesrv.route_table import Registration, TopicQueues
 from broker_service.runtime.peer_call import PeerLost
-from broker_service.wire.v2.route import Queues, endpoints_of, message_queues
-from broker_service.wire.v2.routing import Routing
+from broker_service.wire.v2.route_answers import Queues, endpoints_of, message_queues
+from broker_service.wire.v2.topic_routes import TopicRoutes
 from tests.support.brokers import name_server, put, running
 from tests.support.polling import until
 from tests.support.v2 import DIALLED, make_topics, message, receive, resource, v2_broker
@@ -127,19 +127,19 @@ async def test_the_name_server_that_answered_last_is_asked_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with v2_broker(tmp_path) as (node, _), name_server() as names:
-        routing = Routing(node.broker, grpc.aio.insecure_channel, grpc.aio.insecure_channel)
+        routes = TopicRoutes(node.broker, grpc.aio.insecure_channel, grpc.aio.insecure_channel)
         asked: list[str] = []
-        ask_one = routing._ask_one
+        ask_one = routes._ask_one
 
         async def noting(topic: str, address: str) -> Any:
             asked.append(address)
             return await ask_one(topic, address)
 
-        monkeypatch.setattr(routing, "_ask_one", noting)
+        monkeypatch.setattr(routes, "_ask_one", noting)
         for _ in range(2):
-            await routing._ask("T", ("127.0.0.1:1", names.address))
+            await routes._ask("T", ("127.0.0.1:1", names.address))
         assert asked == ["127.0.0.1:1", names.address, names.address]
-        await routing.close()
+        await routes.close()
 
 
 async def test_a_topic_that_nobody_has_is_not_found_in_the_words_of_the_real_one(tmp_path: Path) -> None:
@@ -165,13 +165,13 @@ async def test_a_name_server_that_does_not_answer_is_asked_over_another_connecti
 
     async with v2_broker(tmp_path) as (node, _), name_server() as names:
         gone = "127.0.0.1:1"
-        routing = Routing(node.broker, open_channel, open_channel)
+        routes = TopicRoutes(node.broker, open_channel, open_channel)
         for _ in range(2):
             with pytest.raises(PeerLost):
-                await routing._ask("T", (gone,))
-            await routing._ask("T", (names.address,))
+                await routes._ask("T", (gone,))
+            await routes._ask("T", (names.address,))
         assert opened == [gone, names.address, gone]
-        await routing.close()
+        await routes.close()
 
 
 async def test_other_masters_are_listed_where_they_say_and_slaves_never(tmp_path: Path) -> None:

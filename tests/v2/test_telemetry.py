@@ -12,7 +12,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.wire.v2.clients import ClientStream
+from broker_service.wire.clients import ClientStream
 from broker_service.wire.v2.settings import reply_to
 from tests.support.brokers import answers_early
 from tests.support.polling import until

@@ -24,7 +24,7 @@ from broker_service.state import half_messages, snapshot
 from broker_service.state.transaction_changes import Checked, Resolution, Resolved, TransactionId
 from broker_service.state.transitions import Place
 from broker_service.transactions import transactions as module
-from broker_service.wire.v2 import clients
+from broker_service.wire import clients
 from tests.support.brokers import goes_by, running
 from tests.support.polling import PATIENCE_S, until
 from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.commits import Commits
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import InvalidParameter
@@ -50,9 +50,9 @@ class Pulled:
 
 
 class PullPath:
-    def __init__(self, broker: Broker, access: ReadAccess, commits: Commits, traffic: Traffic) -> None:
+    def __init__(self, broker: Broker, checks: ReadChecks, commits: Commits, traffic: Traffic) -> None:
         self._broker = broker
-        self._access = access
+        self._checks = checks
         self._commits = commits
         self._traffic = traffic
 
@@ -62,10 +62,10 @@ class PullPath:
                 f"a pull of {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: neither is negative, and 0 is "
                 "the broker's own limit"
             )
-        await self._access.make_group(pull.group)
+        await self._checks.make_group(pull.group)
         group = self._readable(pull)
         tags = tags_codes_of(pull.sub_expression, pull.expression_type)
-        if self._access.is_refused_here():
+        if self._checks.is_refused_here():
             return self._refused(pull)
         if truncated := self._truncated(pull, group):
             return truncated
@@ -96,7 +96,7 @@ class PullPath:
         return await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
 
     def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
-        policy = self._access.policy(group)
+        policy = self._checks.policy(group)
         found = self._broker.store.get_message(
             pull.topic,
             pull.queue_id,
@@ -135,7 +135,7 @@ class PullPath:
             next_begin_offset=end,
             min_offset=min_offset,
             max_offset=max_offset,
-            suggested_broker_id=self._access.policy(group).suggested_broker_id(from_slave=False),
+            suggested_broker_id=self._checks.policy(group).suggested_broker_id(from_slave=False),
             read_in=self._broker.log_epoch,
         )
 
@@ -169,6 +169,6 @@ class PullPath:
         )
 
     def _readable(self, pull: Pull) -> SubscriptionGroup:
-        group = self._access.group(pull.group)
-        self._access.check_queue(pull.topic, pull.queue_id)
+        group = self._checks.group(pull.group)
+        self._checks.check_queue(pull.topic, pull.queue_id)
         return group

@@ -10,8 +10,8 @@ from typing import NamedTuple
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
-from broker_service.broker.reads.access import ReadAccess
 from broker_service.broker.reads.range_calls import RangeCalls
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
@@ -53,9 +53,9 @@ _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMess
 
 
 class RangePath:
-    def __init__(self, broker: Broker, access: ReadAccess, traffic: Traffic) -> None:
+    def __init__(self, broker: Broker, checks: ReadChecks, traffic: Traffic) -> None:
         self._broker = broker
-        self._access = access
+        self._checks = checks
         self._traffic = traffic
         self.calls = RangeCalls()
 
@@ -69,10 +69,10 @@ class RangePath:
     ) -> AsyncGenerator[Frame, None]:
         """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
         if group_name:
-            await self._access.make_group(group_name)
+            await self._checks.make_group(group_name)
         group = self._check_ranges(group_name, ranges)
         tags = tags_codes_of(sub_expression, expression_type)
-        if self._access.is_refused_here():
+        if self._checks.is_refused_here():
             yield self._refused_ranges(ranges)
             return
         frame_bytes = self.frame_bytes(max_frame_bytes)
@@ -119,7 +119,7 @@ class RangePath:
                 segments.append(segment)
             if truncated is not None:
                 segments.append(truncated)
-        suggestion = self._access.policy(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
+        suggestion = self._checks.policy(group).suggested_broker_id(from_slave=found.suggest_pull_from_slave)
         last = segments[-1]
         index, offset = last.range_index, last.next_offset
         if last.status not in _GOES_ON or offset >= ranges[index].until_offset:
@@ -144,9 +144,9 @@ class RangePath:
         return replace(segment, count=0, next_offset=at, status=GetMessageStatus.OFFSET_TRUNCATED)
 
     def _check_ranges(self, group_name: str, ranges: Sequence[Range]) -> SubscriptionGroup:
-        group = self._access.group(group_name) if group_name else self._access.nobodys_group()
+        group = self._checks.group(group_name) if group_name else self._checks.nobodys_group()
         for wanted in dict.fromkeys((item.topic, item.queue_id) for item in ranges):
-            self._access.check_queue(*wanted)
+            self._checks.check_queue(*wanted)
         for item in ranges:
             if not 0 <= item.from_offset <= item.until_offset:
                 raise InvalidParameter(

@@ -20,8 +20,8 @@ from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.state import half_messages
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
+from broker_service.wire.clients import Clients, ClientStream
 from broker_service.wire.own.send_messages import send_of, send_response
-from broker_service.wire.v2.clients import Clients, ClientStream
 
 Context = grpc.aio.ServicerContext
 

@@ -21,7 +21,7 @@ from broker_service.model import TlsMode
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
-from broker_service.wire.v2.clients import Clients
+from broker_service.wire.clients import Clients
 from broker_service.wire.v2.front import Front, most_connections
 from broker_service.wire.v2.servicer import V2Servicer
 

@@ -20,8 +20,8 @@ from broker_service.pop.model import (
 )
 from broker_service.pop.selection import SQL92
 from broker_service.runtime.deadlines import answer_s, wait_s
+from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import delivered_message, names
-from broker_service.wire.v2.clients import Clients
 from broker_service.wire.v2.message_rules import milliseconds
 from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 

@@ -21,15 +21,15 @@ from broker_service.errors import RocketSimError
 from broker_service.pop.model import Delivery
 from broker_service.pop.popping import MAX_CLIENT_ID
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
-from broker_service.wire.v2 import names, route
-from broker_service.wire.v2.clients import Clients, ClientStream
+from broker_service.wire.clients import Clients, ClientStream
+from broker_service.wire.v2 import names, route_answers
 from broker_service.wire.v2.message_rules import in_ms
 from broker_service.wire.v2.receiving import Receiving
-from broker_service.wire.v2.routing import PASSED_ON, Routing
 from broker_service.wire.v2.sends import SendPath
 from broker_service.wire.v2.settings import check_settings, reply_to, topics_in
 from broker_service.wire.v2.status import OK, Context, Refused, answers_with, status_of
-from broker_service.wire.v2.transactions import TransactionCalls
+from broker_service.wire.v2.topic_routes import PASSED_ON, TopicRoutes
+from broker_service.wire.v2.transaction_calls import TransactionCalls
 from broker_service.wire.v2.unsent import Unsent
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         broker: Broker,
         *,
         sends: SendPath,
-        routing: Routing,
+        routes: TopicRoutes,
         commits: Commits,
         queues: QueueLookup,
         clients: Clients,
@@ -54,7 +54,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> None:
         self._broker = broker
         self._sends = sends
-        self._routing = routing
+        self._routes = routes
         self._commits = commits
         self._lookup = queues
         self._clients = clients
@@ -72,7 +72,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         queues = await self._queues_of(request.topic, request.endpoints)
         own = self._broker.config.broker_name
         return pb.QueryRouteResponse(
-            status=OK, message_queues=route.message_queues(request.topic, queues, own, request.endpoints)
+            status=OK, message_queues=route_answers.message_queues(request.topic, queues, own, request.endpoints)
         )
 
     @answers_with(pb.QueryAssignmentResponse)
@@ -81,7 +81,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._clients.heard(client_id_of(context))
         group = self._group(request.group)
         queues = await self._queues_of(request.topic, request.endpoints)
-        found = route.assignments(
+        found = route_answers.assignments(
             request.topic,
             queues,
             self._broker.config.broker_name,
@@ -92,10 +92,12 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             raise Refused(definition_pb2.FORBIDDEN, f"no readable queue of topic {request.topic.name}")
         return pb.QueryAssignmentResponse(status=OK, assignments=found)
 
-    async def _queues_of(self, topic: definition_pb2.Resource, dialled: definition_pb2.Endpoints) -> list[route.Queues]:
-        route.check_dialled(dialled)
+    async def _queues_of(
+        self, topic: definition_pb2.Resource, dialled: definition_pb2.Endpoints
+    ) -> list[route_answers.Queues]:
+        route_answers.check_dialled(dialled)
         name = names.topic_of(topic)
-        queues = await self._routing.queues_of(name, self.own_address)
+        queues = await self._routes.queues_of(name, self.own_address)
         if not queues:
             raise names.topic_not_found(name)
         return queues
@@ -180,7 +182,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         client_id_of(context)
         headers = context.invocation_metadata() or ()
         if (other := self._sends.elsewhere(request)) and PASSED_ON not in dict(headers):
-            answer = await self._routing.recall(request, other, headers, longest_wait_s(context))
+            answer = await self._routes.recall(request, other, headers, longest_wait_s(context))
             if answer is not None:
                 return answer
         message_id = await self._sends.recall(request.topic, request.recall_handle, longest_wait_s(context))

@@ -1,4 +1,4 @@
-"""ReadAccess: who may read what here, in RocketMQ's order of checks, and what table D1 asks of its group."""
+"""ReadChecks: what a read is refused for, in RocketMQ's order of checks, and what table D1 asks of its group."""
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -14,7 +14,7 @@ class QueueIdOutOfRange(InvalidParameter):
     code = 1
 
 
-class ReadAccess:
+class ReadChecks:
     def __init__(self, broker: Broker, commits: Commits) -> None:
         self._broker = broker
         self._commits = commits

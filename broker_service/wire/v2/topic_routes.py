@@ -1,5 +1,7 @@
-"""Routing: the queues of a topic on all brokers: own ones from the topic table, others' from a name server; and the
-calls that clients make to any of their endpoints, although they are another broker's.
+"""TopicRoutes: the queues of a topic on all brokers, for the answers to RocketMQ 5's clients.
+
+Own queues come from the table of topics, those of others from a name server.  A call that belongs to another broker is
+passed on to it, because clients make it to any of the endpoints that they were given.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from rocketsim_proto.signature import AUTHORIZATION
 from broker_service.broker.core.broker import Broker
 from broker_service.runtime.peer_call import PeerLost, ask
 from broker_service.runtime.server import OpenChannel
-from broker_service.wire.v2.route import Queues
+from broker_service.wire.v2.route_answers import Queues
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ ASK_WITHIN_S = 1.0
 PASSED_ON = "x-rocketsim-passed-on"  # a header: the call comes from another broker, and is not passed on again
 
 
-class Routing:
+class TopicRoutes:
     """`open_channel` is for name servers, `open_client_channel` for the ports of RocketMQ 5's clients."""
 
     def __init__(self, broker: Broker, open_channel: OpenChannel, open_client_channel: OpenChannel) -> None:

@@ -8,8 +8,8 @@ from broker_service.broker.core.broker import Broker
 from broker_service.pop.model import FINAL
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
+from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import delivered_message, names
-from broker_service.wire.v2.clients import Clients
 from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
