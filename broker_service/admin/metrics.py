@@ -5,7 +5,7 @@ prometheus_client is imported by who needs it: a broker without metricsPort does
 
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker_service.access.refusals import Refusals
@@ -14,7 +14,9 @@ from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime.certificates import Certificates
+from broker_service.wire.clients import Clients
 from broker_service.wire.own.range_streams import RangeStreams
+from broker_service.wire.v2.port import Port
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -37,8 +39,7 @@ _OF_CONSUMPTION = {
 
 
 class Metrics:
-    """`serve` needs `picture` to have been called once.  `connections`: clients' open streams, connections of RocketMQ
-    5's clients through the front, and how many it has refused."""
+    """`serve` needs `picture` to have been called once."""
 
     def __init__(
         self,
@@ -47,14 +48,16 @@ class Metrics:
         streams: RangeStreams,
         consumption: Consumption,
         refusals: Refusals,
-        connections: Callable[[], tuple[int, int, int]],
+        clients: Clients,
+        v2_port: Port,
     ) -> None:
         self._broker = broker
         self._status = status
         self._streams = streams
         self._consumption = consumption
         self._refusals = refusals
-        self._connections = connections
+        self._clients = clients
+        self._v2_port = v2_port
         self.lags: Mapping[tuple[str, str], int] = {}  # by group and topic
         self._picture: list[Metric] = []
         self._server: Any = None
@@ -124,11 +127,12 @@ class Metrics:
         yield _gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield from self._of_consumption()
         yield self._of_access()
-        streams_of_clients, there, refused = self._connections()
-        yield _gauge("rocketsim_client_streams", "Open streams of clients.", streams_of_clients)
-        yield _gauge("rocketsim_front_connections", "Connections on a grpcServerPort with a certificate.", there)
+        port = self._v2_port
+        yield _gauge("rocketsim_client_streams", "Open streams of clients.", self._clients.stream_count)
+        text = "Connections on a grpcServerPort with a certificate."
+        yield _gauge("rocketsim_front_connections", text, port.connections)
         text = "Connections that were closed since there were too many."
-        yield _counter("rocketsim_front_connections_refused", text, refused)
+        yield _counter("rocketsim_front_connections_refused", text, port.connections_refused)
         streams = self._streams
         yield _gauge("rocketsim_range_streams", "Pulls of ranges that plain sockets carry.", streams.serving)
         yield _gauge("rocketsim_range_stream_unsent_bytes", "Bytes of theirs that wait.", streams.unsent_bytes)

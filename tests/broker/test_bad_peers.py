@@ -225,7 +225,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
             **(keys | {"housekeeping_s": 0.2, "metadata_timeout_s": 0.1, "retry_first_s": 0.01, "retry_last_s": 0.01})
         )
 
-    monkeypatch.setattr("broker_service.node.node.SlaveSettings", quick)
+    monkeypatch.setattr("broker_service.node.replication.SlaveSettings", quick)
 
 
 async def lives(node: BrokerNode) -> None:

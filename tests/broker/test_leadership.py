@@ -211,7 +211,7 @@ async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = partial(SlaveSettings, retry_first_s=3600.0, retry_last_s=3600.0)
-    monkeypatch.setattr("broker_service.node.node.SlaveSettings", slow)
+    monkeypatch.setattr("broker_service.node.replication.SlaveSettings", slow)
     async with name_server() as names:
         keys = {"namesrv_addr": names.address}
         async with running(tmp_path / "s", **keys, **SLAVE) as slave:

@@ -301,7 +301,7 @@ async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> Non
 async def test_after_a_failed_flush_nothing_is_taken_and_reads_go_on(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"x")
-        node._flush_failed(OSError("the disk is gone"))
+        node.core.flush_failed(OSError("the disk is gone"))
         with pytest.raises(ServiceNotAvailable, match="the disk is gone"):
             await put(node, "t", b"y")
         assert not node.broker.takes_clients_writes

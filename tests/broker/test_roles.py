@@ -188,7 +188,7 @@ async def test_what_was_acknowledged_before_a_slave_heard_of_the_change_does_not
 async def test_a_slave_flushes_what_it_acknowledges_once_its_master_does(tmp_path: Path) -> None:
     async with pair(tmp_path, broker_role=SYNC) as (master, slave):
         master.leadership.update_config({"flushDiskType": "SYNC_FLUSH"})
-        await until(lambda: slave._master_file.flush_disk_type is FlushDiskType.SYNC_FLUSH, "it has heard of it")
+        await until(lambda: slave.storage.master_file.flush_disk_type is FlushDiskType.SYNC_FLUSH, "it has heard of it")
         await until(lambda: master.status.slaves(), "it follows")
         while await put(master, "t", b"x") is not PutStatus.PUT_OK:
             pass

@@ -24,7 +24,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole, FlushDiskType
-from broker_service.node import node as broker_node
+from broker_service.node import storage
 from broker_service.node.node import BrokerNode
 from broker_service.replication import flusher
 from broker_service.replication.acknowledgement import AckLevels
@@ -190,7 +190,7 @@ class World:
         gc.disable()  # the time of a collection must not depend on earlier runs
         try:
             journal = partial(OffsetJournal, reserve=JOURNAL_RESERVE)
-            with self.threading.installed(flusher, durability), patch.object(broker_node, "OffsetJournal", journal):
+            with self.threading.installed(flusher, durability), patch.object(storage, "OffsetJournal", journal):
                 yield
         finally:
             for broker in self.brokers:

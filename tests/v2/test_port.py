@@ -323,5 +323,5 @@ async def test_a_port_that_is_taken_is_one_line_of_the_process(
 async def test_a_disk_that_is_not_trusted_closes_it(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0) as node:
         await until(lambda: node.v2_port.address, "the port")
-        node._flush_failed(OSError("no"))
+        node.core.flush_failed(OSError("no"))
         await until(lambda: not node.v2_port.address, "its end")

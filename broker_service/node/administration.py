@@ -1,0 +1,93 @@
+"""Administration: what operators see and change, and the work that is done from time to time."""
+
+import logging
+
+from rocketsim_proto import admin_pb2, admin_pb2_grpc
+
+from broker_service.admin.metrics import Metrics
+from broker_service.admin.operations import Operations
+from broker_service.admin.progress import Progress
+from broker_service.admin.servicer import AdminServicer
+from broker_service.admin.status import Status
+from broker_service.admin.users import UserOperations
+from broker_service.broker.core.broker import Broker
+from broker_service.errors import ConfigError
+from broker_service.node.access_control import AccessControl
+from broker_service.node.features import Features
+from broker_service.node.periodic import PeriodicTasks
+from broker_service.node.replication import Replication
+from broker_service.node.wire import Wire
+from broker_service.runtime.machine import Machine
+from broker_service.runtime.server import Service, host_port
+
+logger = logging.getLogger(__name__)
+
+
+class Administration:
+    def __init__(
+        self,
+        broker: Broker,
+        features: Features,
+        wire: Wire,
+        replication: Replication,
+        access: AccessControl,
+        machine: Machine,
+    ) -> None:
+        self._broker = broker
+        self._lookup = wire.lookup
+        self._leadership = replication.leadership
+        self._machine = machine
+        self.status = Status(
+            broker,
+            replication.following,
+            replication.promises,
+            replication.master,
+            replication.slave,
+            wire.taken,
+            wire.given,
+            features.schedule,
+        )
+        self.progress = Progress(broker, features.consumption)
+        self.metrics = Metrics(
+            broker,
+            self.status,
+            wire.range_streams,
+            features.consumption,
+            access.refusals,
+            wire.clients,
+            wire.v2_port,
+        )
+        self.periodic = PeriodicTasks(
+            broker,
+            schedule=features.schedule,
+            consumption=features.consumption,
+            slave=replication.slave,
+            status=self.status,
+            metrics=self.metrics,
+            progress=self.progress,
+        )
+
+    def services(self) -> list[Service]:
+        broker = self._broker
+        operations, users = Operations(broker, self._leadership), UserOperations(broker, self._leadership)
+        servicer = AdminServicer(broker, operations, self.progress, self.status, self._lookup, users)
+        name = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
+        return [Service(name, admin_pb2_grpc.add_AdminServicer_to_server, servicer)]
+
+    def serve_metrics(self) -> None:
+        """Does nothing without metricsPort."""
+        config, network = self._broker.config, self._machine.network
+        if not config.metrics_port:
+            return
+        self.metrics.picture()
+        try:
+            port = self.metrics.serve(
+                config.bind_address,
+                config.metrics_port,
+                network.certificates,
+                client_auth="metricsPort" in network.client_auth_ports,
+            )
+        except OSError as error:
+            raise ConfigError(f"metricsPort={config.metrics_port}: {error}") from error
+        scheme = "http" if network.certificates is None else "https"
+        logger.info("metrics on %s://%s/metrics", scheme, host_port(config.bind_address, port))
