@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from rocketsim_proto.allocation import FreedMemory, keep_freed_memory
 from rocketsim_proto.printable import printable
 
-from broker_service.config.process_config import load_broker_config, load_namesrv_config
+from broker_service.config.loading import load_broker_config, load_namesrv_config
 from broker_service.errors import RocketSimError
 from broker_service.runtime.garbage import collect_what_follows
 from broker_service.runtime.without_pandas import leave_pandas_out

@@ -10,7 +10,7 @@ import enum
 import pytest
 from rocketsim_proto import broker_pb2
 
-import broker_service.config.process_config
+import broker_service.config.broker_config
 import rocketsim_client
 import rocketsim_source.options.source_options
 from rocketsim_cli.main import app
@@ -133,7 +133,7 @@ def test_an_option_of_spark_with_another_default_is_told(monkeypatch):
 
 
 def test_a_configuration_key_with_another_name_is_told(monkeypatch):
-    field = broker_service.config.process_config.BrokerConfig.__dataclass_fields__["slave_timeout"]
+    field = broker_service.config.broker_config.BrokerConfig.__dataclass_fields__["slave_timeout"]
     monkeypatch.setattr(field, "metadata", field.metadata | {"name": "slaveTimeoutMs"})
     assert "broker slaveTimeout = 3000" in gone("configuration")
 

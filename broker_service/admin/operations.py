@@ -13,7 +13,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.config_table import Planned
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.config.process_config import as_properties
+from broker_service.config.properties import as_properties
 from broker_service.errors import InvalidParameter, NotFound, RocketSimError, ServiceNotAvailable
 from broker_service.leadership.leadership import Leadership, Promoted
 from broker_service.model import BrokerRole

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.store.config import StoreConfig
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
-from broker_service.config.process_config import with_updates
+from broker_service.config.broker_config import with_updates
 from broker_service.errors import InvalidParameter, RocketSimError, ServiceNotAvailable, StaleEpoch
 from broker_service.leadership.following import Following
 from broker_service.leadership.inquiry import Inquiry

@@ -5,7 +5,7 @@ configuration file that does not know of it.
 import logging
 from dataclasses import replace
 
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import StoreCorrupt
 from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
 from broker_service.store.disk import Disk

@@ -11,7 +11,7 @@ from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.access.unsigned import UnsignedRequests
-from broker_service.config.process_config import NamesrvConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import UnknownUser
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer

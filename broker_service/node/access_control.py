@@ -13,7 +13,7 @@ from broker_service.access.signature import is_client_of_user
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.access import AccessTables
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime.clocks import WallClock
 from broker_service.wire.clients import Clients

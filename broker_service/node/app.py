@@ -10,7 +10,7 @@ from importlib import import_module
 from rocketsim_proto.limits import MAX_RPC_BYTES
 from rocketsim_proto.records.record import encode_host
 
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.node.node import BrokerNode
 from broker_service.runtime.machine import Machine

@@ -7,7 +7,7 @@ from broker_service.broker.core.broker import Broker, ack_levels
 from broker_service.broker.core.long_polling import LongPolling
 from broker_service.broker.core.mastership import Mastership
 from broker_service.broker.core.visibility import Visibility
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.store_settings import store_config
 from broker_service.node.storage import Storage
 from broker_service.replication.acknowledgement import Acknowledgements

@@ -2,7 +2,7 @@
 
 import grpc
 
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.node.access_control import AccessControl
 from broker_service.node.administration import Administration
 from broker_service.node.channels import Channels

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rocketsim_proto import replication_pb2
 
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.leadership.exchange import MetadataExchange
 from broker_service.leadership.following import Following
 from broker_service.leadership.inquiry import Inquiry

@@ -9,7 +9,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroupTable
 from broker_service.broker.metadata.known_slaves import KnownSlaves
 from broker_service.broker.metadata.tables import Tables
 from broker_service.broker.metadata.topics import TopicTable
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.store_settings import store_config
 from broker_service.leadership.exchange import delete_queues
 from broker_service.leadership.master_file import MasterFile

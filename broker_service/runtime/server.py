@@ -18,7 +18,8 @@ from google.protobuf.internal import api_implementation
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.runtime.certificates import Certificates
 from broker_service.store.files import Files, open_file_limit

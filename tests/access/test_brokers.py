@@ -37,7 +37,7 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 from broker_service.access.model import Acl, Policy, User
 from broker_service.admin.users import UserOperations
 from broker_service.broker.metadata.messages import access_to_proto
-from broker_service.config.process_config import NamesrvConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import InvalidParameter, NotFound, StoreCorrupt
 from broker_service.model import BrokerRole
 from broker_service.namesrv.server import run_namesrv

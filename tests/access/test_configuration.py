@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 from rocketsim_proto.signature import Credentials
 
-from broker_service.config.process_config import (
-    BrokerConfig,
-    NamesrvConfig,
-    as_properties,
-    load_broker_config,
-    load_namesrv_config,
-)
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.loading import load_broker_config, load_namesrv_config
+from broker_service.config.namesrv_config import NamesrvConfig
+from broker_service.config.properties import as_properties
 from broker_service.errors import ConfigError
 from broker_service.namesrv.server import interceptors
 

@@ -18,7 +18,9 @@ from rocketsim_proto import admin_pb2, namesrv_pb2, pem
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from broker_service.config.process_config import BrokerConfig, NamesrvConfig, load_broker_config
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.loading import load_broker_config
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, PutStatus, TlsMode
 from broker_service.namesrv.server import run_namesrv

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.config.process_config import (
-    RUNTIME_KEYS,
-    BrokerConfig,
-    as_properties,
-    load_broker_config,
-    load_namesrv_config,
-    with_updates,
-)
+from broker_service.config.broker_config import RUNTIME_KEYS, BrokerConfig, with_updates
+from broker_service.config.loading import load_broker_config, load_namesrv_config
+from broker_service.config.properties import as_properties
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import fields_by_key
 from rocketsim_source.options.option_values import option_names
 from rocketsim_source.options.sink_options import SinkOptions

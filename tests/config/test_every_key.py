@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import broker_service
-from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import fields_by_key
 
 CODE = "\n".join(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.config.process_config import load_broker_config, load_namesrv_config
+from broker_service.config.loading import load_broker_config, load_namesrv_config
 from broker_service.model import BrokerRole
 
 stem = attrgetter("stem")

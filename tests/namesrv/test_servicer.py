@@ -12,7 +12,7 @@ from rocketsim_proto import namesrv_pb2 as pb
 from rocketsim_proto.metadata_pb2 import DataVersion, TopicConfig
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from broker_service.config.process_config import NamesrvConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.namesrv.server import run_namesrv
 from tests.support.polling import until

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from broker_service.broker.core.mastership import Standing
-from broker_service.config.process_config import BrokerConfig, NamesrvConfig
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import RocketSimError
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.namesrv.server import run_namesrv

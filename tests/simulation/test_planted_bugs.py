@@ -16,7 +16,7 @@ from broker_service.broker.metadata.config_table import ConfigTable
 from broker_service.broker.metadata.consumer_offsets import ConsumerOffsetTable
 from broker_service.broker.reads.pull import PullPath
 from broker_service.broker.reads.pull_range import RangePath
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.delayed import schedule_service
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.leadership import exchange, leadership

@@ -11,7 +11,7 @@ from rocketsim_proto import namesrv_pb2, namesrv_pb2_grpc
 from rocketsim_proto.admin_pb2_grpc import AdminStub
 from rocketsim_proto.signature import Credentials, SigningChannel, v2_signature
 
-from broker_service.config.process_config import NamesrvConfig
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.server import interceptors
 from broker_service.namesrv.servicer import NamesrvServicer

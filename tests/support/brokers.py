@@ -19,7 +19,7 @@ from rocketsim_proto.records.record import Record
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import FrameSend, Send
-from broker_service.config.process_config import BrokerConfig
+from broker_service.config.broker_config import BrokerConfig
 from broker_service.leadership.registration import Registration
 from broker_service.model import Appended, PutStatus
 from broker_service.namesrv.route_table import RouteTable

@@ -7,7 +7,9 @@ import dataclasses
 from enum import Enum
 from pathlib import Path
 
-from broker_service.config.process_config import PROMISES, BrokerConfig, NamesrvConfig
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.config.loading import PROMISES
+from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import as_text, fields_by_key, is_required
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -443,7 +443,9 @@ def accepted(part: str, check_type: Callable[[str, str, Any], None]) -> Iterator
 
 def configuration() -> Iterator[str]:
     """The keys of a broker and a name server with their defaults, and RocketMQ's that may have one value only."""
-    from broker_service.config.process_config import PROMISES, BrokerConfig, NamesrvConfig
+    from broker_service.config.broker_config import BrokerConfig
+    from broker_service.config.loading import PROMISES
+    from broker_service.config.namesrv_config import NamesrvConfig
     from broker_service.config.properties import as_text, fields_by_key, is_required
 
     for server, kind in (("broker", BrokerConfig), ("namesrv", NamesrvConfig)):

@@ -17,7 +17,7 @@ from broker_service.broker.core.mastership import Mastership, Standing
 from broker_service.broker.core.peers import Peers
 from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.metadata.tables import Tables
-from broker_service.config.process_config import BrokerConfig, with_updates
+from broker_service.config.broker_config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
 from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
 from broker_service.names import is_internal_topic

@@ -1,4 +1,4 @@
-"""What one process is told at its start: BrokerConfig and NamesrvConfig, loaded and validated once, then handed down.
+"""BrokerConfig: what a broker process is told at its start, loaded and validated once, then handed down.
 
 Field names are RocketMQ's keys in snake_case, defaults are RocketMQ's unless the comment beside one says why not.  Keys
 of our own are marked so in their description.  Durations are milliseconds and sizes bytes, as RocketMQ has them.
@@ -7,72 +7,37 @@ of our own are marked so in their description.  Durations are milliseconds and s
 # ruff: noqa: RUF009 -- `key` makes a dataclass field
 
 import dataclasses
-import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES
 from rocketsim_proto.signature import Credentials
 
-from broker_service.access.model import User, UserType
-from broker_service.config import rocketmq_keys
 from broker_service.config.properties import (
     REQUIRED,
-    Setting,
-    as_properties,
     check_bounds,
     did_you_mean,
-    expand_path,
     fields_by_key,
-    is_required,
     key,
     parse_fields,
-    read_settings,
     settings_from,
+)
+from broker_service.config.shared_keys import (
+    INNER_CREDENTIALS_DOC,
+    INT32_MAX,
+    addresses_in,
+    check_access,
+    check_addresses,
+    check_tls,
+    credentials_of,
 )
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType, TlsMode
-from broker_service.names import SERVER_NAME, is_address, is_server_name
+from broker_service.names import SERVER_NAME, is_server_name
 
-__all__ = [
-    "RUNTIME_KEYS",
-    "BrokerConfig",
-    "NamesrvConfig",
-    "as_properties",
-    "load_broker_config",
-    "load_namesrv_config",
-    "with_updates",
-]
-
-logger = logging.getLogger(__name__)
-
-INT32_MAX = 2**31 - 1
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-INNER_CREDENTIALS_DOC = (
-    'as `{"accessKey":"broker","secretKey":"..."}`: with these a broker signs its calls to other brokers and name '
-    "servers, which know them as a super user's; the same for all of a cluster"
-)
-
-
-def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials | None:
-    """Those of RocketMQ's JSON in a key; None where it is empty.  Raises ConfigError, without the value."""
-    if not text:
-        return None
-    wanted = f"{name}: expected " + json.dumps(dict.fromkeys(names, "..."))
-    try:
-        found = json.loads(text)
-        made = User(found[names[0]], found[names[1]], UserType.SUPER)
-    except (KeyError, TypeError, AttributeError):
-        raise ConfigError(wanted) from None
-    except ValueError as error:
-        raise ConfigError(wanted if isinstance(error, json.JSONDecodeError) else f"{name}: {error}") from None
-    return Credentials(made.username, made.password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,9 +293,9 @@ class BrokerConfig:
                 f"brokerRole={self.broker_role.name} with brokerId={self.broker_id}: "
                 "a master has brokerId=0, a slave a higher one"
             )
-        _check_addresses("namesrvAddr", self.namesrv_addr)
-        _check_addresses("haMasterAddress", self.ha_master_address)
-        _check_addresses("haSlaveAddresses", self.ha_slave_addresses)
+        check_addresses("namesrvAddr", self.namesrv_addr)
+        check_addresses("haMasterAddress", self.ha_master_address)
+        check_addresses("haSlaveAddresses", self.ha_slave_addresses)
         if self.bind_address in ("0.0.0.0", "::", "[::]", "") and not self.broker_ip1:
             raise ConfigError(
                 f"bindAddress={self.bind_address}: set brokerIP1 too, to the address that clients reach this broker at"
@@ -344,10 +309,10 @@ class BrokerConfig:
                 f"maxHashSlotNum={self.max_hash_slot_num} with maxIndexNum={self.max_index_num}: "
                 "an index file would pass 2 GiB"
             )
-        _check_access(self)
+        check_access(self)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError("authorizationEnabled=true: set authenticationEnabled=true, too")
-        _check_tls(self, ("listenPort", "grpcServerPort", "metricsPort"))
+        check_tls(self, ("listenPort", "grpcServerPort", "metricsPort"))
         if "grpcServerPort" in self.client_auth_ports and self.grpc_server_tls_mode is not TlsMode.ENFORCING:
             raise ConfigError(
                 f"tlsClientAuth={self.tls_client_auth}: with grpcServerTlsMode={self.grpc_server_tls_mode.name} "
@@ -368,16 +333,16 @@ class BrokerConfig:
 
     @property
     def name_servers(self) -> tuple[str, ...]:
-        return _addresses(self.namesrv_addr)
+        return addresses_in(self.namesrv_addr)
 
     @property
     def client_auth_ports(self) -> frozenset[str]:
         """Keys of the ports on which clients need a certificate."""
-        return frozenset(_addresses(self.tls_client_auth))
+        return frozenset(addresses_in(self.tls_client_auth))
 
     @property
     def slave_addresses(self) -> tuple[str, ...]:
-        return _addresses(self.ha_slave_addresses)
+        return addresses_in(self.ha_slave_addresses)
 
     @property
     def advertised_host(self) -> str:
@@ -406,106 +371,8 @@ class BrokerConfig:
         return self.address_path.with_name(self.address_path.name + ".grpc")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig:
-    """One name server process."""
-
-    listen_port: int = key(9876, "the port; 0: any free one", low=0, high=65535)
-    bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
-    address_file: Path | None = key(None, "own: written with `host:port` once the port is bound; empty: nowhere")
-    broker_expire_time_ms: int = key(120_000, "own: a broker silent for this long is removed", low=10, high=INT32_MAX)
-    scan_not_active_broker_interval: int = key(5_000, "between two looks for silent brokers", low=10, high=INT32_MAX)
-    authentication_enabled: bool = key(
-        False,
-        "brokers sign their registrations, operators wipeWritePerm and addWritePerm; needs "
-        "`innerClientAuthenticationCredentials`. Routes are told to everybody, as RocketMQ's name servers do",
-    )
-    init_authentication_user: str = key(
-        "", 'who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`', secret=True
-    )
-    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
-    tls_cert: Path | None = key(
-        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
-    )
-    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
-    tls_ca: Path | None = key(
-        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
-    )
-    tls_client_auth: str = key("", "own: `listenPort`: clients need a certificate of `tlsCa`")
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-        _check_access(self)
-        _check_tls(self, ("listenPort",))
-
-    @property
-    def init_user(self) -> Credentials | None:
-        text = self.init_authentication_user
-        return credentials_of("initAuthenticationUser", text, ("username", "password"))
-
-    @property
-    def inner_credentials(self) -> Credentials | None:
-        text = self.inner_client_authentication_credentials
-        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
-
-    @property
-    def client_auth_ports(self) -> frozenset[str]:
-        return frozenset(_addresses(self.tls_client_auth))
-
-
 RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])
 """What updateBrokerConfig may change: a list of what is allowed, and never a path or an address."""
-
-
-class Promise(NamedTuple):
-    """A RocketMQ key that may only have these values here, because another one asks for something we would not do."""
-
-    allowed: frozenset[str]
-    instead: str
-
-
-_NO = frozenset({"false"})
-PROMISES = {
-    "aclEnable": Promise(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
-    "useTLS": Promise(_NO, "TLS is switched on by tlsCert and tlsKey"),
-    "allAckInSyncStateSet": Promise(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
-    "inSyncReplicas": Promise(frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
-    "minInSyncReplicas": Promise(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
-    "cleanFileForciblyEnable": Promise(
-        frozenset({"true"}), "set diskSpaceCleanForciblyRatio=100 to keep files until their time"
-    ),
-    "enableDLegerCommitLog": Promise(_NO, "DLedger's log is another format"),
-    "enableControllerMode": Promise(_NO, "masters are made by `admin promoteSlave`"),
-    "enableConsumeQueueExt": Promise(_NO, "the extended consume queue is another format"),
-    "storeType": Promise(frozenset({"default"}), "only the default store of files is there"),
-    "messageStorePlugIn": Promise(frozenset({""}), "there are no store plug-ins"),
-    "readOnlyCommitLogStorePaths": Promise(frozenset({""}), "the commit log has one directory"),
-    "enableControllerInNamesrv": Promise(_NO, "masters are made by `admin promoteSlave`"),
-}
-
-
-class Server(NamedTuple):
-    """A kind of process that a file can be for."""
-
-    name: str
-    config_class: type[Any]
-    rocketmqs: frozenset[str]  # the keys that RocketMQ's has
-    command: str
-
-
-BROKER = Server("broker", BrokerConfig, rocketmq_keys.BROKER_KEYS, "rocketsim broker")
-NAMESRV = Server("name server", NamesrvConfig, rocketmq_keys.NAMESRV_KEYS, "rocketsim namesrv")
-
-
-def load_broker_config(path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-    """The file, then `overrides` (by RocketMQ's keys).  Raises ConfigError with a line for everything that is wrong."""
-    config: BrokerConfig = _load(BROKER, NAMESRV, path, overrides or {})
-    return config
-
-
-def load_namesrv_config(path: Path, overrides: Mapping[str, str] | None = None) -> NamesrvConfig:
-    config: NamesrvConfig = _load(NAMESRV, BROKER, path, overrides or {})
-    return config
 
 
 def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
@@ -520,95 +387,6 @@ def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfi
     if errors:
         raise ConfigError("\n".join(errors))
     return dataclasses.replace(config, **parsed)
-
-
-def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str]) -> Any:
-    settings = read_settings(path)
-    settings.update(settings_from(overrides, "override"))
-    known = fields_by_key(server.config_class)
-    others = fields_by_key(other.config_class)
-    instead = f"a {other.name} is started with `{other.command} -c {path}`"
-    for setting in settings.values():
-        if setting.key in others.keys() - known.keys() - server.rocketmqs:
-            raise ConfigError(
-                f"{setting.where}: {setting.key} is a {other.name}'s key, not a {server.name}'s; {instead}"
-            )
-    values: dict[str, Any] = {}
-    errors: list[str] = []
-    ignored: list[str] = []
-    for setting in settings.values():
-        if setting.key in known or setting.key not in server.rocketmqs:
-            parsed, wrong = parse_fields(server.config_class, [setting])
-            values |= parsed
-            errors += wrong
-        elif broken := broken_promise(setting, settings):
-            errors.append(f"{setting.where}: {setting.key}={setting.value} is not supported: {broken}")
-        else:
-            ignored.append(setting.key)
-    missing = [name for name, field in known.items() if is_required(field) and name not in settings]
-    errors += [f"{path}: {name} is missing: {known[name].metadata['doc']}" for name in missing]
-    if missing and settings.keys() <= others.keys():
-        errors.append(f"{path}: if this is a {other.name}'s file: {instead}")
-    if errors:
-        raise ConfigError("\n".join(errors))
-    if ignored:
-        logger.warning("%s: keys of RocketMQ that do nothing here: %s", path, " ".join(ignored))
-    try:
-        return server.config_class(**values)
-    except ConfigError as error:
-        # Found only once all keys were read together; the message names those concerned.
-        where = next((setting.where for setting in settings.values() if f"{setting.key}=" in str(error)), str(path))
-        raise ConfigError(f"{where}: {error}") from None
-
-
-def broken_promise(setting: Setting, settings: Mapping[str, Setting]) -> str:
-    """What to do instead, when a key of RocketMQ asks for something that would silently not be so."""
-    if setting.key == "storePathCommitLog":
-        root = settings.get("storePathRootDir")  # its absence is an error of its own
-        inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
-        return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
-    promise = PROMISES.get(setting.key)
-    return promise.instead if promise and setting.value not in promise.allowed else ""
-
-
-def _check_access(config: BrokerConfig | NamesrvConfig) -> None:
-    """Raises ConfigError, with no secret in it."""
-    users = config.init_user, config.inner_credentials
-    if config.authentication_enabled and users[1] is None:
-        raise ConfigError(
-            "authenticationEnabled=true: set innerClientAuthenticationCredentials, too; without it brokers and name "
-            "servers refuse each other"
-        )
-    if all(users) and len({user.access_key for user in users if user}) == 1:
-        raise ConfigError(
-            "initAuthenticationUser is the user of innerClientAuthenticationCredentials, whose key no command may "
-            "change: choose another name"
-        )
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(";") if part.strip())
-
-
-def _check_addresses(name: str, text: str) -> None:
-    for address in _addresses(text):
-        if not is_address(address):
-            raise ConfigError(f"{name}={text}: {address} is not host:port (several are separated by ;)")
-
-
-def _check_tls(config: "BrokerConfig | NamesrvConfig", ports: tuple[str, ...]) -> None:
-    if (config.tls_cert is None) != (config.tls_key is None):
-        given, missing = ("tlsCert", "tlsKey") if config.tls_key is None else ("tlsKey", "tlsCert")
-        raise ConfigError(f"{given}={config.tls_cert or config.tls_key}: TLS needs {missing}, too")
-    if config.tls_ca is not None and config.tls_cert is None:
-        raise ConfigError(f"tlsCa={config.tls_ca}: TLS needs tlsCert and tlsKey, too")
-    for port in sorted(config.client_auth_ports):
-        if port not in ports:
-            raise ConfigError(f"tlsClientAuth={config.tls_client_auth}: expected {' or '.join(ports)}, separated by ;")
-    if config.client_auth_ports and config.tls_ca is None:
-        raise ConfigError(
-            f"tlsClientAuth={config.tls_client_auth}: clients' certificates are checked with tlsCa; set it"
-        )
 
 
 def _hours(text: str) -> frozenset[int]:

@@ -1,0 +1,65 @@
+"""NamesrvConfig: what a name server process is told at its start.  Names and defaults are as in `broker_config.py`."""
+
+# ruff: noqa: RUF009 -- `key` makes a dataclass field
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rocketsim_proto.signature import Credentials
+
+from broker_service.config.properties import check_bounds, key
+from broker_service.config.shared_keys import (
+    INNER_CREDENTIALS_DOC,
+    INT32_MAX,
+    addresses_in,
+    check_access,
+    check_tls,
+    credentials_of,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvConfig:
+    """One name server process."""
+
+    listen_port: int = key(9876, "the port; 0: any free one", low=0, high=65535)
+    bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
+    address_file: Path | None = key(None, "own: written with `host:port` once the port is bound; empty: nowhere")
+    broker_expire_time_ms: int = key(120_000, "own: a broker silent for this long is removed", low=10, high=INT32_MAX)
+    scan_not_active_broker_interval: int = key(5_000, "between two looks for silent brokers", low=10, high=INT32_MAX)
+    authentication_enabled: bool = key(
+        False,
+        "brokers sign their registrations, operators wipeWritePerm and addWritePerm; needs "
+        "`innerClientAuthenticationCredentials`. Routes are told to everybody, as RocketMQ's name servers do",
+    )
+    init_authentication_user: str = key(
+        "", 'who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`', secret=True
+    )
+    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
+    tls_cert: Path | None = key(
+        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
+    )
+    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
+    tls_ca: Path | None = key(
+        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
+    )
+    tls_client_auth: str = key("", "own: `listenPort`: clients need a certificate of `tlsCa`")
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        check_access(self)
+        check_tls(self, ("listenPort",))
+
+    @property
+    def init_user(self) -> Credentials | None:
+        text = self.init_authentication_user
+        return credentials_of("initAuthenticationUser", text, ("username", "password"))
+
+    @property
+    def inner_credentials(self) -> Credentials | None:
+        text = self.inner_client_authentication_credentials
+        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
+
+    @property
+    def client_auth_ports(self) -> frozenset[str]:
+        return frozenset(addresses_in(self.tls_client_auth))
