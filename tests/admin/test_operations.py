@@ -420,7 +420,7 @@ async def test_promotion_by_an_operator(tmp_path: Path) -> None:
         assert (await refused(admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="x"))))[0] == "INVALID_ARGUMENT"
         wrong = pb.PromoteSlaveRequest(broker_name="broker-a", broker_role="KING")
         assert (await refused(admin.PromoteSlave(wrong)))[0] == "INVALID_ARGUMENT"
-        answer = await admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="broker-a"))
+        answer = await admin.PromoteSlave(pb.PromoteSlaveRequest(broker_name="broker-a", broker_role="ASYNC_MASTER"))
         assert (answer.epoch, answer.start_offset) == (PROMOTION, 0)
         assert node.broker.config.broker_role is BrokerRole.ASYNC_MASTER
 
