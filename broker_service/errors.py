@@ -1,14 +1,19 @@
 """What the broker and the name server refuse, as exceptions.  Expected outcomes are values, not these.
 
-Each class carries the RocketMQ response code its callers get; `rpc_errors.py` maps it to a gRPC status.
-A message names the topic, file, offset or key concerned and what to do next.
+Each class carries what its callers get: RocketMQ's response code, the gRPC status of a call of our own protocol, and
+the code in an answer to RocketMQ 5's clients.  A subclass has those of its base unless it says otherwise.  A message
+names the topic, file, offset or key concerned and what to do next.
+
+What may succeed on another broker or later is FAILED_PRECONDITION, since gRPC reports a dead process as UNAVAILABLE.
 """
 
 
 class RocketSimError(Exception):
-    """Anything refused.  `code` is RocketMQ's response code (message.proto, ResponseCode)."""
+    """Anything refused."""
 
-    code = 1  # SYSTEM_ERROR
+    code = 1  # SYSTEM_ERROR; of message.proto, ResponseCode
+    grpc_status = "INTERNAL"  # of grpc.StatusCode
+    v2_code = "INTERNAL_SERVER_ERROR"  # of apache.rocketmq.v2.Code
 
 
 # --- the caller's fault -------------------------------------------------------------------------------------------
@@ -18,6 +23,8 @@ class MessageIllegal(RocketSimError):
     """A message or frame breaks a rule; sending it again cannot help."""
 
     code = 13
+    grpc_status = "INVALID_ARGUMENT"
+    v2_code = "BAD_REQUEST"
 
 
 class QueueNotExist(MessageIllegal):
@@ -28,10 +35,14 @@ class QueueNotExist(MessageIllegal):
 
 class TopicNotExist(RocketSimError):
     code = 17
+    grpc_status = "NOT_FOUND"
+    v2_code = "TOPIC_NOT_FOUND"
 
 
 class NoPermission(RocketSimError):
     code = 16
+    grpc_status = "PERMISSION_DENIED"
+    v2_code = "FORBIDDEN"
 
 
 class AccessDenied(NoPermission):
@@ -40,6 +51,9 @@ class AccessDenied(NoPermission):
     `reason` is what metrics and logs call it; `user`: whose name the call has, empty unless there is that user.
     """
 
+    # Also if the user is known: clients tell it by this status from a topic that may not be written.
+    grpc_status = "UNAUTHENTICATED"
+    v2_code = "UNAUTHORIZED"
     reason = "forbidden"
 
     def __init__(self, message: str, user: str = "") -> None:
@@ -71,20 +85,28 @@ class ClockSkew(NotAuthenticated):
 
 class SubscriptionGroupNotExist(RocketSimError):
     code = 26
+    grpc_status = "NOT_FOUND"
+    v2_code = "CONSUMER_GROUP_NOT_FOUND"
 
 
 class SubscriptionParseFailed(RocketSimError):
     code = 23
+    grpc_status = "INVALID_ARGUMENT"
+    v2_code = "ILLEGAL_FILTER_EXPRESSION"
 
 
 class InvalidParameter(RocketSimError):
     code = 29
+    grpc_status = "INVALID_ARGUMENT"
+    v2_code = "BAD_REQUEST"
 
 
 class NotFound(RocketSimError):
     """Asked for something (a message, a queue) that is not there."""
 
     code = 22
+    grpc_status = "NOT_FOUND"
+    v2_code = "NOT_FOUND"
 
 
 # --- ours, or the world's -----------------------------------------------------------------------------------------
@@ -94,10 +116,13 @@ class ServiceNotAvailable(RocketSimError):
     """This broker takes no writes (or no such call) now: a slave, fenced, shutting down, disk full."""
 
     code = 14
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class SystemBusy(RocketSimError):
     code = 2
+    grpc_status = "RESOURCE_EXHAUSTED"
+    v2_code = "TOO_MANY_REQUESTS"
 
 
 class StaleEpoch(ServiceNotAvailable):
@@ -106,6 +131,8 @@ class StaleEpoch(ServiceNotAvailable):
 
 class DiskFull(ServiceNotAvailable):
     """The disk has no room; reads go on, and writes again when there is room, without a restart."""
+
+    v2_code = "TOO_MANY_REQUESTS"  # clients wait before they try again, elsewhere if they can
 
 
 class FlushFailed(ServiceNotAvailable, OSError):
@@ -118,6 +145,8 @@ class FlushFailed(ServiceNotAvailable, OSError):
 class StoreCorrupt(RocketSimError):
     """Damage below the flushed offset: the broker stops and names the file and the offset."""
 
+    grpc_status = "DATA_LOSS"
+
 
 class StoreTooNew(RocketSimError):
     """The store directory has what this version does not read: of a newer one, or of RocketMQ."""
@@ -125,6 +154,8 @@ class StoreTooNew(RocketSimError):
 
 class ReadFailed(ServiceNotAvailable, OSError):
     """The disk cannot read a part of a file: names the file, the position and the disk's error."""
+
+    grpc_status = "DATA_LOSS"
 
     @classmethod
     def of(cls, path: object, position: int, error: OSError) -> "ReadFailed":
@@ -144,3 +175,4 @@ class ConfigError(RocketSimError):
     """A configuration file, key or value is refused; names the file, the line and the nearest known key."""
 
     code = 29
+    grpc_status = "INVALID_ARGUMENT"

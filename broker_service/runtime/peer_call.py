@@ -26,6 +26,8 @@ TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
 class PeerLost(RocketSimError):
     """The other side refused the call, ended it, is not there, or sent what is no such message."""
 
+    v2_code = "PROXY_TIMEOUT"
+
 
 async def ask(call: Awaitable[T]) -> T:
     """The answer of a call that has one.  Raises PeerLost."""

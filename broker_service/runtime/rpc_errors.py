@@ -1,7 +1,4 @@
-"""Our exceptions -> gRPC status, in one table.  RocketMQ's response code travels beside it as trailing metadata.
-
-What may go well on another broker or later is FAILED_PRECONDITION: UNAVAILABLE is what gRPC says of a dead process.
-"""
+"""Ends a call with the gRPC status of our exception.  RocketMQ's response code travels with it as trailing metadata."""
 
 import asyncio
 import errno
@@ -19,30 +16,12 @@ logger = logging.getLogger(__name__)
 CODE_KEY = "rocketsim-code"
 FIRST_WRITE_S = 5.0  # a first message is small: only a connection that is stuck does not take it
 
-# The most particular class first: the first that fits counts.
-_STATUS_OF: list[tuple[type[errors.RocketSimError], grpc.StatusCode]] = [
-    (errors.ReadFailed, grpc.StatusCode.DATA_LOSS),
-    (errors.ServiceNotAvailable, grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.MessageIllegal, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.SubscriptionParseFailed, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.InvalidParameter, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.TopicNotExist, grpc.StatusCode.NOT_FOUND),
-    (errors.SubscriptionGroupNotExist, grpc.StatusCode.NOT_FOUND),
-    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
-    # Also where the user is known: clients tell it by this from a topic that may not be written.
-    (errors.AccessDenied, grpc.StatusCode.UNAUTHENTICATED),
-    (errors.NoPermission, grpc.StatusCode.PERMISSION_DENIED),
-    (errors.SystemBusy, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.StoreCorrupt, grpc.StatusCode.DATA_LOSS),
-]
-
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
 def status_of(error: errors.RocketSimError) -> grpc.StatusCode:
-    return next((status for kind, status in _STATUS_OF if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
+    return grpc.StatusCode[error.grpc_status]
 
 
 def refusal_of(error: Exception) -> errors.RocketSimError:

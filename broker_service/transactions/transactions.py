@@ -53,6 +53,8 @@ class UnknownTransaction(RocketSimError):
 class TransactionIdTaken(MessageIllegal):
     """The message's id is that of another message's transaction, or of one that has ended."""
 
+    v2_code = "ILLEGAL_MESSAGE_ID"
+
 
 @dataclass(frozen=True, slots=True)
 class Check:

@@ -12,6 +12,8 @@ MOST_CHARACTERS = 16 << 10
 class FilterNotSupported(InvalidParameter):
     """Without `enablePropertyFilter`.  RocketMQ answers SYSTEM_ERROR, which clients retry in vain."""
 
+    v2_code = "UNSUPPORTED"
+
 
 def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
     """The hashes of the tags that are wanted; None for all messages.

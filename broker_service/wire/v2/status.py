@@ -10,11 +10,8 @@ import grpc
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
-from broker_service.broker.reads.subscription import FilterNotSupported
 from broker_service.model import PutStatus
-from broker_service.runtime.peer_call import PeerLost
 from broker_service.runtime.rpc_errors import refusal_of
-from broker_service.transactions.transactions import TransactionIdTaken
 
 logger = logging.getLogger(__name__)
 
@@ -33,24 +30,6 @@ class Refused(errors.RocketSimError):
     def __init__(self, code: pb.Code, text: str) -> None:
         super().__init__(text)
         self.status_code = code
-
-
-# Subclasses first: the first that matches counts.
-_CODE_OF: list[tuple[type[errors.RocketSimError], pb.Code]] = [
-    (PeerLost, pb.PROXY_TIMEOUT),
-    (errors.TopicNotExist, pb.TOPIC_NOT_FOUND),
-    (errors.SubscriptionGroupNotExist, pb.CONSUMER_GROUP_NOT_FOUND),
-    (errors.SubscriptionParseFailed, pb.ILLEGAL_FILTER_EXPRESSION),
-    (FilterNotSupported, pb.UNSUPPORTED),
-    (errors.AccessDenied, pb.UNAUTHORIZED),
-    (errors.NoPermission, pb.FORBIDDEN),
-    (errors.SystemBusy, pb.TOO_MANY_REQUESTS),
-    (errors.DiskFull, pb.TOO_MANY_REQUESTS),  # clients wait before they try again, elsewhere if they can
-    (errors.NotFound, pb.NOT_FOUND),
-    (TransactionIdTaken, pb.ILLEGAL_MESSAGE_ID),
-    (errors.MessageIllegal, pb.BAD_REQUEST),
-    (errors.InvalidParameter, pb.BAD_REQUEST),
-]
 
 
 # For messages that are stored, but less safely than the mode promises.
@@ -76,7 +55,7 @@ def status_of(error: Exception) -> pb.Status:
     if isinstance(error, Refused):
         return status(error.status_code, str(error))
     refusal = refusal_of(error)
-    code = next((code for kind, code in _CODE_OF if isinstance(refusal, kind)), pb.INTERNAL_SERVER_ERROR)
+    code: pb.Code = pb.Code.Value(refusal.v2_code)  # type: ignore[assignment]
     if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
         logger.error("a call failed: %s", refusal)
     text = str(refusal)
