@@ -4,8 +4,10 @@ If the user is unknown, the line has no text from the caller, which might contai
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from broker_service.errors import AccessDenied, UnknownUser
+from broker_service.runtime.figures import Figure, by_labels
 
 WINDOW_S = 60.0
 MAX_LINES = 200  # per window, for all callers together
@@ -20,6 +22,11 @@ class Refusals:
         self._logged: set[tuple[str, str, str]] = set()  # in this window: user, address, reason
         self._unlogged = 0  # refusals in this window that were not logged
         self._window = 0.0
+
+    def figures(self) -> Iterator[Figure]:
+        help_text = "Calls that access control has refused."
+        counts = sorted(self.counts.items())
+        yield by_labels("rocketsim_calls_refused", help_text, ("reason", "service"), counts, is_counter=True)
 
     def refused(self, error: AccessDenied, method: str, address: str, now_s: float) -> list[str]:
         """Counts a refusal and returns the lines to log.

@@ -12,7 +12,7 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, INTERNAL_PREFI
 
 from broker_service.access.model import Action, ResourceType
 
-TOPIC, GROUP, CLUSTER = ResourceType
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it
 OF_GROUPS = ("%RETRY%", "%DLQ%")
 # Topics of the broker that have messages of all topics; those with INTERNAL_PREFIX (timers, deliveries) do, too.

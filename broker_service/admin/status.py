@@ -1,6 +1,7 @@
 """Status: a broker's figures for haStatus, brokerStatus and the metrics."""
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
@@ -15,6 +16,7 @@ from broker_service.leadership.promises import Promises
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
+from broker_service.runtime.figures import Figure, by_labels, counter, gauge
 
 RATE_S = 10
 
@@ -65,6 +67,47 @@ class Status:
             "get_messages": self._given.messages,
             "get_bytes": self._given.bytes,
         }
+
+    def figures(self) -> Iterator[Figure]:
+        broker, store = self._broker, self._broker.store
+        yield counter("rocketsim_messages_in", "Messages taken from clients since the start.", self._taken.messages)
+        yield counter("rocketsim_bytes_in", "Record bytes taken from clients since the start.", self._taken.bytes)
+        yield counter("rocketsim_messages_out", "Messages given to consumers since the start.", self._given.messages)
+        yield counter("rocketsim_bytes_out", "Record bytes given to consumers since the start.", self._given.bytes)
+        yield gauge("rocketsim_master", "1: this broker is the master of its name.", not broker.is_slave)
+        yield gauge("rocketsim_writable", "1: clients may send.", broker.takes_clients_writes)
+        yield gauge("rocketsim_epoch", "The epoch of the log.", broker.epoch)
+        yield gauge("rocketsim_log_min_offset", "Where the commit log begins.", store.min_offset)
+        yield gauge("rocketsim_log_end_offset", "Where the commit log ends.", store.end_offset)
+        yield gauge("rocketsim_log_flushed_offset", "The end of the log that is on disk.", store.flushed_offset)
+        yield gauge("rocketsim_log_confirm_offset", "The end of the log that consumers see.", self.confirm_offset)
+        yield counter("rocketsim_clock_steps", "Steps of this machine's clock since the start.", broker.time.steps)
+        yield gauge(
+            "rocketsim_clock_doubted_seconds",
+            "How far this machine's clock is ahead of the time that the broker believes; 0: it believes the clock.",
+            broker.time.doubted_s,
+        )
+        yield gauge(
+            "rocketsim_store_time_ahead_seconds",
+            "How far store times are ahead of the time of day.",
+            broker.time.ahead_s,
+        )
+        yield gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
+        yield gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
+        yield gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
+        slaves = {(str(slave.broker_id),): slave for slave in self.slaves()}
+        yield by_labels(
+            "rocketsim_slave_behind_bytes",
+            "Log bytes that a slave has not acknowledged.",
+            ("slave",),
+            ((labels, slave.diff_bytes) for labels, slave in slaves.items()),
+        )
+        yield by_labels(
+            "rocketsim_slave_in_sync",
+            "1: the slave counts for SYNC_MASTER.",
+            ("slave",),
+            ((labels, slave.in_sync) for labels, slave in slaves.items()),
+        )
 
     def slaves(self) -> list[SlaveStatus]:
         end = self._broker.store.end_offset

@@ -17,6 +17,7 @@ from broker_service.node.features import Features
 from broker_service.node.periodic import PeriodicTasks
 from broker_service.node.replication import Replication
 from broker_service.node.wire import Wire
+from broker_service.pop.figures import ConsumptionFigures
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service, host_port
 
@@ -48,15 +49,8 @@ class Administration:
             features.schedule,
         )
         self.progress = Progress(broker, features.consumption)
-        self.metrics = Metrics(
-            broker,
-            self.status,
-            wire.range_streams,
-            features.consumption,
-            access.refusals,
-            wire.clients,
-            wire.v2_port,
-        )
+        consumption = ConsumptionFigures(features.consumption)
+        self.metrics = Metrics((self.status, consumption, access.refusals, wire.v2_port, wire.range_streams))
         self.periodic = PeriodicTasks(
             broker,
             schedule=features.schedule,

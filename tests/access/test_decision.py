@@ -16,7 +16,7 @@ from broker_service.access.model import (
     word_of,
 )
 
-TOPIC, GROUP, CLUSTER = ResourceType
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALLOW, DENY = Decision
 HOME = address_of("10.1.2.3")
 

@@ -19,7 +19,7 @@ import select
 import socket
 import struct
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 
 import numpy as np
@@ -33,6 +33,7 @@ from broker_service.broker.put import PutPath, Send
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.errors import RocketSimError
 from broker_service.runtime.deadlines import NO_DEADLINE_S, wait_s
+from broker_service.runtime.figures import Figure, gauge
 from broker_service.runtime.rpc_errors import log_ours, refusal_of, status_of
 from broker_service.wire.own.range_messages import ranges_of, without_records
 from broker_service.wire.own.send_messages import send_of, send_response
@@ -80,6 +81,18 @@ class RangeStreams:
         self.sends = 0
         self.taken_bytes = 0  # of their frames, from before they come until they are answered
         self.requested_bytes = 0  # of all requests
+
+    def figures(self) -> Iterator[Figure]:
+        yield gauge("rocketsim_range_streams", "Pulls of ranges whose answers plain sockets carry.", self.serving)
+        help_text = "Bytes of ranges that wait in this process for clients of plain sockets to read."
+        yield gauge("rocketsim_range_stream_unsent_bytes", help_text, self.unsent_bytes)
+        help_text = "Bytes of ranges that wait in the kernel for clients of plain sockets to read."
+        yield gauge("rocketsim_range_stream_queued_bytes", help_text, self.queued_bytes)
+        help_text = "Bytes of requests that come over plain sockets."
+        yield gauge("rocketsim_stream_request_bytes", help_text, self.requested_bytes)
+        yield gauge("rocketsim_send_streams", "Frames of producers that plain sockets carry.", self.sends)
+        help_text = "Bytes of producers' frames from plain sockets that have not been answered yet."
+        yield gauge("rocketsim_send_stream_bytes", help_text, self.taken_bytes)
 
     @property
     def serving(self) -> int:

@@ -5,7 +5,7 @@ A client that has both addresses of a pair connects to either that listens, so a
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
 from broker_service.model import TlsMode
+from broker_service.runtime.figures import Figure, counter, gauge
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
@@ -77,6 +78,13 @@ class Port:
     def connections_refused(self) -> int:
         """Since the broker's start."""
         return self._refused + (self._front.refused if self._front is not None else 0)
+
+    def figures(self) -> Iterator[Figure]:
+        yield gauge("rocketsim_client_streams", "Open streams of clients.", self._clients.stream_count)
+        help_text = "Connections to a grpcServerPort that has a certificate."
+        yield gauge("rocketsim_front_connections", help_text, self.connections)
+        help_text = "Connections to a grpcServerPort that were closed because of too many connections."
+        yield counter("rocketsim_front_connections_refused", help_text, self.connections_refused)
 
     @property
     def address(self) -> str:
