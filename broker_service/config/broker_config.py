@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES
+from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES, MAX_INVISIBLE_MS
 from rocketsim_proto.signature import Credentials
 
 from broker_service.config.properties import (
@@ -250,7 +250,7 @@ class BrokerConfig:
         10_000,
         "shortest time that a simple consumer of RocketMQ 5 may have a message for itself",
         low=0,
-        high=43_200_000,
+        high=MAX_INVISIBLE_MS,
         runtime=True,
     )
     max_under_way_per_group: int = key(

@@ -6,6 +6,8 @@ Pops whose transitions are pending have taken their messages already: the next p
 import asyncio
 import random
 
+from rocketsim_proto.limits import MAX_INVISIBLE_MS
+
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.read_checks import ReadChecks
@@ -18,15 +20,15 @@ from broker_service.pop.places import Places
 from broker_service.pop.polls import Polls
 from broker_service.pop.receipt_handle import ReceiptHandle
 from broker_service.pop.selection import Selection, Selections
-from broker_service.pop.settling import MAX_INVISIBLE_MS, Settling
+from broker_service.pop.settling import Settling
 from broker_service.rocketmq_handover.take_over import TakeOver
 from broker_service.runtime import cold_reads
 from broker_service.state.moves import original_topic, retry_topic
+from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.state.transitions import Deadline, Take, TakeInOrder
 from broker_service.state.writer import StateWriter
 
 MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
-MAX_CLIENT_ID = 255  # bytes; also of an attempt id
 
 _Taking = Take | TakeInOrder | Deadline
 
@@ -61,10 +63,10 @@ class Popping:
     async def pop(self, pop: Pop) -> Popped:
         enabled = self._broker.config.enable_property_filter
         selection = await self._selections.of(pop.sub_expression, pop.expression_type, sql_enabled=enabled)
-        if len(pop.client_id.encode()) > MAX_CLIENT_ID:
-            raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
-        if len(pop.attempt_id.encode()) > MAX_CLIENT_ID:
-            raise InvalidParameter(f"attempt id {pop.attempt_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+        if len(pop.client_id.encode()) > MAX_TEXT:
+            raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_TEXT} bytes")
+        if len(pop.attempt_id.encode()) > MAX_TEXT:
+            raise InvalidParameter(f"attempt id {pop.attempt_id[:40]!r}… is longer than {MAX_TEXT} bytes")
         self._broker.check_writable()
         await self._access.make_group(pop.group)
         until = self._broker.clock() + pop.poll_s

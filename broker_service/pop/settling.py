@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from rocketsim_proto.limits import MAX_INVISIBLE_MS
+
 from broker_service.broker.core.broker import Broker
 from broker_service.model import PutStatus
 from broker_service.pop import receipt_handle
@@ -16,7 +18,6 @@ from broker_service.state.state import Due
 from broker_service.state.transitions import Deadline, DeliveryId, Place, Settle
 from broker_service.state.writer import StateWriter
 
-MAX_INVISIBLE_MS = 12 * 3600 * 1000
 _DELIVERIES_A_TRANSITION = 10_000
 
 

@@ -13,7 +13,15 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_REAL_QUEUE_ID, PROPERTY_REAL_TOPIC, Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
-from broker_service.state.transaction_changes import MAX_CHECKS, Ended, Prepared, Resolution, Resolved, TransactionId
+from broker_service.state.transaction_changes import (
+    MAX_CHECKS,
+    MAX_TEXT,
+    Ended,
+    Prepared,
+    Resolution,
+    Resolved,
+    TransactionId,
+)
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ keeps under it how far it has read half and op topic
 SYS_FLAG_COMMITTED = 0x8
@@ -27,7 +35,6 @@ PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
 OP_BODY = 4096  # bytes, as RocketMQ's transactionOpMsgMaxSize
-MAX_CLIENT_ID = 255
 DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; of ours each has its own
 
 # What clients and brokers set for each attempt to send a message, or for its half message.
@@ -67,7 +74,7 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
     properties.pop(PROPERTY_IMMUNITY_S, None)
     if immunity_s:
         properties[PROPERTY_IMMUNITY_S] = str(immunity_s)
-    known_client = client_id if len(client_id.encode()) <= MAX_CLIENT_ID else ""
+    known_client = client_id if len(client_id.encode()) <= MAX_TEXT else ""
     properties[PROPERTY_CHECK] = f"{first_check_ms} {known_client}"
     message.topic, message.queue_id = HALF_TOPIC, 0
     return message

@@ -22,7 +22,7 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.errors import InvalidParameter, MessageIllegal
 
-MAX_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
+MAX_TIMER_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
 MAX_TIMERS = 10_000_000  # some 10 to 30 bytes of memory each
 
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
@@ -41,9 +41,9 @@ def out_ms(deliver_ms: int) -> int:
 def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
     """The record that waits for a message's delivery.  MessageIllegal for a time too far ahead, and for properties that
     leave no room for those of the delivered copy."""
-    if deliver_ms - now_ms > MAX_DELAY_MS:
+    if deliver_ms - now_ms > MAX_TIMER_DELAY_MS:
         raise MessageIllegal(
-            f"topic {message.topic}: the delivery time is more than {MAX_DELAY_MS // 1000} s from now; choose an "
+            f"topic {message.topic}: the delivery time is more than {MAX_TIMER_DELAY_MS // 1000} s from now; choose an "
             "earlier one"
         )
     real = {PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
@@ -60,7 +60,7 @@ def recall_key(topic: str, message_id: str) -> str:
 def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> Record:
     """RocketMQ's delete record, which waits as the message does.  InvalidParameter for a time that has come, or that no
     message can have."""
-    if not 0 < deliver_ms - now_ms < MAX_DELAY_MS:
+    if not 0 < deliver_ms - now_ms < MAX_TIMER_DELAY_MS:
         raise InvalidParameter("recall failed, timestamp invalid: the message is delivered, or never had that time")
     properties = {
         PROPERTY_TAGS: _RECALL_TAG,

@@ -17,6 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 CHECKED, PREPARED, RESOLVED = 13, 14, 15
+MAX_TEXT = 255  # bytes of a short text, such as a client id: its size is one byte
 MAX_CHECKS = 0xFFFF
 
 _CHECKED = Struct(">QH")

@@ -1,7 +1,8 @@
-"""The size limits on which clients and brokers must agree.  Pure."""
+"""The limits, of sizes and times, on which clients and brokers must agree.  Pure."""
 
 MAX_QUEUE_NUMS = 65_536  # queues of a topic on one broker
 MAX_BODY_BYTES = 128 << 20  # the body of one message, compressed or not; the largest maxMessageSize
 FRAME_BYTES = 8 << 20  # the largest size that may be configured for a frame of several messages
 # The largest gRPC message has a record with the longest body, or a frame, and other fields beside it.
 MAX_RPC_BYTES = MAX_BODY_BYTES + FRAME_BYTES
+MAX_INVISIBLE_MS = 12 * 3600 * 1000  # how long a message may be with a consumer that has not acknowledged it

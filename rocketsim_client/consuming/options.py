@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from rocketsim_proto.limits import MAX_INVISIBLE_MS
+
 from rocketsim_client import validation
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
 
-MAX_INVISIBLE_S = 12 * 3600.0  # brokers take no more
+MAX_INVISIBLE_S = MAX_INVISIBLE_MS / 1000
 RENEWALS = 6  # how often in an invisible time what is due is looked for
 
 Topics = str | Iterable[str] | Mapping[str, str | SqlExpression | None]

@@ -154,7 +154,7 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
         with pytest.raises(MessageIllegal, match="batch"):
             await put_send(one.node, send_of("t", *two))
         with pytest.raises(MessageIllegal, match="259200"):
-            await one.send(b"a", in_ms=timer_record.MAX_DELAY_MS + 1)
+            await one.send(b"a", in_ms=timer_record.MAX_TIMER_DELAY_MS + 1)
         with pytest.raises(MessageIllegal, match="milliseconds since 1970"):
             await put_send(one.node, send_of("t", message("t", b"a", TIMER_DELIVER_MS="soon")))
         for forged in ({"__TIMER_SOURCE": "1 2"}, {"TIMER_DEL_UNIQKEY": "t+a"}):

@@ -233,9 +233,9 @@ def test_each_copy_names_its_source() -> None:
 
 
 def test_three_days_are_the_most() -> None:
-    timer_record.waiting_record(SENT, NOW + timer_record.MAX_DELAY_MS, NOW)
+    timer_record.waiting_record(SENT, NOW + timer_record.MAX_TIMER_DELAY_MS, NOW)
     with pytest.raises(MessageIllegal, match="259200 s"):
-        timer_record.waiting_record(SENT, NOW + timer_record.MAX_DELAY_MS + 1, NOW)
+        timer_record.waiting_record(SENT, NOW + timer_record.MAX_TIMER_DELAY_MS + 1, NOW)
 
 
 def test_properties_without_room_for_those_of_the_copy_are_refused_when_sent() -> None:
@@ -269,7 +269,7 @@ def test_a_recall_is_rocketmqs_delete_record() -> None:
     assert timer_record.second_of(waiting) == timer_record.second_of(recall)
 
 
-@pytest.mark.parametrize("late_ms", [0, -1, timer_record.MAX_DELAY_MS])
+@pytest.mark.parametrize("late_ms", [0, -1, timer_record.MAX_TIMER_DELAY_MS])
 def test_a_recall_after_the_delivery_time_is_refused(late_ms: int) -> None:
     with pytest.raises(InvalidParameter, match="timestamp invalid"):
         timer_record.recall_record("t", "id", NOW + late_ms, NOW)

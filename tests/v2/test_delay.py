@@ -13,7 +13,7 @@ from rocketsim_proto.signature import Credentials
 
 from broker_service.node.node import BrokerNode
 from broker_service.wire.v2 import recall_handle
-from broker_service.wire.v2.message_rules import MAX_DELAY_MS
+from broker_service.wire.v2.message_rules import MAX_CLIENTS_DELAY_MS
 from broker_service.wire.v2.recall_handle import RecallHandle
 from broker_service.wire.v2.topic_routes import PASSED_ON
 from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
@@ -91,8 +91,8 @@ async def test_only_topics_of_their_type_take_messages_with_a_delivery_time(tmp_
         clock_of(node)
         for topic, code in (("D", d.OK), ("M", d.OK), ("T", d.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)):
             assert (await client.send(delayed(5000, topic))).status.code == code
-        assert (await client.send(delayed(MAX_DELAY_MS))).status.code == d.OK
-        assert (await client.send(delayed(MAX_DELAY_MS + 1))).status.code == d.ILLEGAL_DELIVERY_TIME
+        assert (await client.send(delayed(MAX_CLIENTS_DELAY_MS))).status.code == d.OK
+        assert (await client.send(delayed(MAX_CLIENTS_DELAY_MS + 1))).status.code == d.ILLEGAL_DELIVERY_TIME
         batch = await client.send(delayed(5000), delayed(5000))
         assert batch.status.code == d.BAD_REQUEST and "batch" in batch.status.message
 

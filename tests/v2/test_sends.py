@@ -18,7 +18,7 @@ from rocketsim_proto.records import record
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.wire.v2.message_rules import (
-    MAX_DELAY_MS,
+    MAX_CLIENTS_DELAY_MS,
     MAX_ORIGIN_BYTES,
     MAX_PROPERTIES_BYTES,
     RESERVED_PROPERTIES,
@@ -179,7 +179,7 @@ REFUSED = [
     (message("F", message_group="g" * 64), d.ILLEGAL_MESSAGE_GROUP, "63"),
     (message("F", message_group="ü" * 32), d.ILLEGAL_MESSAGE_GROUP, "63 bytes"),
     (message("F", message_group="g\t"), d.ILLEGAL_MESSAGE_GROUP, "control character"),
-    (message("D", delivery_timestamp=Timestamp(seconds=1 << 33)), d.ILLEGAL_DELIVERY_TIME, str(MAX_DELAY_MS)),
+    (message("D", delivery_timestamp=Timestamp(seconds=1 << 33)), d.ILLEGAL_DELIVERY_TIME, str(MAX_CLIENTS_DELAY_MS)),
     (message("D", delivery_timestamp=Timestamp(seconds=1 << 60)), d.ILLEGAL_DELIVERY_TIME, "1970 to 9999"),
     (message("D", delivery_timestamp=Timestamp(seconds=-1)), d.ILLEGAL_DELIVERY_TIME, "1970 to 9999"),
     (message("X", orphaned_transaction_recovery_duration=Duration(seconds=3601)), d.BAD_REQUEST, "3600"),
@@ -229,9 +229,9 @@ async def test_a_day_is_the_longest_delay(tmp_path: Path) -> None:
     async with v2_broker(tmp_path) as (node, client):
         assert (await client.send(message("D", delivery_timestamp=NOW))).status.code == d.OK
         now_s = node.machine.now_ms() // 1000
-        too_late = Timestamp(seconds=now_s + MAX_DELAY_MS // 1000 + 60)
+        too_late = Timestamp(seconds=now_s + MAX_CLIENTS_DELAY_MS // 1000 + 60)
         assert (await client.send(message("D", delivery_timestamp=too_late))).status.code == d.ILLEGAL_DELIVERY_TIME
-        in_a_day = Timestamp(seconds=now_s + MAX_DELAY_MS // 1000)
+        in_a_day = Timestamp(seconds=now_s + MAX_CLIENTS_DELAY_MS // 1000)
         assert (await client.send(message("D", delivery_timestamp=in_a_day))).status.code == d.OK
 
 

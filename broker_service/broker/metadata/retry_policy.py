@@ -12,8 +12,9 @@ third, the first failed attempt has the first of the customized times: so do Roc
 from collections.abc import Mapping
 from typing import Any
 
+from rocketsim_proto.limits import MAX_INVISIBLE_MS
+
 CUSTOMIZED, EXPONENTIAL = "CUSTOMIZED", "EXPONENTIAL"
-MAX_DELAY_MS = 12 * 3600 * 1000  # the longest invisible time
 MOST_TIMES = 64
 
 _SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -31,11 +32,11 @@ def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
             return DEFAULT
         if not isinstance(times, list) or not 1 <= len(times) <= MOST_TIMES:
             raise ValueError(f"customizedRetryPolicy.next={times!r}: 1 to {MOST_TIMES} times are expected, in ms")
-        return tuple(_whole("customizedRetryPolicy.next", time, 0, MAX_DELAY_MS) for time in times)
+        return tuple(_whole("customizedRetryPolicy.next", time, 0, MAX_INVISIBLE_MS) for time in times)
     if kind == EXPONENTIAL:
         part = _part(policy, "exponentialRetryPolicy")
-        initial = _whole("exponentialRetryPolicy.initial", part.get("initial", 5000), 1, MAX_DELAY_MS)
-        longest = _whole("exponentialRetryPolicy.max", part.get("max", 7_200_000), 1, MAX_DELAY_MS)
+        initial = _whole("exponentialRetryPolicy.initial", part.get("initial", 5000), 1, MAX_INVISIBLE_MS)
+        longest = _whole("exponentialRetryPolicy.max", part.get("max", 7_200_000), 1, MAX_INVISIBLE_MS)
         multiplier = _whole("exponentialRetryPolicy.multiplier", part.get("multiplier", 2), 1, 1000)
         found = [min(initial, longest)]
         while found[-1] < longest and multiplier > 1:

@@ -15,7 +15,7 @@ MAX_PROPERTIES_BYTES = 16_384  # keys, tag and user properties together
 MAX_ORIGIN_BYTES = 8_192  # trace context and born host together: clients set these, not their users
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_MESSAGE_ID_BYTES = 1024
-MAX_DELAY_MS = 24 * 3_600_000
+MAX_CLIENTS_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_S = 3_600
 _END_OF_TIME_S = 253_402_300_800  # the year 10000: the end of protobuf's timestamps
 
@@ -169,7 +169,8 @@ def _check_sizes(message: pb.Message) -> None:
 def _check_delivery_time(timestamp: Timestamp, now_ms: int) -> None:
     if not is_time(timestamp):
         raise Refused(pb.ILLEGAL_DELIVERY_TIME, "the delivery time is not one of the years 1970 to 9999")
-    if in_ms(timestamp) > now_ms + MAX_DELAY_MS:
+    if in_ms(timestamp) > now_ms + MAX_CLIENTS_DELAY_MS:
         raise Refused(
-            pb.ILLEGAL_DELIVERY_TIME, f"the delivery time is too far in the future, max is {MAX_DELAY_MS} ms from now"
+            pb.ILLEGAL_DELIVERY_TIME,
+            f"the delivery time is too far in the future, max is {MAX_CLIENTS_DELAY_MS} ms from now",
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rocketmq_v2 import definition_pb2, service_pb2
+from rocketsim_proto.limits import MAX_INVISIBLE_MS
 from rocketsim_proto.records import record
 
 from broker_service.broker.core.broker import Broker
@@ -27,7 +28,6 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
-MAX_INVISIBLE_MS = 12 * 3_600_000
 REQUEST_TIMEOUT_S = 3.0  # what official clients add to a poll for its deadline
 
 _EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}

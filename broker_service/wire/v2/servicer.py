@@ -19,8 +19,8 @@ from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import RocketSimError
 from broker_service.pop.model import Delivery
-from broker_service.pop.popping import MAX_CLIENT_ID
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
+from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.wire.clients import Clients, ClientStream
 from broker_service.wire.v2 import names, route_answers
 from broker_service.wire.v2.message_rules import in_ms
@@ -323,8 +323,8 @@ def client_id_of(context: Context) -> str:
 def client_id_in(context: Context) -> str:
     metadata = context.invocation_metadata() or ()
     client_id = client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
-    if len(client_id) > MAX_CLIENT_ID and len(client_id.encode()) > MAX_CLIENT_ID:
-        raise Refused(definition_pb2.BAD_REQUEST, f"client id {client_id[:40]!r}… is longer than {MAX_CLIENT_ID} bytes")
+    if len(client_id) > MAX_TEXT and len(client_id.encode()) > MAX_TEXT:
+        raise Refused(definition_pb2.BAD_REQUEST, f"client id {client_id[:40]!r}… is longer than {MAX_TEXT} bytes")
     return client_id
 
 
