@@ -14,7 +14,7 @@ from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
-from broker_service.pop.looks import Found, Looks
+from broker_service.pop.finder import Finder, QueueBatch
 from broker_service.pop.model import MAX_MESSAGES, Counts, Delivery, Pop, Popped, PopStatus
 from broker_service.pop.places import Places
 from broker_service.pop.polls import Polls
@@ -55,7 +55,7 @@ class Popping:
         self._take_over = take_over
         self._counts = counts
         self._selections = Selections()
-        self._looks = Looks(broker, writer, places, chance)
+        self._finder = Finder(broker, writer, places, chance)
         self.polls = Polls(broker.config.max_long_polls)
         broker.visibility.arrived.append(self.polls.arrived)
         writer.changed.append(self._notify_of_released)
@@ -98,7 +98,7 @@ class Popping:
         """The client's pops that are held are answered now."""
         self.polls.end(group, topic, client_id)
 
-    def look(self, pop: Pop, selection: Selection) -> list[Found]:
+    def look(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
         """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._writer.check_writable()
@@ -110,14 +110,14 @@ class Popping:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")
         places = self._places.of(group.name, topic)
         is_ordered = group.consume_message_orderly
-        if is_ordered and pop.attempt_id and (again := self._looks.again(places, pop.attempt_id)):
+        if is_ordered and pop.attempt_id and (again := self._finder.again(places, pop.attempt_id)):
             return again
         if self._writer.state.under_way_of.get(group.name, 0) >= (most := broker.config.max_under_way_per_group):
             raise SystemBusy(
                 f"group {group.name} has {most} messages (maxUnderWayPerGroup) that it has not acknowledged; "
                 "acknowledge some, or pop again in a moment"
             )
-        return self._looks.find(places, pop.max_messages, selection, is_ordered=is_ordered)
+        return self._finder.find(places, pop.max_messages, selection, is_ordered=is_ordered)
 
     def _needs_pending_applied(self, name: str) -> bool:
         """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
@@ -140,7 +140,7 @@ class Popping:
             )
         return group
 
-    def _take(self, pop: Pop, found: list[Found]) -> tuple[list[_Taking], asyncio.Future[int]]:
+    def _take(self, pop: Pop, found: list[QueueBatch]) -> tuple[list[_Taking], asyncio.Future[int]]:
         """Submits the transitions that deliver these messages, which count as taken from now on."""
         taking = [self._taking(pop, one) for one in found]
         appended = self._writer.submit(*taking)
@@ -148,7 +148,7 @@ class Popping:
             self._writer.flush()  # the next look finds their locks in the state
         return taking, appended
 
-    def _taking(self, pop: Pop, found: Found) -> _Taking:
+    def _taking(self, pop: Pop, found: QueueBatch) -> _Taking:
         now_ms = self._broker.now_ms()
         invisible_ms = outcome.RENEWED_FOR_MS if pop.auto_renew else min(max(pop.invisible_ms, 0), MAX_INVISIBLE_MS)
         deadline_ms = now_ms + invisible_ms
@@ -186,7 +186,7 @@ class Popping:
             renewed_until_ms=renewed_until_ms,
         )
 
-    async def _deliver(self, pop: Pop, found: list[Found]) -> Popped:
+    async def _deliver(self, pop: Pop, found: list[QueueBatch]) -> Popped:
         popped_ms = self._broker.now_ms()
         takes, appended = self._take(pop, found)
         self.polls.notify(pop.group, pop.topic)  # there may be more

@@ -1,7 +1,7 @@
 """StateWriter: appends changes of the state to the log on a master, and tells those who wait for a change.
 
 A change is a transition, or a record that tells one, such as a copy.  The changes of calls that come together
-(`QuietTurns`) are appended as one record, and applied from the log, as on a slave.  So the state is never ahead of the
+(`GroupCommit`) are appended as one record, and applied from the log, as on a slave.  So the state is never ahead of the
 log; `next_of` also knows what the changes that are pending take.  What has to know more of them than that, or appends
 changes at once, has the pending ones appended before: so an accepted ack comes before an expiry, a move or a reset.
 """
@@ -15,7 +15,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import MessageIllegal, RocketSimError, ServiceNotAvailable
 from broker_service.model import PutStatus
-from broker_service.runtime.quiet_turns import QuietTurns
+from broker_service.runtime.group_commit import GroupCommit
 from broker_service.state import transitions
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog, Written
@@ -32,7 +32,7 @@ class StateWriter:
         self.changed: list[Callable[[], None]] = []
         self._broker = broker
         self._log = log
-        self._quiet_turns = QuietTurns(self.flush)
+        self._group_commit = GroupCommit(self.flush)
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
@@ -120,7 +120,7 @@ class StateWriter:
         appended = self._appended
         self._pending += changes
         self._taken |= {change.place: change.next for change in changes if isinstance(change, Take | TakeInOrder)}
-        if self._quiet_turns.call_came():
+        if self._group_commit.call_came():
             loop.call_soon(self.flush)
         elif len(self._pending) >= _MAX_PENDING:
             self.flush()

@@ -30,7 +30,7 @@ from broker_service.errors import (
 )
 from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
-from broker_service.pop import looks as looks_module
+from broker_service.pop import finder as finder_module
 from broker_service.pop import popping, receipt_handle, selection
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
@@ -270,7 +270,7 @@ async def test_a_condition_passes_over_thousands_of_messages_with_some_looks(tmp
 async def test_large_messages_that_a_condition_excludes_are_read_a_few_at_a_time(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(looks_module, "MAX_POP_BYTES", 10_000)
+    monkeypatch.setattr(finder_module, "MAX_POP_BYTES", 10_000)
     async with consumer(tmp_path, enable_property_filter=True) as one:
         one.node.topics.put(TopicConfig("t", 2, 2), 0)
         for queue_id in range(2):
@@ -285,7 +285,7 @@ async def test_an_answer_has_less_than_its_bytes_and_one_message_more_however_mu
     tmp_path: Path, monkeypatch: Any, is_ordered: bool, filtered: dict[str, str]
 ) -> None:
     most_bytes, size, count = 10_000, 3_000, 24
-    monkeypatch.setattr(looks_module, "MAX_POP_BYTES", most_bytes)
+    monkeypatch.setattr(finder_module, "MAX_POP_BYTES", most_bytes)
     async with consumer(tmp_path, enable_property_filter=True) as one:
         one.node.topics.put(TopicConfig("t", 4, 4), 0)
         one.node.groups.put(SubscriptionGroup("g", consume_message_orderly=is_ordered), 0)
@@ -304,7 +304,7 @@ async def test_an_answer_has_less_than_its_bytes_and_one_message_more_however_mu
 
 def test_the_largest_answer_fits_what_a_client_receives() -> None:
     properties_and_handles = 1 << 20
-    assert looks_module.MAX_POP_BYTES + MAX_BODY_BYTES + properties_and_handles <= MAX_RPC_BYTES
+    assert finder_module.MAX_POP_BYTES + MAX_BODY_BYTES + properties_and_handles <= MAX_RPC_BYTES
 
 
 @pytest.mark.parametrize(

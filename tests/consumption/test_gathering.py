@@ -15,7 +15,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, ServiceNotAvailable, SystemBusy
 from broker_service.pop import receipt_handle
 from broker_service.pop.model import HandleStatus, PopStatus
-from broker_service.runtime.quiet_turns import QUIET_TURNS
+from broker_service.runtime.group_commit import QUIET_TURNS
 from broker_service.state import transitions
 from broker_service.state import writer as writer_module
 from broker_service.state.transitions import STATE_TOPIC, Settle
@@ -41,7 +41,7 @@ async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
     if one.node.groups.get("g") is None:
         one.node.groups.put(SubscriptionGroup("g"), 0)  # to make it takes a call some time
     await quiet(one)
-    one.consumption.writer._quiet_turns.call_came()
+    one.consumption.writer._group_commit.call_came()
     tasks = [asyncio.ensure_future(call) for call in calls]
     for _ in range(QUIET_TURNS - 1):
         if len(one.consumption.writer._pending) >= len(calls):
@@ -90,10 +90,10 @@ async def test_no_more_than_so_many_transitions_wait_whatever_comes(
         found = (await one.pop()).deliveries
         await quiet(one)
         before = records(one)
-        one.consumption.writer._quiet_turns.call_came()
+        one.consumption.writer._group_commit.call_came()
         tasks = [asyncio.ensure_future(one.ack(delivery)) for delivery in found]
         while not all(task.done() for task in tasks[:8]):
-            one.consumption.writer._quiet_turns.call_came()  # it is never quiet
+            one.consumption.writer._group_commit.call_came()  # it is never quiet
             await asyncio.sleep(0)
         assert records(one) == before + 2 and not tasks[8].done()
         assert await tasks[8] == [OK]

@@ -15,7 +15,7 @@ from rocketsim_proto.records import record
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ReadFailed
-from broker_service.pop import looks as looks_module
+from broker_service.pop import finder as finder_module
 from broker_service.pop.model import Delivery, HandleStatus, PopStatus
 from broker_service.rocketmq_handover.order_info import table_of
 from broker_service.state.state import State
@@ -176,7 +176,7 @@ async def test_conditions_of_sql_select_messages_and_the_order_stays(tmp_path: P
 async def test_only_so_many_messages_wait_and_the_next_ones_are_read_when_they_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks_module, "MAX_ORDERED_OF_A_QUEUE", 3)
+    monkeypatch.setattr(finder_module, "MAX_ORDERED_OF_A_QUEUE", 3)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 b1")
         (a1,) = await one.take(max_messages=1)
@@ -194,7 +194,7 @@ async def test_only_so_many_messages_wait_and_the_next_ones_are_read_when_they_a
 async def test_a_group_whose_messages_wait_leaves_room_for_those_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks_module, "MAX_ORDERED", 8)
+    monkeypatch.setattr(finder_module, "MAX_ORDERED", 8)
     async with in_order(tmp_path) as one:
         one.node.groups.put(replace(IN_ORDER, group_name="h"), 0)
         other = InOrder(one.node, "h")
@@ -209,7 +209,7 @@ async def test_a_group_whose_messages_wait_leaves_room_for_those_of_others(
 async def test_one_look_passes_over_a_number_of_messages_and_a_poll_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looks_module, "_WAITING_A_LOOK", 2)
+    monkeypatch.setattr(finder_module, "_WAITING_A_LOOK", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
@@ -217,7 +217,7 @@ async def test_one_look_passes_over_a_number_of_messages_and_a_poll_looks_again(
 
 
 async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks_module, "_WAITING_A_LOOK", 2)
+    monkeypatch.setattr(finder_module, "_WAITING_A_LOOK", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
@@ -242,7 +242,7 @@ async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypat
 
 
 async def test_one_look_passes_over_only_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looks_module, "MAX_POP_BYTES", 2500)
+    monkeypatch.setattr(finder_module, "MAX_POP_BYTES", 2500)
     async with in_order(tmp_path) as one:
         await put(one.node, "t", *[bytes(1000)] * 10, __SHARDINGKEY="a")
         await one.send("b1")
@@ -261,7 +261,7 @@ async def test_what_waits_is_read_as_far_as_it_fits_and_one_message_always_fits(
         assert await one.texts() == ""
         await one.ack(z1)
         await one.ack(y1)
-        monkeypatch.setattr(looks_module, "MAX_POP_BYTES", 1)
+        monkeypatch.setattr(finder_module, "MAX_POP_BYTES", 1)
         assert [await one.texts() for _ in range(3)] == ["z2", "y2", ""]
 
 

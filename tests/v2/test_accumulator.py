@@ -14,7 +14,7 @@ from broker_service.broker import frame as frame_checks
 from broker_service.broker.put import Placed, RecordsSend
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
 from broker_service.model import Appended, QueueAppend
-from broker_service.runtime.quiet_turns import QUIET_TURNS
+from broker_service.runtime.group_commit import QUIET_TURNS
 from broker_service.wire.v2.accumulator import MAX_BYTES, MAX_CALLS, Accumulator, SendCall, SentCall
 from broker_service.wire.v2.recent_sends import RecentSends, SendId
 from tests.support.v2 import message, v2_broker

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_service.wire.v2.queue_choice import Turns, queue_of_group
+from broker_service.wire.v2.queue_choice import RoundRobin, queue_of_group
 
 
 @given(st.text(max_size=20), st.integers(1, 1000))
@@ -21,5 +21,5 @@ def test_groups_are_spread_evenly() -> None:
 
 
 def test_each_topic_has_its_own_turns() -> None:
-    turns = Turns()
+    turns = RoundRobin()
     assert [(turns.queue_of("a", 3), turns.queue_of("b", 2)) for _ in range(4)] == [(0, 0), (1, 1), (2, 0), (0, 1)]

@@ -14,7 +14,7 @@ from rocketsim_proto.records.record import PROPERTY_DELIVER_MS, Record
 from broker_service.broker.put import Placed, PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
 from broker_service.model import Appended
-from broker_service.runtime.quiet_turns import QuietTurns
+from broker_service.runtime.group_commit import GroupCommit
 from broker_service.wire.v2.recent_sends import RecentSends, SendId, Stored
 
 MAX_CALLS = 128  # that wait, of all topics
@@ -47,7 +47,7 @@ class SentCall:
 
 
 class Accumulator:
-    """`QuietTurns` says which calls wait for others.  `recent` gets all messages as soon as they are appended: before
+    """`GroupCommit` says which calls wait for others.  `recent` gets all messages as soon as they are appended: before
     the wait for disk and slave, and also those of calls that have ended meanwhile."""
 
     def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:
@@ -56,13 +56,13 @@ class Accumulator:
         self._clock = clock
         self._batches: dict[str, list[_Waiting]] = {}  # by topic
         self._waiting = self._waiting_bytes = 0
-        self._quiet_turns = QuietTurns(self._append_all)
+        self._group_commit = GroupCommit(self._append_all)
         self._appending: set[asyncio.Task[None]] = set()
 
     async def append(self, call: SendCall) -> SentCall:
         """As `PutPath.append`.  Calls of a topic are appended in their order and refused by themselves, never for
         another one."""
-        was_quiet = self._quiet_turns.call_came()
+        was_quiet = self._group_commit.call_came()
         if was_quiet or call.goes_alone:
             return (await self._append([call]))[0]
         size = sum([len(one.body) for one in call.records])

@@ -1,4 +1,4 @@
-"""The queue that a message goes to.  Pure, except that `Turns` counts."""
+"""The queue that a message goes to.  Pure, except that `RoundRobin` counts."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ _MULTIPLIER = 2862933555777941757
 _MASK = (1 << 64) - 1
 
 
-class Turns:
+class RoundRobin:
     """Chooses the queues of a topic in turns."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from broker_service.state import timer_record
 from broker_service.transactions.transactions import Transactions
 from broker_service.wire.v2 import message_rules, names, recall_handle, sent_message
 from broker_service.wire.v2.accumulator import Accumulator, SendCall, SentCall
-from broker_service.wire.v2.queue_choice import Turns, queue_of_group
+from broker_service.wire.v2.queue_choice import RoundRobin, queue_of_group
 from broker_service.wire.v2.recall_handle import RecallHandle
 from broker_service.wire.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored
 from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
@@ -39,7 +39,7 @@ class SendPath:
         self._broker = broker
         self._puts = puts
         self._transactions = transactions
-        self._turns = Turns()
+        self._turns = RoundRobin()
         self._recent = RecentSends()
         self._accumulator = Accumulator(puts, self._recent, broker.clock)
         # By topic and ids, until the messages are appended or refused.

@@ -1,6 +1,6 @@
-"""Looks: what a pop may deliver of its queues now.  They take nothing.
+"""Finder: finds the messages that a pop may deliver of its queues now.  It changes nothing.
 
-A queue that the disk cannot read is tried again after some seconds; others go on.
+A queue that the disk cannot read is tried again after some seconds.  Meanwhile pops go on with the other queues.
 """
 
 import logging
@@ -18,8 +18,8 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.subscription import codes_of
 from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
 from broker_service.model import GetMessageStatus
-from broker_service.pop.choice import Choice, Groups, Room
 from broker_service.pop.model import MAX_MESSAGES
+from broker_service.pop.picker import Groups, Picker, Room
 from broker_service.pop.places import Places
 from broker_service.pop.selection import Selection, select
 from broker_service.state.transitions import DeliveryId, Place
@@ -56,8 +56,8 @@ class _Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The messages found in a queue from `start` to `next`; `read_bytes` were read for them.
+class QueueBatch:
+    """The messages of a queue from `start` to `next` that a pop may deliver; `read_bytes` were read to find them.
 
     `groups`: what a pop in order takes.  `again`: the deliveries that an earlier attempt of this pop has taken already.
     """
@@ -77,7 +77,7 @@ class Found:
         return self.again or tuple(DeliveryId(self.pop, message.queue_offset) for message in self.messages)
 
 
-class Looks:
+class Finder:
     def __init__(self, broker: Broker, writer: StateWriter, places: Places, chance: random.Random) -> None:
         self._broker = broker
         self._writer = writer
@@ -88,12 +88,12 @@ class Looks:
 
     def find(
         self, places: Sequence[tuple[Place, bool]], max_messages: int, selection: Selection, *, is_ordered: bool
-    ) -> list[Found]:
+    ) -> list[QueueBatch]:
         """What may be delivered of these queues (true: a retry topic's), and what the filter excludes.  Raises if there
         is neither and a queue cannot be read."""
         room, entries = min(max_messages, MAX_MESSAGES), selection.entries
         room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
-        found: list[Found] = []
+        found: list[QueueBatch] = []
         failure: RocketSimError | None = None
         for place, is_retry in places:
             looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
@@ -116,13 +116,13 @@ class Looks:
             raise failure
         return found
 
-    def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[Found]:
+    def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[QueueBatch]:
         """What an earlier attempt of this pop took in order of these queues."""
         return [one for place, is_retry in places if (one := self._again(place, is_retry, attempt_id))]
 
     def _look_at(
         self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
-    ) -> Found | None:
+    ) -> QueueBatch | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
         messages: list[Message] = []
@@ -138,7 +138,7 @@ class Looks:
             read_bytes += size
         if at == start:
             return None
-        return Found(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
+        return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
 
     def _read_on(
         self,
@@ -215,7 +215,7 @@ class Looks:
         selection: Selection,
         *,
         may_take_new: bool,
-    ) -> Found | None:
+    ) -> QueueBatch | None:
         """Without `may_take_new`, only what waits: the group does not consume in order any more."""
         queue = self._writer.state.queues.get(place)
         locks = queue.locks if queue is not None else None
@@ -224,9 +224,9 @@ class Looks:
         ordered = len(locks.group_of) if locks is not None else 0
         unused = MAX_ORDERED - self._writer.state.ordered_count - self._writer.state.ordered_of.get(place.group, 0)
         may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
-        choice: Choice[Message] = Choice(locks, Room(room, room_bytes, may_wait))
+        picker: Picker[Message] = Picker(locks, Room(room, room_bytes, may_wait))
         read_bytes = 0
-        while wanted := choice.waiting():
+        while wanted := picker.waiting():
             try:
                 records, gone = self._records(place, wanted, room_bytes)
             except (ReadFailed, StoreCorrupt):
@@ -234,32 +234,32 @@ class Looks:
                 if not unreadable:
                     raise
                 for offset in unreadable:
-                    choice.skip(offset)
+                    picker.skip(offset)
                 continue
             read_bytes = sum(len(data) for _, data in records)
-            choice.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
+            picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
         stopped = not may_take_new
-        while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not choice.is_full:
+        while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not picker.is_full:
             left = MAX_MESSAGES, room_bytes - read_bytes
             try:
                 at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
             except (ReadFailed, StoreCorrupt):
-                if at == start and not choice.groups:
+                if at == start and not picker.groups:
                     raise
                 break
             read_bytes += size
-            refused = next((message for message in messages if not choice.take(message)), None)
+            refused = next((message for message in messages if not picker.take(message)), None)
             if refused is not None:
                 at, stopped = refused.queue_offset, True
-        if at == start and not choice.groups:
+        if at == start and not picker.groups:
             return None
-        taken = tuple(choice.messages)
-        return Found(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, choice.groups)
+        taken = tuple(picker.messages)
+        return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, picker.groups)
 
-    def _again(self, place: Place, is_retry: bool, attempt_id: str) -> Found | None:
+    def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
         """What an earlier attempt of this pop took in order.  Not if the client has given some of it back since, or has
         changed a deadline: it got the answer then, or the attempt counts because of what it could not receive.  Without
         the message groups of which a message cannot be read."""
@@ -281,7 +281,7 @@ class Looks:
             return None
         messages = tuple(Message(data, offset, taken[offset][1].attempt) for offset, data in records)
         again = tuple(taken[message.queue_offset][0] for message in messages)
-        return Found(place, is_retry, 0, 0, 0, messages, 0, (), again)
+        return QueueBatch(place, is_retry, 0, 0, 0, messages, 0, (), again)
 
     def _records(
         self, place: Place, queue_offsets: Collection[int], max_bytes: int

@@ -1,4 +1,4 @@
-"""QuietTurns: which calls are stored together, because storing costs nearly the same for one as for fifty."""
+"""GroupCommit: which calls are stored together, because storing costs nearly the same for one as for fifty."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,15 +6,15 @@ from collections.abc import Callable
 QUIET_TURNS = 8  # of the event loop: gRPC hands over calls that have come together a few turns apart
 
 
-class QuietTurns:
-    """A call that comes while it is quiet is stored at once.  Those that come within some turns after it wait until
-    none has come for as many turns: so one client's blocking calls never wait, and many in flight are stored together.
+class GroupCommit:
+    """A call that comes while it is quiet is stored at once.  Calls that come within some turns after it wait until no
+    call has come for QUIET_TURNS.  So one client's blocking calls never wait, and many in flight are stored together.
 
-    `ended` is called when none has come for so long; it stores what waits.
+    `commit` is called when it has become quiet again; it stores the calls that wait.
     """
 
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
+    def __init__(self, commit: Callable[[], None]) -> None:
+        self._commit = commit
         self._turns = 0
         self._is_quiet = True
 
@@ -33,4 +33,4 @@ class QuietTurns:
             asyncio.get_running_loop().call_soon(self._turn)
         else:
             self._is_quiet = True
-            self._ended()
+            self._commit()

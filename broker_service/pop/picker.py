@@ -1,4 +1,4 @@
-"""Choice: what a pop in order takes of a queue, and which messages it passes over wait.  Pure.
+"""Picker: picks what a pop in order takes of a queue, and which of the messages that it passes over wait.  Pure.
 
 First come the messages that wait in free message groups; then new ones, of groups that are free or that this pop has
 taken all waiting messages of.
@@ -42,7 +42,7 @@ class Room(NamedTuple):
     waiting: int
 
 
-class Choice(Generic[M]):
+class Picker(Generic[M]):
     """`messages` are delivered, in this order; `groups` is what becomes of these and of those passed over."""
 
     def __init__(self, locks: Locks | None, room: Room) -> None:
