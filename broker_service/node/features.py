@@ -8,6 +8,7 @@ from broker_service.node.storage import Storage
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime.machine import Machine
 from broker_service.wire.clients import Clients
+from broker_service.wire.v2.transaction_calls import ConnectedProducers
 
 
 class Features:
@@ -16,6 +17,7 @@ class Features:
         self.commits = Commits(broker)
         self.checks = ReadChecks(broker, self.commits)
         self.clients = Clients(machine.monotonic)
-        self.consumption = Consumption(broker, self.checks, self.clients, machine.chance)
+        producers = ConnectedProducers(broker, self.clients)
+        self.consumption = Consumption(broker, self.checks, self.clients, producers, machine.chance)
         self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()

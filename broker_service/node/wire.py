@@ -63,7 +63,7 @@ class Wire:
             queues=self.lookup,
             clients=self.clients,
             receiving=Receiving(broker, consumption, self.clients),
-            transactions=TransactionCalls(broker, consumption.transactions, self.clients),
+            transactions=TransactionCalls(broker, consumption.transactions),
         )
         self.v2_port = Port(
             broker,

@@ -25,20 +25,27 @@ from broker_service.rocketmq_handover.take_over import TakeOver
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog
 from broker_service.state.writer import StateWriter
-from broker_service.transactions.transactions import Transactions
+from broker_service.transactions.transactions import Producers, Transactions
 
 logger = logging.getLogger(__name__)
 
 
 class Consumption:
-    def __init__(self, broker: Broker, access: ReadChecks, clients: ConnectedClients, chance: random.Random) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        access: ReadChecks,
+        clients: ConnectedClients,
+        producers: Producers,
+        chance: random.Random,
+    ) -> None:
         self._broker = broker
         self.log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self.writer = writer = StateWriter(broker, self.log)
         self.counts = Counts()
         self.take_over = TakeOver(broker, writer, chance)
         self.timer_delivery = TimerDelivery(broker, writer, self.take_over.done)
-        self.transactions = Transactions(broker, writer)
+        self.transactions = Transactions(broker, writer, producers)
         self.places = Places(broker, writer, chance)
         mover = Mover(broker, writer, self.counts)
         self.expiry = Expiry(broker, writer, mover, clients, self.counts)

@@ -7,9 +7,10 @@ record: `_find_copies` looks there before this master ends any transaction, and 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
@@ -70,12 +71,16 @@ class Check:
     times: int
 
 
-class Transactions:
-    """`ask` passes a check on to a producer that is connected; it may wait while that one reads others.  False if none
-    takes it."""
+class Producers(Protocol):
+    """The producers that are connected."""
 
-    def __init__(self, broker: Broker, writer: StateWriter) -> None:
-        self.ask: Callable[[Check], Awaitable[bool]] = _nobody
+    async def ask(self, check: Check) -> bool:
+        """Sends the question to one of them; it may wait while that one reads others.  False if none takes it."""
+
+
+class Transactions:
+    def __init__(self, broker: Broker, writer: StateWriter, producers: Producers) -> None:
+        self.producers = producers
         self._broker = broker
         self._writer = writer
         self._loop = MasterLoop(broker, self._work, "open transactions")
@@ -364,8 +369,8 @@ class Transactions:
             check = Check(
                 prepared.transaction, prepared.client_id, half, half_messages.real_queue(half), prepared.checks + 1
             )
-            if not await self.ask(check):
-                logger.info("no producer is there, and reads, that could say how transaction %s ended", _name(prepared))
+            if not await self.producers.ask(check):
+                logger.info("transaction %s: no connected producer can be asked for its outcome", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
         """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
@@ -455,10 +460,6 @@ class Transactions:
         for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, op)):
             if offsets.get(TRANSACTION_GROUP, topic, 0).offset != offset:
                 offsets.reset(TRANSACTION_GROUP, topic, {0: offset})
-
-
-async def _nobody(check: Check) -> bool:
-    return False
 
 
 async def _all(*calls: Awaitable[None]) -> None:

@@ -326,17 +326,16 @@ async def test_who_may_not_send_to_a_topic_any_more_is_asked_about_no_transactio
         sent = await v2.SendMessage(s.SendMessageRequest(messages=[message("M")]), metadata=v2_headers(WHO, "mine"))
         assert sent.status.code == d.OK
         check = Check(TransactionId("M", "1"), "m/others", Record("M", b"not for n"), 0, 1)
-        assert node.consumption.transactions.ask is not None
-        assert await node.consumption.transactions.ask(check)
+        assert await node.consumption.transactions.producers.ask(check)
         question = await asyncio.wait_for(stream.read(), 60)
         assert question.recover_orphaned_transaction_command.message.body == b"not for n"
 
         allow(node, WHO, "Topic:T Pub")
-        assert not await node.consumption.transactions.ask(check)
-        assert not await node.consumption.transactions.ask(replace(check, client_id="n/mine"))
+        assert not await node.consumption.transactions.producers.ask(check)
+        assert not await node.consumption.transactions.producers.ask(replace(check, client_id="n/mine"))
         assert open_calls(node, "n") == 1 and not stream.done()
         allow(node, WHO, "Topic:M Pub")
-        assert await node.consumption.transactions.ask(check)
+        assert await node.consumption.transactions.producers.ask(check)
         stream.cancel()
 
 

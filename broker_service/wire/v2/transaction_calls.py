@@ -1,4 +1,4 @@
-"""TransactionCalls: commit and rollback for RocketMQ 5's clients, and checks back with their producers."""
+"""Transactions of RocketMQ 5's clients: commit and rollback, and the checks back with producers."""
 
 from functools import partial
 
@@ -20,11 +20,9 @@ _RESOLUTIONS = {pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 
 
 class TransactionCalls:
-    def __init__(self, broker: Broker, transactions: Transactions, clients: Clients) -> None:
+    def __init__(self, broker: Broker, transactions: Transactions) -> None:
         self._broker = broker
         self._transactions = transactions
-        self._clients = clients
-        transactions.ask = self.ask
 
     async def end(self, request: service_pb2.EndTransactionRequest, timeout_s: float) -> pb.Status:
         """Without a resolution nothing happens: a checker did not know.  Who asked for it, and why, does not matter."""
@@ -44,6 +42,14 @@ class TransactionCalls:
         if stored in FINAL:
             return OK
         return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
+
+
+class ConnectedProducers:
+    """Asks producers, our own too, for the outcome of their transactions."""
+
+    def __init__(self, broker: Broker, clients: Clients) -> None:
+        self._broker = broker
+        self._clients = clients
 
     async def ask(self, check: Check) -> bool:
         """Asks the client that has sent the half message, else another producer of its topic."""
