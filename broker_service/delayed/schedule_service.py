@@ -40,7 +40,7 @@ class ScheduleService:
         self._offsets: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}  # level: when it is read again, by the loop's clock
         self._running = False
-        self.loop = MasterLoop(broker, self._deliver_due, "delayed messages")
+        self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
@@ -96,7 +96,7 @@ class ScheduleService:
             self._position = further
             await asyncio.sleep(0)
 
-    async def _deliver_due(self) -> float:
+    async def deliver_due(self) -> float:
         """Deliver what is due on every level; how long nothing more will be."""
         sleep_s = LONGEST_SLEEP_S
         now = asyncio.get_running_loop().time()

@@ -81,7 +81,7 @@ class TimerDelivery:
         if not self._has_begun:
             await self._begin()
             self._has_begun = True
-        return await self._deliver_due()
+        return await self.deliver_due()
 
     async def _begin(self) -> None:
         """What a real RocketMQ has delivered, if it had this store, is settled."""
@@ -95,7 +95,7 @@ class TimerDelivery:
             for first in range(0, len(log_offsets) if one < second else 0, _SETTLED_AT_ONCE):
                 self._writer.append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
 
-    async def _deliver_due(self) -> float | None:
+    async def deliver_due(self) -> float | None:
         """Delivers what is due; returns the seconds until more is, if that is known."""
         broker = self._broker
         self._writer.catch_up()

@@ -32,7 +32,7 @@ class StateWriter:
         self.changed: list[Callable[[], None]] = []
         self._broker = broker
         self._log = log
-        self._group_commit = GroupCommit(self.flush)
+        self.group_commit = GroupCommit(self.flush)
         self._pending: list[Transition] = []
         self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
         self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
@@ -120,7 +120,7 @@ class StateWriter:
         appended = self._appended
         self._pending += changes
         self._taken |= {change.place: change.next for change in changes if isinstance(change, Take | TakeInOrder)}
-        if self._group_commit.call_came():
+        if self.group_commit.call_came():
             loop.call_soon(self.flush)
         elif len(self._pending) >= _MAX_PENDING:
             self.flush()

@@ -2,7 +2,7 @@
 
 The op record says that a transaction has ended; of a commit the copy says it, too.  The op record follows its copy at
 once, and no further copy comes before it.  So where a crash came between the two, the copy lies behind the last op
-record: `_find_copies` looks there before this master ends any transaction, and the op record is written then.
+record: `find_copies` looks there before this master ends any transaction, and the op record is written then.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Transactions:
         self._loop = MasterLoop(broker, self._work, "open transactions")
         self._needed = NeededLog(broker.store, self._oldest)
         self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
-        self._ready = asyncio.Event()  # the state knows of all commits
+        self.ready = asyncio.Event()  # the state knows of all commits
 
     @property
     def state(self) -> OpenTransactions:
@@ -218,7 +218,7 @@ class Transactions:
     def _write_ops(self) -> None:
         """Appends the op records that are missing; raises if the log refuses them: nothing ends before.
 
-        Those of commits are the first: `_find_copies` looks for copies behind the last op record only.
+        Those of commits are the first: `find_copies` looks for copies behind the last op record only.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():
@@ -245,7 +245,7 @@ class Transactions:
     async def _until_ready(self, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self._ready.wait()
+                await self.ready.wait()
         except TimeoutError:
             raise ServiceNotAvailable(
                 "this master does not know yet which transactions have ended; try again in a moment"
@@ -253,7 +253,7 @@ class Transactions:
 
     # --- what a crash left ------------------------------------------------------------------------------------------
 
-    async def _find_copies(self) -> None:
+    async def find_copies(self) -> None:
         """Tells the state of commits that have no op record."""
         state, store = self.state, self._broker.store
         by_log_offset = {one.log_offset: one for one in state.open.values()}
@@ -311,15 +311,15 @@ class Transactions:
         try:
             await self._loop.run()
         finally:
-            self._ready.clear()
+            self.ready.clear()
 
     async def _work(self) -> float | None:
         if self._writer.read_again():
-            self._ready.clear()
-        if not self._ready.is_set():
+            self.ready.clear()
+        if not self.ready.is_set():
             self._writer.check_transactions()
-            await self._find_copies()
-            self._ready.set()
+            await self.find_copies()
+            self.ready.set()
         return await self._ask_due()
 
     async def _ask_due(self) -> float | None:
@@ -411,7 +411,7 @@ class Transactions:
     async def move(self, log_offset: int) -> None:
         """Appends the half messages in front of a log offset again, because the log files before it expire.  Not before
         all commits are known: their copies name the half messages as they are."""
-        if not self._ready.is_set():
+        if not self.ready.is_set():
             return
         self._writer.check_transactions()
         for prepared in [one for one in self.state.open.values() if one.log_offset < log_offset]:

@@ -72,8 +72,8 @@ async def test_what_waits_comes_at_its_time_when_the_wall_clock_steps(tmp_path: 
         await put(node, "t", b"level", DELAY="1")
         clocks.off_ms = step_ms
         clocks.passed_ms += 9_000
-        await node.schedule._deliver_due()
-        await node.consumption.timer_delivery._deliver_due()
+        await node.schedule.deliver_due()
+        await node.consumption.timer_delivery.deliver_due()
         assert bodies(node) == []
         clocks.passed_ms += 2_000
         await until(lambda: len(bodies(node)) == 2, "both are delivered")

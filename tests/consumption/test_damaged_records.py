@@ -317,7 +317,7 @@ async def test_a_damaged_message_with_a_delivery_time_keeps_its_log_file_for_an_
         await expire(one)
         assert one.node.store.min_offset > 0
         later_s = 3620.0
-        await one.node.consumption.timer_delivery._deliver_due()
+        await one.node.consumption.timer_delivery.deliver_due()
         assert not one.timers.unread
         assert "is lost: its log file has expired" in caplog.text
 
@@ -352,16 +352,16 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
         await one.send(b"a", b"b", b"c")
         one.now_ms += 5000
         with pytest.raises(DiskFull):
-            await delivery._deliver_due()
+            await delivery.deliver_due()
         bad = at(one.node.store, "t", 1, queue_id=1)
         damage(one.node.store, bad)
         del one.node.consumption.writer.append  # the power is on again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
         with pytest.raises(StoreCorrupt, match=says(bad)):
-            await delivery._deliver_due()
+            await delivery.deliver_due()
         later_s = 60.0
-        await delivery._deliver_due()
+        await delivery.deliver_due()
         assert one.node.store.queue_end("t", 1) == 5, "b and c come again"
         assert "may come twice" in caplog.text
 
@@ -444,7 +444,7 @@ async def test_copies_are_found_past_a_damaged_record(
             store.append_one(one, node.broker.now_ms(), node.broker.store_host)
         bad = at(store, "X", 1)
         damage(store, bad, HOSTS)
-        await node.consumption.transactions._find_copies()
+        await node.consumption.transactions.find_copies()
         assert opened(node) == ["b"]
         assert "if this record was a commit, its producer is asked again" in caplog.text
 

@@ -33,7 +33,7 @@ async def quiet(one: Consumer) -> None:
     """Nothing is pending, and no call came lately."""
     for _ in range(QUIET_TURNS + 4):
         await asyncio.sleep(0)
-    assert one.consumption.writer._appended is None
+    assert not one.consumption.writer.pending
 
 
 async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
@@ -41,13 +41,13 @@ async def begun(one: Consumer, *calls: Coroutine[Any, Any, Any]) -> list[Task]:
     if one.node.groups.get("g") is None:
         one.node.groups.put(SubscriptionGroup("g"), 0)  # to make it takes a call some time
     await quiet(one)
-    one.consumption.writer._group_commit.call_came()
+    one.consumption.writer.group_commit.call_came()
     tasks = [asyncio.ensure_future(call) for call in calls]
     for _ in range(QUIET_TURNS - 1):
-        if len(one.consumption.writer._pending) >= len(calls):
+        if one.consumption.writer.pending >= len(calls):
             break
         await asyncio.sleep(0)
-    assert len(one.consumption.writer._pending) >= len(calls) and not any(task.done() for task in tasks)
+    assert one.consumption.writer.pending >= len(calls) and not any(task.done() for task in tasks)
     return tasks
 
 
@@ -90,10 +90,10 @@ async def test_no_more_than_so_many_transitions_wait_whatever_comes(
         found = (await one.pop()).deliveries
         await quiet(one)
         before = records(one)
-        one.consumption.writer._group_commit.call_came()
+        one.consumption.writer.group_commit.call_came()
         tasks = [asyncio.ensure_future(one.ack(delivery)) for delivery in found]
         while not all(task.done() for task in tasks[:8]):
-            one.consumption.writer._group_commit.call_came()  # it is never quiet
+            one.consumption.writer.group_commit.call_came()  # it is never quiet
             await asyncio.sleep(0)
         assert records(one) == before + 2 and not tasks[8].done()
         assert await tasks[8] == [OK]

@@ -262,7 +262,7 @@ async def test_a_crash_within_a_batch_neither_loses_nor_doubles(
         await one.send(b"a", b"b", b"c")
         one.now_ms += 5000
         with pytest.raises(DiskFull):
-            await one.node.consumption.timer_delivery._deliver_due()
+            await one.node.consumption.timer_delivery.deliver_due()
         assert (len(one.received()), one.timers.count) == (delivered, 3)
         now_ms = one.now_ms
     if not kept:
@@ -290,11 +290,11 @@ async def test_copies_that_a_full_disk_cut_off_are_made_up_for_and_none_twice(
             patch.setattr(one.node.store, "append", full)
             one.now_ms += 5000
             with pytest.raises(DiskFull):
-                await delivery._deliver_due()
+                await delivery.deliver_due()
         assert (one.received(), one.received("u")) == ([b"a"], [])
         with pytest.raises(ServiceNotAvailable, match="looked up first"):
             delivery._settle(START // 1000 + 4, [(one.timers.oldest() or 0, None)])
-        await delivery._deliver_due()
+        await delivery.deliver_due()
         assert (one.received(), one.received("u"), one.timers.count) == ([b"a"], [b"u"], 0)
 
 
@@ -335,7 +335,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         await one.send(b"a", b"b")
         one.now_ms += 5000
         with pytest.raises(DiskFull):
-            await one.node.consumption.timer_delivery._deliver_due()
+            await one.node.consumption.timer_delivery.deliver_due()
         now_ms = one.now_ms
     monkeypatch.setattr(master_loop, "AFTER_TROUBLE_S", 0.01)
     real, tries = MessageStore.read_log, []
@@ -368,7 +368,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
         await one.send(b"d", in_ms=9000)
         one.now_ms += 5000
         with pytest.raises(DiskFull):
-            await delivery._deliver_due()
+            await delivery.deliver_due()
         for _ in range(2):
             await put_send(one.node, send_of("t", message("t", bytes(200), 0)))
         bad_at = store.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
@@ -386,18 +386,18 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
         monkeypatch.setattr(MessageStore, "read_log", failing)
         if bad == "in the second copy":
             with pytest.raises(ReadFailed):
-                await delivery._deliver_due()
+                await delivery.deliver_due()
             later_s = 59.0
             with pytest.raises(ReadFailed):
-                await delivery._deliver_due()
+                await delivery.deliver_due()
             assert one.received() == [b"a", b"b", b"c"]
             later_s = 60.0
-        await delivery._deliver_due()
+        await delivery.deliver_due()
         twice = [b"b", b"c"] if bad == "in the second copy" else []
         assert one.received() == [b"a", b"b", b"c", *twice]
         assert ("may come twice" in caplog.text) is bool(twice)
         one.now_ms += 4000
-        await delivery._deliver_due()
+        await delivery.deliver_due()
         assert (one.received()[-1], one.timers.count, one.timers.copying) == (b"d", 0, None)
 
 
@@ -437,7 +437,7 @@ async def test_a_promoted_slave_delivers_what_its_master_has_not(tmp_path: Path)
         await one.send(b"d", in_ms=1000)
         one.now_ms += 1000
         with pytest.raises(DiskFull):
-            await master.consumption.timer_delivery._deliver_due()  # the copy of d, and nothing behind it
+            await master.consumption.timer_delivery.deliver_due()  # the copy of d, and nothing behind it
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
         other = Timed(slave, one.now_ms)
         await until(lambda: other.timers.rebuilding() == one.timers.rebuilding(), "the slave knows it")

@@ -50,7 +50,7 @@ async def recall(client: Client, handle: str, topic: str = "D") -> s.RecallMessa
 
 
 async def delivered(node: BrokerNode) -> None:
-    await node.consumption.timer_delivery._deliver_due()
+    await node.consumption.timer_delivery.deliver_due()
 
 
 async def test_a_message_is_received_at_its_time_with_the_time_that_was_sent(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ async def test_delay_levels_of_other_clients_are_received_too(tmp_path: Path) ->
         now = clock_of(node)
         await put_send(node, send_of("D", record_of("D", b"level 2", DELAY="2", UNIQ_KEY="id")))
         now[0] += 2000
-        await node.schedule._deliver_due()
+        await node.schedule.deliver_due()
         (got,) = await received(client, topic="D")
         assert (got.body, got.system_properties.message_id, dict(got.user_properties)) == (b"level 2", "id", {})
 

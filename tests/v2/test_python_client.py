@@ -164,6 +164,6 @@ async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path:
         assert node.consumption.state.timers.count == 2, "the recalled one and its recall"
         in_two_hours = node.broker.now_ms() + 7_200_000
         goes_by(node.broker, lambda: in_two_hours)
-        await node.consumption.timer_delivery._deliver_due()
+        await node.consumption.timer_delivery.deliver_due()
         assert node.consumption.state.timers.count == 0
         assert sum(node.store.queue_ends("D").values()) == 1

@@ -46,7 +46,7 @@ async def killed(committed: int, *arguments: object) -> Said:
 
 async def check(node: BrokerNode, said: Said) -> None:
     """Then everything that is open is committed."""
-    await until(node.consumption.transactions._ready.is_set, "all commits are known")
+    await until(node.consumption.transactions.ready.is_set, "all commits are known")
     state = node.consumption.state.transactions
     stored = bodies(node)
     assert len(stored) == len(set(stored))

@@ -578,7 +578,7 @@ async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreada
 
         monkeypatch.setattr(store, "read_ranges", reading)
         beating = asyncio.create_task(beat())
-        await node.consumption.transactions._find_copies()
+        await node.consumption.transactions.find_copies()
         beating.cancel()
         assert opened(node) == ["c"]
         assert 30 < len(turns_of_reads) < 150
@@ -685,10 +685,10 @@ async def test_no_half_message_moves_before_all_commits_are_known(tmp_path: Path
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a")
         transactions = node.consumption.transactions
-        transactions._ready.clear()
+        transactions.ready.clear()
         await transactions.move(node.store.end_offset)
         assert len(records(node, HALF_TOPIC)) == 1
-        transactions._ready.set()
+        transactions.ready.set()
         await transactions.move(node.store.end_offset)
         assert len(records(node, HALF_TOPIC)) == 2
 
