@@ -55,7 +55,7 @@ class TimerDelivery:
         self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
         self._copies_unread_since: float | None = None
         self._has_begun = False  # what RocketMQ has delivered is settled
-        self._needed = NeededLog(broker.store, lambda: self.timers.oldest(self._given_up()))
+        self._needed = NeededLog(broker.store)
         broker.visibility.arrived.append(self._arrived)
 
     @property
@@ -276,7 +276,9 @@ class TimerDelivery:
 
     def needed_from(self) -> int | None:
         """Where the log begins that timers need; None: there never was one."""
-        return self._needed.begins_at() if self._broker.store.queue_end(TIMER_TOPIC, 0) else None
+        if not self._broker.store.queue_end(TIMER_TOPIC, 0):
+            return None
+        return self._needed.begins_at(self.timers.oldest(self._given_up()))
 
     def _given_up(self) -> Collection[int]:
         """What could not be read for so long that its log file goes; it is delivered if it can be read before."""

@@ -84,7 +84,7 @@ class Transactions:
         self._broker = broker
         self._writer = writer
         self._loop = MasterLoop(broker, self._work, "open transactions")
-        self._needed = NeededLog(broker.store, self._oldest)
+        self._needed = NeededLog(broker.store)
         self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
         self.ready = asyncio.Event()  # the state knows of all commits
 
@@ -428,7 +428,7 @@ class Transactions:
 
     def needed_from(self) -> int | None:
         """Where the log begins that open transactions need; None: there never was one."""
-        return self._needed.begins_at() if self._broker.store.queue_end(HALF_TOPIC, 0) else None
+        return self._needed.begins_at(self._oldest()) if self._broker.store.queue_end(HALF_TOPIC, 0) else None
 
     def _oldest(self) -> int | None:
         first = self._broker.store.min_offset
