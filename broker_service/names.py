@@ -2,7 +2,7 @@
 
 import re
 
-from rocketsim_proto.reserved import INTERNAL_PREFIX, SYSTEM_PREFIXES, SYSTEM_TOPICS
+from rocketsim_proto.reserved import INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_PREFIXES, SYSTEM_TOPICS
 
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
@@ -16,7 +16,7 @@ _HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # what is printed, but fo
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
+_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
 
 
 def is_system_topic(topic: str) -> bool:
@@ -45,7 +45,7 @@ def is_internal_group(group: str) -> bool:
 
 
 def check_topic_name(topic: str) -> None:
-    longest = MAX_RETRY_TOPIC_LENGTH if topic.startswith("%RETRY%") else MAX_TOPIC_LENGTH
+    longest = MAX_RETRY_TOPIC_LENGTH if topic.startswith(RETRY_PREFIX) else MAX_TOPIC_LENGTH
     _check("topic", topic, longest, MessageIllegal)
 
 

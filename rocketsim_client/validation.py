@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import property_fault
-from rocketsim_proto.reserved import DEFAULT_TOPIC, PROPERTIES, SCHEDULE_TOPIC
+from rocketsim_proto.reserved import DEFAULT_TOPIC, PROPERTIES, RETRY_PREFIX, SCHEDULE_TOPIC
 
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message
@@ -17,7 +17,7 @@ OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
 _LONG_TEXT = 500  # far below what fits into a record
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_RETRY_TOPIC = re.compile(r"%RETRY%[%|a-zA-Z0-9_+-]*")  # the broker's own, which may be read
+_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*")  # the broker's own, which may be read
 NOT_FOR_SENDING = frozenset(
     {
         SCHEDULE_TOPIC,

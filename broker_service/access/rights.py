@@ -8,13 +8,21 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
-from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, INTERNAL_PREFIX, OP_TOPIC, SCHEDULE_TOPIC
+from rocketsim_proto.reserved import (
+    DISCARDED_TOPIC,
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    INTERNAL_PREFIX,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+)
 
 from broker_service.access.model import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it
-OF_GROUPS = ("%RETRY%", "%DLQ%")
+OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 # Topics of the broker that have messages of all topics; those with INTERNAL_PREFIX (timers, deliveries) do, too.
 OF_ALL_TOPICS = frozenset((SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC))
 

@@ -3,11 +3,12 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 
+from rocketsim_proto.reserved import RETRY_PREFIX
+
 from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import RocketSimError, ServiceNotAvailable
 from broker_service.pop.places import Places
-from broker_service.state import moves
 from broker_service.state.moves import original_topic, retry_topic
 from broker_service.state.transitions import Drop, Place, Reset
 from broker_service.state.writer import StateWriter
@@ -102,7 +103,7 @@ class Deletions:
         names = {topic for topic in self._broker.topics.entries if topic.startswith(own)}
         for topic in of_group:
             names.update(self._places.retry_topics(group, original_topic(Place(group, topic, 0))))
-        plain = f"{moves.RETRY_PREFIX}{group}"
+        plain = f"{RETRY_PREFIX}{group}"
         is_anothers = any(place.topic == plain and place.group != group for place in self._writer.state.queues)
         return names if is_anothers else names | {plain}
 

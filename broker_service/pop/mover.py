@@ -5,6 +5,7 @@ from functools import partial
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import RocketSimError
@@ -48,12 +49,12 @@ class Mover:
     def move(self, copy: Record) -> int:
         """Appends a copy, whose topic is made already, which settles its delivery; returns the log's end after it."""
         end = self._writer.append_record(copy)
-        if copy.topic.startswith(moves.DLQ_PREFIX):
+        if copy.topic.startswith(DLQ_PREFIX):
             self._counts.dead_letters += 1
             if (move := moves.move_of(copy)) is not None:
                 # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
-        elif copy.topic.startswith(moves.RETRY_PREFIX):
+        elif copy.topic.startswith(RETRY_PREFIX):
             self._counts.retried += 1
         return end
 

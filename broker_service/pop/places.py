@@ -2,6 +2,8 @@
 
 import random
 
+from rocketsim_proto.reserved import RETRY_PREFIX
+
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.state import moves
@@ -36,7 +38,7 @@ class Places:
         if old in self._broker.topics.entries:
             place = Place(group, old, 0)
             is_own = place in self._writer.state.queues or self._broker.offsets.get(*place).offset >= 0
-            if is_own or old.removeprefix(moves.RETRY_PREFIX) not in self._broker.groups.entries:
+            if is_own or old.removeprefix(RETRY_PREFIX) not in self._broker.groups.entries:
                 names.append(old)
         return names
 

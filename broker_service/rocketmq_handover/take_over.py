@@ -16,14 +16,13 @@ from functools import partial
 import numpy as np
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_REAL_TOPIC, Record
-from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.reserved import RETRY_PREFIX, TIMER_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import NotFound, ReadFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.rocketmq_handover import rocketmq_pops, timer_check
 from broker_service.rocketmq_handover.rocketmq_pops import REVIVE_GROUP, REVIVE_TOPIC_PREFIX, Checkpoints, Held
 from broker_service.runtime import cold_reads
-from broker_service.state.moves import RETRY_PREFIX
 from broker_service.state.state import State
 from broker_service.state.transitions import Copied, Place, Take, Transition
 from broker_service.state.writer import StateWriter

@@ -7,12 +7,10 @@ that it settles, so the copy and the settlement are one record.  Names and attem
 from collections.abc import Mapping
 
 from rocketsim_proto.records.record import MAX_PROPERTIES_SIZE, Record, encode_properties
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.state.state import Due
 from broker_service.state.transitions import DeliveryId, Move, Place
-
-RETRY_PREFIX = "%RETRY%"
-DLQ_PREFIX = "%DLQ%"
 
 PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"

@@ -23,13 +23,13 @@ from typing import NamedTuple
 import numpy as np
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
 
 from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, StoreCorrupt, StoreTooNew
 from broker_service.runtime.garbage import not_collected
 from broker_service.state import half_messages, timer_record, transitions
 from broker_service.state import snapshot as snapshots
-from broker_service.state.moves import DLQ_PREFIX, RETRY_PREFIX, move_of
+from broker_service.state.moves import move_of
 from broker_service.state.snapshot import Snapshot
 from broker_service.state.state import State
 from broker_service.state.transitions import STATE_TOPIC, UNKNOWN, Change, Timer

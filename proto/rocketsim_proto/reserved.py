@@ -27,7 +27,9 @@ SYSTEM_TOPICS = frozenset(
         "SELF_TEST_TOPIC",
     }
 )
-SYSTEM_PREFIXES = (INTERNAL_PREFIX, "%RETRY%", "%DLQ%")
+RETRY_PREFIX = "%RETRY%"  # of topics with a group's messages that are delivered again
+DLQ_PREFIX = "%DLQ%"  # of topics with a group's dead letters
+SYSTEM_PREFIXES = (INTERNAL_PREFIX, RETRY_PREFIX, DLQ_PREFIX)
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it accepts; NORMAL by default
 # MIXED accepts all of them.  RocketMQ also has LITE and PRIORITY, which are not supported here.

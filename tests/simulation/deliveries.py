@@ -20,10 +20,11 @@ from rocketsim_proto import (
 )
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.errors import RocketSimError
 from broker_service.pop.model import FINAL, HandleStatus
-from broker_service.state.moves import DLQ_PREFIX, PROPERTY_SOURCE, RETRY_PREFIX, dlq_topic
+from broker_service.state.moves import PROPERTY_SOURCE, dlq_topic
 from tests.simulation import deaths
 from tests.simulation.clients import REFUSALS
 from tests.simulation.history import NEVER, Change, History, Position
