@@ -86,7 +86,7 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
 
 
 def _whole_records(data: bytes) -> tuple[int, bool]:
-    """How many bytes from the start on are whole records, and whether a blank record comes first."""
+    """Returns how many bytes from the start on are whole records, and whether a blank record comes first."""
     at = 0
     while at + BLANK.size <= len(data):
         size, magic = BLANK.unpack_from(data, at)

@@ -44,14 +44,14 @@ class ScheduleService:
         broker.visibility.arrived.append(self._arrived)
 
     def position(self) -> DelayPosition:
-        """How far each level is delivered, and the end of the log that this is true for."""
+        """Returns how far each level is delivered, and the end of the log for which this is true."""
         if self._running:
             return DelayPosition(self._broker.store.end_offset, dict(self._offsets))
         self._adopt()
         return self._position
 
     def take_masters_position(self, position: DelayPosition) -> None:
-        """What the master has delivered, in a log that ends there."""
+        """Takes over how far the master has delivered each level, in a log that ends at the position's log offset."""
         self._adopt()
         self._masters_position = position
 
@@ -97,7 +97,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Deliver what is due on every level; how long nothing more will be."""
+        """Delivers what is due on every level; returns the seconds until more may be due."""
         sleep_s = LONGEST_SLEEP_S
         now = asyncio.get_running_loop().time()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
@@ -119,7 +119,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def _deliver_batch(self, level: int, delay_ms: int) -> tuple[int, float]:
-        """How many of the level's next messages were delivered, and in how many seconds the one after them is due."""
+        """Delivers the level's next messages.  Returns how many, and in how many seconds the one after them is due."""
         broker = self._broker
         found = await cold_reads.read(broker.store, lambda: self._next_of(level))
         if found is None or found.status is not GetMessageStatus.FOUND:
@@ -168,7 +168,7 @@ class ScheduleService:
         self._offsets[level] = schedule_offset + 1
 
     def _has_queues(self) -> bool:
-        """Whether there ever was a delayed message that may still be there."""
+        """True if there ever was a delayed message that may still be there."""
         return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues())
 
     def _arrived(self, queues: Iterable[Queue]) -> None:

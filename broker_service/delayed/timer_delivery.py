@@ -84,7 +84,7 @@ class TimerDelivery:
         return await self.deliver_due()
 
     async def _begin(self) -> None:
-        """What a real RocketMQ has delivered, if it had this store, is settled."""
+        """Settles what a real RocketMQ has delivered, if it had this store."""
         self._writer.catch_up()
         await self.say_copies()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
@@ -133,7 +133,7 @@ class TimerDelivery:
         return found
 
     async def _read_unread(self, without: Collection[int] = ()) -> None:
-        """Those whose second is not known wait in it once they can be read."""
+        """Reads timers whose second is not known, so that they wait in that second."""
         for log_offset in sorted(self.timers.unread.difference(without)):
             waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
             if log_offset not in self.timers.unread:
@@ -198,7 +198,7 @@ class TimerDelivery:
             return None
 
     def _is_void(self, second: int, waiting: Record) -> bool:
-        """Whether nothing of it is to be delivered: a recall, or a message that one names."""
+        """True if nothing of it is to be delivered: it is a recall, or a message that a recall names."""
         is_recall = timer_record.PROPERTY_DELETE_KEY in waiting.properties
         return is_recall or self.timers.is_recalled(second, timer_record.key_of(waiting))
 
@@ -275,13 +275,16 @@ class TimerDelivery:
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 
     def needed_from(self) -> int | None:
-        """Where the log begins that timers need; None: there never was one."""
+        """The log offset from which on timers need the log; None if there never was a timer."""
         if not self._broker.store.queue_end(TIMER_TOPIC, 0):
             return None
         return self._needed.begins_at(self.timers.oldest(self._given_up()))
 
     def _given_up(self) -> Collection[int]:
-        """What could not be read for so long that its log file goes; it is delivered if it can be read before."""
+        """The timers that could not be read for so long that their log file may expire.
+
+        They are delivered if they can be read before that.
+        """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
 

@@ -29,8 +29,11 @@ class ConsumptionCalls(Protocol):
     def give_back(
         self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
     ) -> None:
-        """For a call that ended before all were sent.  The first `begun` count as an attempt, and the last of these
-        waits for its back-off; all others are delivered again at once.  `deadlines_ms`: those of the call's answer."""
+        """Gives back what a call did not send before it ended.
+
+        The first `begun` count as an attempt, and the last of these waits for its back-off.  All others are delivered
+        again at once.  `deadlines_ms`: those of the call's answer.
+        """
 
     def client_gone(self, client_id: str) -> None:
         """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""

@@ -71,15 +71,15 @@ class Consumption:
         return self.popping.polls.held
 
     def start(self) -> None:
-        """The state as the log has it.  Where that cannot be read, the broker starts: what needs it raises that again,
-        and what does not goes on."""
+        """Reads the state from the log.  The broker also starts if that fails: calls that need the state raise the
+        failure again, and all others go on."""
         try:
             self.writer.reload()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
             logger.error("pops, acks, transactions and messages with a delivery time wait: %s", error)
 
     def saving(self) -> Callable[[], None] | None:
-        """The writing of a snapshot, to be run on any thread; None if nothing has happened since the last one."""
+        """Returns a function that writes a snapshot, for any thread; None if nothing has changed since the last one."""
         return self.log.saving()
 
     @property
@@ -87,7 +87,10 @@ class Consumption:
         return self.log.is_snapshot_due
 
     def needed_from(self) -> int | None:
-        """Where the log begins that the state has not taken in; None: it has all.  What waits there is not known."""
+        """The log offset from which on the state has not taken in the log; None if it has taken in all.
+
+        The state does not know what waits behind that offset.
+        """
         return self.log.unapplied_from
 
     async def run(self) -> None:
@@ -112,7 +115,7 @@ class Consumption:
         return sleep_s
 
     def _wake_for_deadline(self) -> None:
-        """For a deadline that comes before the one that is waited for."""
+        """Wakes the loop if a deadline comes before the one that it sleeps for."""
         deadline_ms = self.state.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
             self._loop.wake()

@@ -72,7 +72,7 @@ class Deletions:
         self._is_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """With the retry topics of its groups: a new topic of that name does not get their messages.
+        """Drops the topic with the retry topics of its groups: a new topic of that name does not get their messages.
 
         They go first: the topic's places, until they are dropped, say which they are.
         """
@@ -84,7 +84,7 @@ class Deletions:
         self._writer.append(*(Drop(topic=topic) for topic in left))
 
     def drop_group(self, name: str) -> None:
-        """With its retry topics: a new group of that name gets nothing of this one.
+        """Drops the group with its retry topics: a new group of that name gets nothing of this one.
 
         They go first, as with a topic.  Raises if the disk or the log refuses: it can be done again.
         """
@@ -95,8 +95,11 @@ class Deletions:
             self._writer.append(Drop(group=name))
 
     def _retry_topics_of(self, group: str) -> set[str]:
-        """All of a group: those of the broker's own form, RocketMQ's of topics that it has read, and the one of
-        RocketMQ's push consumers, unless another group reads it."""
+        """Names all retry topics of a group.
+
+        They are those of the broker's own form, RocketMQ's of topics that it has read, and the one of RocketMQ's push
+        consumers, unless another group reads that.
+        """
         read = self._broker.offsets.topics_by_group()
         of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())
         own = retry_topic(group, "")
@@ -117,7 +120,7 @@ class Deletions:
             broker.offsets.delete_topics(names)
 
     def _try(self, change: Callable[[], None]) -> None:
-        """A failure does not undo a topic's deletion; `drop_deleted` tries again."""
+        """Does it, or has `complete` try again later: a failure does not undo a topic's deletion."""
         try:
             change()
         except (RocketSimError, OSError) as error:
@@ -126,7 +129,7 @@ class Deletions:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """As in `0-4, 7`."""
+    """Writes the numbers as in `0-4, 7`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

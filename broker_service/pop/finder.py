@@ -89,8 +89,11 @@ class Finder:
     def find(
         self, places: Sequence[tuple[Place, bool]], max_messages: int, selection: Selection, *, is_ordered: bool
     ) -> list[QueueBatch]:
-        """What may be delivered of these queues (true: a retry topic's), and what the filter excludes.  Raises if there
-        is neither and a queue cannot be read."""
+        """Returns what may be delivered of these queues, and what the filter excludes.
+
+        `places` says of each queue whether it is a retry topic's.  Raises if nothing is found and a queue cannot be
+        read.
+        """
         room, entries = min(max_messages, MAX_MESSAGES), selection.entries
         room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
         found: list[QueueBatch] = []
@@ -117,7 +120,7 @@ class Finder:
         return found
 
     def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[QueueBatch]:
-        """What an earlier attempt of this pop took in order of these queues."""
+        """Returns what an earlier attempt of this pop took in order of these queues."""
         return [one for place, is_retry in places if (one := self._again(place, is_retry, attempt_id))]
 
     def _look_at(
@@ -260,9 +263,12 @@ class Finder:
         return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, picker.groups)
 
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
-        """What an earlier attempt of this pop took in order.  Not if the client has given some of it back since, or has
-        changed a deadline: it got the answer then, or the attempt counts because of what it could not receive.  Without
-        the message groups of which a message cannot be read."""
+        """Returns what an earlier attempt of this pop took in order.
+
+        Returns None if the client has given some of it back since, or has changed a deadline: it got the answer then,
+        or the attempt counts because of what it could not receive.  Message groups are left out if one of their
+        messages cannot be read.
+        """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
         }
@@ -300,7 +306,7 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Those of these messages that the disk cannot read; the log file names each once."""
+        """Returns those of these messages that the disk cannot read.  The log file names each once."""
         unreadable = []
         for offset in queue_offsets:
             try:

@@ -31,7 +31,7 @@ class Mover:
         self._counts = counts
 
     async def message(self, due: Due) -> Record | None:
-        """The message that was delivered; None if it has expired."""
+        """Reads the message that was delivered; None if it has expired."""
         return await cold_reads.read(self._broker.store, partial(self._read, due))
 
     def _read(self, due: Due) -> Record | None:
@@ -60,7 +60,7 @@ class Mover:
 
 
 def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
-    """For the retry topic or the dead letters; for these also if a retry would not fit."""
+    """Makes the copy for the retry topic or the dead letters; also for the dead letters if a retry would not fit."""
     if ends is Outcome.RETRY:
         copy = moves.retry_copy(message, due)
         if moves.fits(copy.properties):

@@ -18,7 +18,7 @@ class Outcome(Enum):
 
 
 def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
-    """Whether the client may have no answer to its pop: a master before this one delivered it, and may have died then.
+    """True if the client may have no answer to its pop: a master before this one delivered it, and may have died then.
 
     `took_over_after_ms`: when the last delivery of that master was popped.  What was renewed had been received.
     """

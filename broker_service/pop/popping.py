@@ -99,7 +99,7 @@ class Popping:
         self.polls.end(group, topic, client_id)
 
     def look(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
-        """The messages for this pop now, and those that its filter excludes.  Raises if the pop is refused."""
+        """Finds the messages for this pop, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._writer.check_writable()
         self._take_over.check_done()
@@ -120,8 +120,10 @@ class Popping:
         return self._finder.find(places, pop.max_messages, selection, is_ordered=is_ordered)
 
     def _needs_pending_applied(self, name: str) -> bool:
-        """Whether a pop of this group has to know more of the pending transitions than what they take: the locks of a
-        group that consumes in order, what is given back to it, or what is left of a limit."""
+        """True if a pop of this group has to know more of the pending transitions than what they take.
+
+        That is the locks of a group that consumes in order, what is given back to it, or what is left of a limit.
+        """
         group, more = self._broker.groups.get(name), MAX_MESSAGES * self._writer.pending
         return (
             group is None
@@ -214,7 +216,7 @@ class Popping:
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     def _notify_of_released(self) -> None:
-        """One poll for each queue of which a message group is free: it notifies the next one, if there is more."""
+        """Notifies one poll for each queue of which a message group is free; that poll notifies the next one."""
         for place in self._writer.state.take_released():
             queue = self._writer.state.queues.get(place)
             if queue is None:

@@ -44,7 +44,7 @@ class Selection:
 
     @staticmethod
     def evaluated_together(looked_at: int) -> int:
-        """How many messages next, after so many of which none was selected: more each time."""
+        """Returns how many messages to evaluate next, after `looked_at` of which none was selected: more each time."""
         return min(max(_EVALUATED_FIRST, 3 * looked_at), _EVALUATED_AT_MOST)
 
 

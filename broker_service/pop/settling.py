@@ -86,7 +86,7 @@ class Settling:
     def give_back(
         self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
     ) -> None:
-        """Deliveries of a call that ended early are delivered again.
+        """Has the deliveries of a call that ended early delivered again.
 
         Those that never reached the client come at once and count no attempt.  The first `begun` count: the sending of
         them had begun.  The last of these waits for its back-off, because it may be what the client could not receive;
@@ -102,7 +102,7 @@ class Settling:
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def take_back(self, place: Place, deliveries: Sequence[DeliveryId], deadline_ms: int) -> None:
-        """For a pop that was cancelled: its deliveries come again at once and count no attempt.
+        """Takes back what a cancelled pop was given: its deliveries come again at once and count no attempt.
 
         Those that the client's next attempt has been given meanwhile, with another deadline, stay with that.
         """
@@ -122,7 +122,7 @@ class Settling:
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
     def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
-        """The renewed deliveries of these clients are due now, in the places where `ends` says so."""
+        """Has the renewed deliveries of these clients end now, in the places for which `ends` is true."""
         by_place: dict[Place, list[DeliveryId]] = {}
         for client_id in client_ids:
             for place, delivery in self._writer.state.renewed_for(client_id):
@@ -132,13 +132,13 @@ class Settling:
             self._end(place, deliveries, 0, counted=True)
 
     def _was_handed_out_again(self, place: Place, delivery: DeliveryId, deadline_ms: int) -> bool:
-        """Whether a delivery in order has got another deadline than that since."""
+        """True if this is a delivery in order that has got another deadline since."""
         found = self._writer.state.get(place, delivery)
         in_order = self._writer.state.is_ordered(place, delivery.queue_offset)
         return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
-        """They are no longer renewed, and are due after `wait_ms`."""
+        """Has these deliveries end after `wait_ms`; they are not renewed any more."""
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
@@ -147,7 +147,7 @@ class Settling:
             )
 
     def _under_way(self, group: str, topic: str, named: ReceiptHandle | None) -> Due | None:
-        """The delivery that a handle names, while it may be acknowledged."""
+        """Returns the delivery that a handle names, as long as it may be acknowledged."""
         if named is None:
             return None
         topics = (retry_topic(group, topic), moves.retry_topic_v1(group, topic)) if named.is_retry else (topic,)

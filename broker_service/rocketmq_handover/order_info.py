@@ -70,5 +70,5 @@ def _told(queue: QueueState, delivered: list[Ordered], attempt_id: str, now_ms: 
 
 
 def _signed(bits: int) -> int:
-    """As Java's long has it."""
+    """Returns the bits as a signed number, as Java's long has them."""
     return bits - (1 << 64) if bits >> 63 else bits

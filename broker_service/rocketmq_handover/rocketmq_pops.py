@@ -44,7 +44,7 @@ class _Key(NamedTuple):
 
 
 class Checkpoints:
-    """What was popped, and what of it was acknowledged; each record may be added more than once, in any order."""
+    """Keeps what was popped, and what of it was acknowledged.  A record may be added more than once, in any order."""
 
     def __init__(self) -> None:
         self._taken: dict[_Key, tuple[dict[int, None], bool, int]] = {}

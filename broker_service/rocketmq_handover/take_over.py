@@ -49,7 +49,7 @@ class TakeOver:
         self._chance = chance
 
     def is_needed(self) -> bool:
-        """Whether RocketMQ 5 has had this store."""
+        """True if RocketMQ 5 has had this store."""
         broker = self._broker
         return any(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in broker.topics.entries) or bool(
             _queues(broker.store)
@@ -70,7 +70,7 @@ class TakeOver:
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
-    """What to append, in this order, for all that RocketMQ had under way and is not taken over yet; [] if nothing was.
+    """Returns what to append, in this order, for all that RocketMQ had under way and that is not taken over yet.
 
     No timer is delivered meanwhile.  What cannot be read is named in the log file, and stays out.
     """
@@ -111,7 +111,7 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """What waits for its time, without what RocketMQ has delivered already."""
+    """Finds the checkpoints that wait for their time, without those that RocketMQ has delivered already."""
     store = broker.store
     known = state.queues.get(_TIMERS)
     first, end = store.queue_bounds(TIMER_TOPIC, 0)
@@ -135,7 +135,7 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
 
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:
-    """Of a timer; 0, which is before all, if it cannot be read."""
+    """Returns the log offset of a timer; 0, which is before all, if it cannot be read."""
     try:
         return _read(store, TIMER_TOPIC, 0, queue_offset, queue_offset + 1)[0].commit_log_offset
     except (ReadFailed, StoreCorrupt, IndexError):
@@ -153,7 +153,7 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
 
 
 async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, found: Checkpoints) -> int:
-    """Up to where it was read: the queue's end."""
+    """Finds the checkpoints of a queue.  Returns the offset up to which it was read: the queue's end."""
     store = broker.store
     first, end = store.queue_bounds(topic, queue_id)
     known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
@@ -221,7 +221,7 @@ def _unreadable(where: str, error: Exception) -> None:
 
 
 def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
-    """Those that lie before the group's offset, behind which everything is delivered anyway."""
+    """Returns the deliveries that lie before the group's offset.  Everything behind it is delivered anyway."""
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():
         if place.topic not in broker.topics.entries:
@@ -234,7 +234,7 @@ def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Of messages in retry topics; all others are delivered for the first time."""
+    """Returns the attempts of messages in retry topics.  All others are delivered for the first time."""
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():
         for message in await _read_one(store, place.topic, place.queue_id, offset):

@@ -34,13 +34,13 @@ class TimerCheck(NamedTuple):
 
 
 def encode(check: TimerCheck) -> bytes:
-    """As this broker writes it."""
+    """Returns the file's bytes as this broker writes them."""
     fields = _FIELDS.pack(*check)
     return fields.ljust(_SIZE - _OURS.size, b"\0") + _OURS.pack(isal_zlib.crc32(fields))
 
 
 def is_ours(data: bytes) -> bool:
-    """Whether this broker has written it, and RocketMQ nothing since."""
+    """True if this broker has written the file, and RocketMQ has not changed it since."""
     return data == encode(TimerCheck(*_FIELDS.unpack_from(data)))
 
 
@@ -54,7 +54,7 @@ def _read(store: MessageStore, path: Path) -> bytes | None:
 
 
 def is_rocketmqs(store: MessageStore, path: Path) -> bool:
-    """Whether it may say what RocketMQ has delivered."""
+    """True if the file may say what RocketMQ has delivered."""
     data = _read(store, path)
     return data is not None and not is_ours(data)
 

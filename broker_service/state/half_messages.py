@@ -59,7 +59,7 @@ _NOT_IN_COPIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_CHECK)
 
 
 def is_told_by(topic: str) -> bool:
-    """Whether records of this topic tell something of transactions."""
+    """True if records of this topic tell something of transactions."""
     return topic in (HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC)
 
 
@@ -81,8 +81,10 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
 
 
 def has_content_of(half: Record, message: Record) -> bool:
-    """Whether this half message was made from that message, in this or an earlier attempt to send it: its queue, its
-    times and what else belongs to an attempt may differ."""
+    """True if this half message was made from that message, in this or an earlier attempt to send it.
+
+    Its queue, its times and whatever else belongs to an attempt may differ.
+    """
     return _content(half) == _content(message)
 
 
@@ -106,7 +108,7 @@ def committed_copy(half: Record, queue_id: int) -> Record:
 
 
 def discarded_copy(half: Record) -> Record:
-    """For the topic of half messages whose transaction was given up.  It settles the half message, too."""
+    """Makes the copy for the topic of half messages whose transaction was given up.  It settles the half message."""
     return _copy(half, DISCARDED_TOPIC, 0)
 
 
@@ -135,7 +137,7 @@ def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) ->
 
 
 def told(message: Record) -> Prepared | Ended | Resolved | None:
-    """What a record of one of the three topics says; None for one that says nothing, whoever has written it."""
+    """Returns what a record of one of the three topics says; None if it says nothing, whoever has written it."""
     properties = message.properties
     if message.topic == OP_TOPIC:
         offsets = tuple(int(text) for text in message.body.decode("ascii", "replace").split(",") if text.isdecimal())

@@ -35,14 +35,14 @@ class Lock:
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:
-        """What is left of it waits again, first of all."""
+        """Ends the batch: what is left of it waits again, before all others."""
         if self.batch:
             self._waiting = self._waiting or deque()
             self._waiting.extendleft(one._replace(step=Step.WAITS) for one in reversed(self.batch))
             self.batch = []
 
     def takes(self, queue_offset: int) -> bool:
-        """Whether this message waits before all others; it does not any more."""
+        """Takes this message if it waits before all others; false if it does not."""
         if not self._waiting or self._waiting[0].queue_offset != queue_offset:
             return False
         self._waiting.popleft()
@@ -63,7 +63,7 @@ class Locks:
     def take(
         self, group: str, messages: Iterable[Ordered], attempt_id: str, is_new: Callable[[int], bool]
     ) -> list[Ordered]:
-        """Those of the messages that are under way now.
+        """Takes the messages, and returns those that are under way now.
 
         A message is taken if it is new, or the first that waits.  One that cannot be taken now waits if it is new.
         """
@@ -98,11 +98,11 @@ class Locks:
         return delivered
 
     def settle(self, queue_offset: int) -> bool:
-        """A delivery was acknowledged, or is a dead letter.  Whether its message group is free now."""
+        """A delivery was acknowledged, or is a dead letter.  Returns true if its message group is free now."""
         return self._ended(queue_offset, Step.ACKED, 0)
 
     def give_back(self, queue_offset: int, *, counted: bool) -> bool:
-        """A delivery has ended without an ack.  Whether its message group is free now."""
+        """A delivery has ended without an ack.  Returns true if its message group is free now."""
         return self._ended(queue_offset, Step.RETURNED, not counted)
 
     def forget_attempt(self, queue_offset: int) -> None:

@@ -29,17 +29,20 @@ _LEFT_OUT_FIRST = (
 
 
 def retry_topic(group: str, topic: str) -> str:
-    """The form of RocketMQ's `enableRetryTopicV2`: no group has a `+` in its name, so no other pair has this topic."""
+    """Names the broker's own retry topic, in the form of RocketMQ's `enableRetryTopicV2`.
+
+    No group has a `+` in its name, so no other group and topic have this retry topic.
+    """
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def retry_topic_v1(group: str, topic: str) -> str:
-    """RocketMQ's default; another group and topic may have the same one."""
+    """Names the retry topic in RocketMQ's default form; another group and topic may have the same one."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def group_of(topic: str) -> str:
-    """The group that a topic of the broker's own retries belongs to; empty for other topics."""
+    """Names the group whose retry topic, of the broker's own form, this is; empty for other topics."""
     group, plus, _ = topic.removeprefix(RETRY_PREFIX).partition("+")
     return group if plus and topic.startswith(RETRY_PREFIX) else ""
 
@@ -49,13 +52,13 @@ def dlq_topic(group: str) -> str:
 
 
 def original_topic(place: Place) -> str:
-    """The topic that the group subscribes to, for a place in it or in one of its retry topics."""
+    """Names the topic that the group subscribes to, for a place in that topic or in one of its retry topics."""
     prefixes = retry_topic(place.group, ""), retry_topic_v1(place.group, "")
     return next((place.topic.removeprefix(one) for one in prefixes if place.topic.startswith(one)), place.topic)
 
 
 def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
-    """Where a message that was delivered in this place goes."""
+    """Names the topic to which a message that was delivered in this place is moved."""
     return dlq_topic(place.group) if is_dead_letter else retry_topic(place.group, original_topic(place))
 
 
@@ -92,7 +95,7 @@ def _make_fit(properties: dict[str, str]) -> None:
 
 
 def fits(properties: Mapping[str, str]) -> bool:
-    """Whether a record has room for them."""
+    """True if a record has room for these properties."""
     return len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE
 
 

@@ -36,7 +36,7 @@ class OpenTransactions:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def resolution_of(self, transaction: TransactionId) -> Resolution | None:
-        """How it ended, as far as that is remembered."""
+        """Returns how the transaction ended, as far as that is remembered."""
         return self._recent.get(transaction)
 
     def first(self) -> Prepared | None:

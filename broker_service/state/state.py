@@ -77,15 +77,15 @@ class QueueState:
         return self._taken[0] if self._taken else self.next
 
     def is_pending(self, queue_offset: int) -> bool:
-        """Whether it is under way, or waits for others of its message group."""
+        """True if the message is under way, or waits for others of its message group."""
         return queue_offset in self.under_way or self.is_ordered(queue_offset)
 
     def is_ordered(self, queue_offset: int) -> bool:
-        """Whether it was taken in order, and is not settled together with what comes before it."""
+        """True if the message was taken in order, and is not settled together with all that come before it."""
         return self.locks is not None and queue_offset in self.locks.group_of
 
     def pending_from(self, first: int) -> int:
-        """How many messages from that offset on were taken and are not settled."""
+        """Counts the messages from that offset on that were taken and are not settled."""
         ordered = self.locks.group_of if self.locks is not None else {}
         pending = self.under_way.keys() | ordered.keys() if ordered else self.under_way.keys()
         return len(pending) if self.committed >= first else sum(offset >= first for offset in pending)
@@ -122,11 +122,11 @@ class State:
         return found if found is not None and found.pop == delivery.pop else None
 
     def was_settled(self, delivery: DeliveryId) -> bool:
-        """Whether an ack settled it, as far as it is remembered."""
+        """True if an ack settled the delivery, as far as that is remembered."""
         return self._recent.get(delivery) is False
 
     def is_dead_letter(self, delivery: DeliveryId) -> bool:
-        """Whether it was moved to the dead letters, as far as it is remembered."""
+        """True if the message was moved to the dead letters, as far as that is remembered."""
         return self._recent.get(delivery) is True
 
     def recent(self) -> list[tuple[DeliveryId, bool]]:

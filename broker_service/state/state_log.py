@@ -55,7 +55,7 @@ class Written(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    """Of a queue."""
+    """Names an entry of a queue."""
 
     topic: str
     queue_id: int
@@ -105,7 +105,7 @@ class StateLog:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """Whether a start would read so much of the log that it is time for a snapshot."""
+        """True if a start would read so much of the log that it is time for a snapshot."""
         return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
@@ -180,7 +180,7 @@ class StateLog:
             raise
 
     def _timers_of(self, extents: Sequence[Extent]) -> list[Told] | None:
-        """What these records, which lie behind each other, tell; None where a look at each is needed."""
+        """Returns what these records tell, which lie behind each other; None if each has to be read by itself."""
         if len(extents) < _MANY:
             return None
         first, (last, size) = extents[0][0], extents[-1]
@@ -203,7 +203,7 @@ class StateLog:
 
     @property
     def unapplied_from(self) -> int | None:
-        """Where the first record lies that is not applied; None: all are."""
+        """The log offset of the first record that is not applied; None if all are."""
         if self._is_reload_due or self._untold is not None:
             return self._saved_at
         return min(self._unapplied)[0] if self._unapplied else None
@@ -214,7 +214,10 @@ class StateLog:
             raise self._untold[1].with_traceback(None)  # else it grows with each time
 
     def read_again(self) -> bool:
-        """Whether such a record was there, and can be read now; the state is read anew then.  Raises if it cannot."""
+        """Reads the state anew, and returns true, if a record of a transaction could not be read and can be read now.
+
+        Raises if it still cannot be read.
+        """
         if self._untold is None:
             return False
         self._check(self._untold[0])
@@ -229,7 +232,7 @@ class StateLog:
                 self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
     def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
-        """What the queue's records from that log offset on say."""
+        """Yields what the queue's records from that log offset on tell."""
         at, end = self._store.queue_bounds(topic, queue_id)
         at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
         alone = 1
@@ -246,7 +249,7 @@ class StateLog:
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
-        """What the queue's records from there on tell, as many as fit; and where the next ones are."""
+        """Returns where the next records are, and what the queue's records before them tell, as many as fit."""
         topic, queue_id, at = entry
         found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
         if found.answers[0].next_offset <= at:
@@ -263,7 +266,7 @@ class StateLog:
         return found.answers[0].next_offset, told
 
     def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
-        """What this record tells, or what stands for it.  `error`: of the read of this one and others."""
+        """Returns what this record tells, or what stands for it.  `error` came when it was read with others."""
         log_offset, size = self._store.entry(*entry) or (0, 0)
         try:
             return log_offset, self._told_by(entry, log_offset)
@@ -296,8 +299,10 @@ class StateLog:
         return None
 
     def _stands_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
-        """What is applied instead of a record that cannot be read; raises for one of the state topic, and where it is
-        not known."""
+        """Returns what is applied instead of a record that cannot be read.
+
+        Raises for a record of the state topic, and if it is not known which record it is.
+        """
         if entry is None or entry.topic == STATE_TOPIC:
             self._failed_at = entry
             raise error
@@ -354,7 +359,7 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _timers_in(data: bytes | memoryview, count: int) -> list[Told] | None:
-    """What this many records tell, all of the timer topic; None unless they are, or where a look at each is needed."""
+    """Returns what these records tell; None unless all are of the timer topic and none has to be read by itself."""
     try:
         records = Records.walk(data, count)
         records.check()

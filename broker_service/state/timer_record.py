@@ -89,7 +89,7 @@ def topic_of(waiting: Record) -> str:
 
 
 def key_of(waiting: Record) -> str:
-    """What a recall of this message names."""
+    """Returns the key by which a recall names this message."""
     return recall_key(topic_of(waiting), waiting.message_id)
 
 
@@ -113,8 +113,8 @@ def _copy(waiting: Record) -> Record:
 
 
 def sources(data: bytes) -> Iterator[tuple[str, tuple[int, int] | None]]:
-    """Of each of these records, back to back, its topic, and (second, log offset) of the waiting record that it is a
-    copy of."""
+    """Yields the topic of each of these records, which lie back to back, and what it is a copy of, if it is one: the
+    second and the log offset of the record that waits."""
     records = Records.walk(data)
     values = records.property(PROPERTY_TIMER_SOURCE).to_pylist()
     for topic, value in zip(records.topics().to_pylist(), values, strict=True):

@@ -32,7 +32,7 @@ class Timers:
 
     @property
     def weight(self) -> int:
-        """How many messages that wait would take as much memory."""
+        """The number of waiting messages that would take as much memory."""
         return self.count + len(self.unread) + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:

@@ -1,4 +1,4 @@
-"""What changes the state of transactions, and its bytes in records of transitions (`transitions.py`).  Pure.
+"""TransactionChange: a change of the state of transactions, and its bytes among transitions.  Pure.
 
 | kind        | fields                                                                                        |
 |-------------|-----------------------------------------------------------------------------------------------|

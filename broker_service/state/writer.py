@@ -43,7 +43,7 @@ class StateWriter:
 
     @property
     def pending(self) -> int:
-        """How many transitions are pending."""
+        """The number of transitions that are pending."""
         return len(self._pending)
 
     def next_of(self, place: Place) -> int | None:
@@ -70,7 +70,7 @@ class StateWriter:
             listener()
 
     def read_again(self) -> bool:
-        """Whether records of transactions could not be read, and now they are.  Raises while they cannot."""
+        """Returns true if records of transactions could not be read, and are read now.  Raises if they still cannot."""
         self.check_writable()
         is_read = self._log.read_again()
         self._show_offsets()
@@ -182,7 +182,7 @@ class StateWriter:
 
 
 def _bodies(changes: Sequence[Transition]) -> list[bytes]:
-    """The bodies of at least one record, each small enough for any log file."""
+    """Returns the bodies of one record or several, each small enough for any log file."""
     bodies: list[bytes] = []
     some: list[bytes] = []
     size = 0

@@ -349,7 +349,7 @@ class Transactions:
         return None if due_ms is None else (due_ms - now_ms) / 1000
 
     def _is_over(self, prepared: Prepared) -> bool:
-        """Whether nobody is asked any more."""
+        """True if its producer is not asked any more."""
         return prepared.checks >= self._broker.config.transaction_check_max
 
     async def _ask_each(self, some: Sequence[Prepared]) -> None:
@@ -427,7 +427,7 @@ class Transactions:
         self._write_ops()
 
     def needed_from(self) -> int | None:
-        """Where the log begins that open transactions need; None: there never was one."""
+        """The log offset from which on open transactions need the log; None if there never was a transaction."""
         return self._needed.begins_at(self._oldest()) if self._broker.store.queue_end(HALF_TOPIC, 0) else None
 
     def _oldest(self) -> int | None:
