@@ -67,7 +67,7 @@ class Operations:
     async def delete_topic(self, name: str) -> None:
         """Its queues and its consumers' offsets go at once, its records when the log's files expire.
 
-        Where the disk refuses the offsets, `PeriodicTasks` deletes them once it takes them.
+        Where the disk refuses the offsets, `Saving` deletes them once it takes them.
         """
         self._broker.check_writable()
         group = group_of(name)

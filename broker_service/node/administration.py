@@ -1,4 +1,4 @@
-"""Administration: what operators see and change, and the work that is done from time to time."""
+"""Administration: what operators see and change, and the metrics."""
 
 import logging
 
@@ -7,6 +7,7 @@ from rocketsim_proto import admin_pb2, admin_pb2_grpc
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
+from broker_service.admin.sampling import Sampling
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
 from broker_service.admin.users import UserOperations
@@ -14,12 +15,12 @@ from broker_service.broker.core.broker import Broker
 from broker_service.errors import ConfigError
 from broker_service.node.access_control import AccessControl
 from broker_service.node.features import Features
-from broker_service.node.periodic import PeriodicTasks
 from broker_service.node.replication import Replication
 from broker_service.node.wire import Wire
 from broker_service.pop.figures import ConsumptionFigures
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service, host_port
+from broker_service.runtime.tasks import OwnedTasks
 
 logger = logging.getLogger(__name__)
 
@@ -51,15 +52,10 @@ class Administration:
         self.progress = Progress(broker, features.consumption)
         consumption = ConsumptionFigures(features.consumption)
         self.metrics = Metrics((self.status, consumption, access.refusals, wire.v2_port, wire.range_streams))
-        self.periodic = PeriodicTasks(
-            broker,
-            schedule=features.schedule,
-            consumption=features.consumption,
-            slave=replication.slave,
-            status=self.status,
-            metrics=self.metrics,
-            progress=self.progress,
-        )
+        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.progress)
+
+    def start(self, tasks: OwnedTasks) -> None:
+        self._sampling.start(tasks)
 
     def services(self) -> list[Service]:
         broker = self._broker

@@ -10,8 +10,11 @@ from broker_service.node.core import Core
 from broker_service.node.features import Features
 from broker_service.node.masters_work import MastersWork
 from broker_service.node.replication import Replication
+from broker_service.node.retention import Retention
+from broker_service.node.saving import Saving
 from broker_service.node.stopping import stop
 from broker_service.node.storage import Storage
+from broker_service.node.tick import Tick
 from broker_service.node.wire import Wire
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import add_services
@@ -46,8 +49,10 @@ class BrokerNode:
         await server.start()
         self.replication.start()
         self.wire.start(self.tasks)
-        for name, work in self.periodic.loops():
-            self.tasks.own(name, work)
+        self.tasks.own("tick", self.tick.run())
+        self.administration.start(self.tasks)
+        self.tasks.own("expire", self.retention.run())
+        self.saving.start(self.tasks)
 
     def assemble(self, address: str, store_host: bytes) -> None:
         """Make all parts; none of them does anything yet."""
@@ -94,7 +99,11 @@ class BrokerNode:
             self.broker, features, wire, replication, self.access_control, machine
         )
         self.status, self.progress = administration.status, administration.progress
-        self.metrics, self.periodic = administration.metrics, administration.periodic
+        self.metrics = administration.metrics
+
+        self.tick = Tick(self.broker, replication.slave)
+        self.retention = Retention(self.broker, self.consumption, replication.slave)
+        self.saving = Saving(self.broker, self.schedule, self.consumption)
 
     async def stop(self) -> None:
         await stop(self)

@@ -38,7 +38,7 @@ async def stop(node: "BrokerNode") -> None:
     await node.tasks.cancel()
     await node.v2_port.close(0)  # if it was about to open
     await node.wire.v2_routes.close()
-    await node.periodic.finish()
+    await node.saving.finish()
     await asyncio.gather(*(table.settled() for table in (node.topics, node.groups, *(node.access or ()))))
     node.metrics.close()
     await node.flusher.close()

@@ -147,7 +147,7 @@ async def test_a_clock_that_is_ahead_for_a_while_deletes_no_log_file(tmp_path: P
         for _ in range(seconds):
             clocks.passed_ms += 1000
             node.broker.now_ms()
-        await node.periodic._delete_expired()
+        await node.retention.delete_expired()
         assert node.store.min_offset == 0
         assert node.status.values()["clockDoubtedBy"] == f"{80 * 3600} s"
         metrics = {sample.name: sample.value for family in node.metrics._families() for sample in family.samples}
@@ -155,5 +155,5 @@ async def test_a_clock_that_is_ahead_for_a_while_deletes_no_log_file(tmp_path: P
         assert metrics["rocketsim_clock_steps_total"] == 1
         clocks.off_ms = 0
         clocks.passed_ms += 73 * HOUR  # as long as the machine was suspended
-        await node.periodic._delete_expired()
+        await node.retention.delete_expired()
         assert node.store.min_offset > 0

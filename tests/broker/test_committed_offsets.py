@@ -21,7 +21,7 @@ from rocketsim_proto.records.record import Record
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.model import BrokerRole
-from broker_service.node import periodic
+from broker_service.node import tick
 from broker_service.node.node import BrokerNode
 from broker_service.replication.follower import Follower
 from tests.broker.test_pair import QUICK, SLAVE, pair, slave_and_names
@@ -57,7 +57,7 @@ async def pair_without_ticks(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **keys: Any
 ) -> AsyncIterator[tuple[BrokerNode, BrokerNode]]:
     """Nothing reaches the slave by a tick or a poll: what it has was sent because a commit waits."""
-    monkeypatch.setattr(periodic, "TICK_S", 3600.0)
+    monkeypatch.setattr(tick, "TICK_S", 3600.0)
     async with pair(folder, sync_metadata_interval=1_000_000, **(SYNC | keys)) as (_, master, slave):
         await put(master, "t", *[b"x"] * 100)
         await until(lambda: "t" in slave.topics.entries, "the topic")

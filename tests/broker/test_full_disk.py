@@ -232,7 +232,7 @@ async def test_the_offsets_of_a_topic_that_is_made_again_before_there_is_room_st
         await put(node, "t", b"z")
         disk.is_full = False
         node.offsets.commit("g", "t", {0: 3})
-        node.periodic._complete_deletions()
+        node.saving.complete_deletions()
         assert node.offsets.get("g", "t", 0) == (0, 3)
 
 

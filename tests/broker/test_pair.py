@@ -19,7 +19,7 @@ from broker_service.broker.reads.pull import Pull
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import periodic
+from broker_service.node import tick
 from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
@@ -82,7 +82,7 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
 async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(periodic, "TICK_S", 3600.0)  # nothing is published behind the put
+    monkeypatch.setattr(tick, "TICK_S", 3600.0)  # nothing is published behind the put
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
         _,
         master,
@@ -96,7 +96,7 @@ async def test_a_slave_has_heard_of_a_topic_before_it_has_its_first_records(
 async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(periodic, "TICK_S", 3600.0)
+    monkeypatch.setattr(tick, "TICK_S", 3600.0)
     async with pair(tmp_path, broker_role=BrokerRole.SYNC_MASTER, sync_metadata_interval=1_000_000) as (
         _,
         master,

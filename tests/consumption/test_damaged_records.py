@@ -485,7 +485,7 @@ async def test_transactions_wait_for_a_damaged_record_of_theirs_after_a_start_an
         assert sent.status.code == d.INTERNAL_SERVER_ERROR
         assert await Consumer(node, topic="X").bodies() == [b"a"]
         for _ in range(3):
-            await node.periodic._delete_expired()
+            await node.retention.delete_expired()
         assert node.consumption.saving() is None, "no snapshot has less"
         mend(node.store)
         await until(lambda: node.consumption.log.unapplied_from is None, "it is read")

@@ -14,7 +14,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreTooNew
 from broker_service.model import BrokerRole, PutStatus
-from broker_service.node import periodic
+from broker_service.node import saving
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
 from broker_service.replication.catch_up import Cut
@@ -144,8 +144,8 @@ async def test_pops_acks_changes_and_dead_letters_say_when_no_slave_has_them(tmp
 async def test_a_slave_writes_snapshots_too_from_time_to_time_and_when_it_stops(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, log_bytes: int, at_work: bool
 ) -> None:
-    monkeypatch.setattr(periodic, "SNAPSHOT_EVERY_S", every_s)
-    monkeypatch.setattr(periodic, "SNAPSHOT_LOOK_S", 0.05)
+    monkeypatch.setattr(saving, "SNAPSHOT_EVERY_S", every_s)
+    monkeypatch.setattr(saving, "SNAPSHOT_LOOK_S", 0.05)
     monkeypatch.setattr(state_log, "SNAPSHOT_LOG_BYTES", log_bytes)
     path = tmp_path / "s" / "rocketsim" / "consumption.snapshot"
     encode, threads = snapshot.encode, set[threading.Thread]()
@@ -205,7 +205,7 @@ async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses
 async def test_a_record_that_cannot_be_applied_refuses_pops_and_stops_no_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(periodic, "SNAPSHOT_EVERY_S", 0.05)
+    monkeypatch.setattr(saving, "SNAPSHOT_EVERY_S", 0.05)
     async with pair(tmp_path) as (master, slave, masters):
         await put(master, "t", b"a")
         of_newer_version = Record(STATE_TOPIC, b"\x7f")

@@ -468,7 +468,7 @@ HOURS = {"delete_when": ";".join(map(str, range(24))), "file_reserved_time": 1, 
 async def expire(one: Timed) -> None:
     """As often as it takes until what was moved is known to be on the disk."""
     for _ in range(3):
-        await one.node.periodic._delete_expired()
+        await one.node.retention.delete_expired()
         one.node.store.flush()
 
 
@@ -575,7 +575,7 @@ async def test_nothing_expires_that_only_unflushed_records_have_moved(tmp_path: 
         one.now_ms += 7_200_000
         one.node.store.flush()
         for _ in range(5):
-            await one.node.periodic._delete_expired()
+            await one.node.retention.delete_expired()
         assert one.timers.oldest() != 0, "it is moved"
         assert one.node.store.min_offset == 0
         await expire(one)

@@ -726,7 +726,7 @@ async def test_a_log_file_goes_once_its_half_messages_are_on_disk_elsewhere(tmp_
         transactions = node.consumption.state.transactions.open
         kept = TransactionId("X", "b")
         while store.min_offset <= second:
-            await node.periodic._delete_expired()
+            await node.retention.delete_expired()
             assert store.min_offset <= transactions[kept].log_offset
             assert store.min_offset <= second or store.flushed_offset > transactions[kept].log_offset
             await until(lambda: store.flushed_offset == store.end_offset, "all is on disk")

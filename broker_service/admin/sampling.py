@@ -1,0 +1,43 @@
+"""Sampling: takes what the status and the metrics show, from time to time."""
+
+import asyncio
+
+from broker_service.admin.metrics import Metrics
+from broker_service.admin.progress import Progress
+from broker_service.admin.status import Status
+from broker_service.broker.core.broker import Broker
+from broker_service.leadership.following import Following
+from broker_service.runtime.tasks import OwnedTasks
+
+SAMPLE_EVERY_S = 1.0
+LAGS_EVERY_S = 15.0  # as often as Prometheus asks; 10,000 groups take it a second of the event loop, in turns
+
+
+class Sampling:
+    def __init__(
+        self, broker: Broker, following: Following, status: Status, metrics: Metrics, progress: Progress
+    ) -> None:
+        self._broker = broker
+        self._following = following
+        self._status = status
+        self._metrics = metrics
+        self._progress = progress
+
+    def start(self, tasks: OwnedTasks) -> None:
+        tasks.own("sample", self._sample())
+        tasks.own("lags", self._take_lags())
+
+    async def _sample(self) -> None:
+        while True:
+            self._status.sample()
+            if self._broker.config.metrics_port:
+                self._metrics.picture()
+            if self._broker.is_slave and not self._following.is_following():
+                self._broker.description_changed.notify()  # the master may have come back at another address
+            await asyncio.sleep(SAMPLE_EVERY_S)
+
+    async def _take_lags(self) -> None:
+        while True:
+            if self._broker.config.metrics_port:
+                self._metrics.lags = await self._progress.lags()
+            await asyncio.sleep(LAGS_EVERY_S)
