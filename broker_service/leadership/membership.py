@@ -25,17 +25,17 @@ logger = logging.getLogger(__name__)
 ASK_AGAIN_S = 0.5
 
 
-class V2Port(Protocol):
+class HasAddress(Protocol):
     @property
     def address(self) -> str:
         """host:port for RocketMQ 5's clients; empty while the port is closed."""
 
 
 class Membership:
-    def __init__(self, broker: Broker, address: str, v2_port: V2Port, role_file: RoleFile) -> None:
+    def __init__(self, broker: Broker, address: str, v2_endpoint: HasAddress, role_file: RoleFile) -> None:
         self._broker = broker
         self._address = address
-        self._v2_port = v2_port
+        self._v2_endpoint = v2_endpoint
         self._role_file = role_file
         self._refusals: dict[str, str] = {}
 
@@ -53,7 +53,7 @@ class Membership:
             topics=[topic_to_proto(topic) for topic in topics],
             broker_permission=broker.config.broker_permission,
             writable=broker.takes_clients_writes,
-            v2_address=self._v2_port.address,
+            v2_address=self._v2_endpoint.address,
             broker_role=broker.config.broker_role.name,
             wire_version=WIRE,
         )

@@ -76,7 +76,7 @@ class BrokerNode:
             storage,
             core,
             features,
-            wire.v2_port,
+            wire.v2_endpoint,
             address=address,
             machine=machine,
             channels=channels,

@@ -27,7 +27,7 @@ from broker_service.replication.transfer import TransferSettings
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service
 from broker_service.runtime.tasks import OwnedTasks
-from broker_service.wire.v2.port import Port
+from broker_service.wire.v2.endpoint import Endpoint
 
 
 class Replication:
@@ -36,7 +36,7 @@ class Replication:
         storage: Storage,
         core: Core,
         features: Features,
-        v2_port: Port,
+        v2_endpoint: Endpoint,
         *,
         address: str,
         machine: Machine,
@@ -48,7 +48,7 @@ class Replication:
         schedule, writer = features.schedule, features.consumption.writer
         metadata = self.metadata = MetadataExchange(broker, schedule)
         self._tasks = tasks
-        self.membership = Membership(broker, address, v2_port, storage.role_file)
+        self.membership = Membership(broker, address, v2_endpoint, storage.role_file)
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,

@@ -26,6 +26,7 @@ from broker_service.wire.own.broker_servicer import BrokerServicer, add_to_serve
 from broker_service.wire.own.consumption_servicer import ConsumptionServicer
 from broker_service.wire.own.range_streams import RangeStreams
 from broker_service.wire.own.transaction_servicer import TransactionServicer
+from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.port import Port
 from broker_service.wire.v2.receiving import Receiving
 from broker_service.wire.v2.sends import SendPath
@@ -55,8 +56,10 @@ class Wire:
         LostRights(broker, consumption, self.clients)
         self.v2_routes = TopicRoutes(broker, channels.open, channels.open_unsigned)
         sends = SendPath(broker, self.puts, consumption.transactions)
+        endpoint = self.v2_endpoint = Endpoint()
         servicer = V2Servicer(
             broker,
+            endpoint,
             sends=sends,
             routes=self.v2_routes,
             commits=commits,
@@ -67,12 +70,13 @@ class Wire:
         )
         self.v2_port = Port(
             broker,
+            endpoint,
             servicer,
             self.clients,
             machine,
             broker.config.grpc_address_path,
             opened=sends.opened,
-            access=access,
+            interceptors=access.guards_of_v2(endpoint),
         )
 
     def services(self) -> list[Service]:

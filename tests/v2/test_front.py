@@ -128,13 +128,13 @@ async def test_large_messages_and_streams_pass(tmp_path: Path) -> None:
         while len(bodies) < 3:
             bodies += [part.message.body async for part in client.ReceiveMessage(request) if part.HasField("message")]
         assert bodies == [body] * 3
-        assert node.v2_port._front is not None and len(node.v2_port._front._ends) == 2
+        assert node.v2_port.endpoint.front is not None and len(node.v2_port.endpoint.front._ends) == 2
 
 
 async def test_a_message_keeps_its_producers_address(tmp_path: Path) -> None:
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
-        (client,) = [end for end in node.v2_port._front._ends if isinstance(end, module._Client)]
+        (client,) = [end for end in node.v2_port.endpoint.front._ends if isinstance(end, module._Client)]
         (stored,) = [found for found in records_of(node.store) if found.topic == "T"]
         assert record.decode_host(stored.born_host) == client.transport.get_extra_info("peername")
 
@@ -185,7 +185,7 @@ async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Pa
             async with channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ca) as made:
                 assert (await Client(made).send(message())).status.code == d.OK
             assert sizes[:100] == [1] * 100
-            await until(lambda: not node.v2_port._front._ends, "it has left")
+            await until(lambda: not node.v2_port.endpoint.front._ends, "it has left")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_what_is_neither_is_closed_and_disturbs_nobody(tmp_path: Path, gar
         writer.write_eof()
         with suppress(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 60)
-        await until(lambda: not node.v2_port._front._ends, "it is closed")
+        await until(lambda: not node.v2_port.endpoint.front._ends, "it is closed")
         writer.close()
         assert await is_answered(node, CA) and await is_answered(node, None)
 
@@ -248,7 +248,7 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
         await first_user(node)
         await node.access.users.settled()
         node.access.users.put(User(user.access_key, user.secret_key), 0)
-        front = node.v2_port._front
+        front = node.v2_port.endpoint.front
         host, _, port = node.v2_port.address.rpartition(":")
         _, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
         writer.write(PREFACE)
@@ -280,8 +280,8 @@ async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None
         assert (await Client(made).send(message())).status.code == d.OK
         host, _, port = node.v2_port.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        await until(lambda: len(node.v2_port._front._ends) == 3, "the silent connection")
-        front = node.v2_port._front
+        await until(lambda: len(node.v2_port.endpoint.front._ends) == 3, "the silent connection")
+        front = node.v2_port.endpoint.front
         await node.v2_port.close(0)
         assert not front._ends and not front._tasks
         with suppress(ConnectionResetError):
@@ -532,7 +532,7 @@ async def test_connections_and_refusals_are_counted_also_after_the_port_has_clos
         where = node.v2_port.address.split(":")
         _, first = await asyncio.open_connection(*where)
         first.write(HELLO)
-        front = node.v2_port._front
+        front = node.v2_port.endpoint.front
         assert front is not None
         await until(lambda: node.v2_port.connections == 1 and not front._silent, "it has said something")
         for _ in range(2):
@@ -582,4 +582,4 @@ async def test_a_connection_that_was_being_taken_at_the_end_breaks_off() -> None
 
 async def test_a_slave_takes_no_connection(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0, broker_role=BrokerRole.SLAVE, broker_id=1, **keys_of()) as node:
-        assert node.mastership.standing is not Standing.WRITABLE and node.v2_port._front is None
+        assert node.mastership.standing is not Standing.WRITABLE and node.v2_port.endpoint.front is None

@@ -7,13 +7,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import grpc
 from rocketmq_v2 import service_pb2, service_pb2_grpc
 from rocketsim_proto.limits import MAX_RPC_BYTES
 
-from broker_service.access.gate import Addresses
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
@@ -23,6 +21,7 @@ from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file
 from broker_service.store.files import open_file_limit
 from broker_service.wire.clients import Clients
+from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.front import Front, most_connections
 from broker_service.wire.v2.servicer import V2Servicer
 
@@ -36,22 +35,19 @@ FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemet
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
 
 
-class GuardsClients(Protocol):
-    def guards_of_v2(self, addresses: Addresses) -> Sequence[grpc.aio.ServerInterceptor]: ...
-
-
 class Port:
     """`opened` is called before the port takes its first call."""
 
     def __init__(
         self,
         broker: Broker,
+        endpoint: Endpoint,
         servicer: V2Servicer,
         clients: Clients,
         machine: Machine,
         address_file: Path,
         opened: Callable[[], None],
-        access: GuardsClients,
+        interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._broker = broker
         self._servicer = servicer
@@ -59,10 +55,9 @@ class Port:
         self._machine = machine
         self._address_file = address_file
         self._opened = opened
-        self._interceptors = access.guards_of_v2(self)
+        self.endpoint = endpoint
+        self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
-        self._front: Front | None = None
-        servicer.sender_of = self.sender_of
         self._port = broker.config.grpc_server_port
         self._notified = broker.members_changed.waiter()
         broker.description_changed.wakes(self._notified)
@@ -72,12 +67,12 @@ class Port:
     @property
     def connections(self) -> int:
         """Through the front; 0 without one."""
-        return self._front.connections if self._front is not None else 0
+        return self.endpoint.front.connections if self.endpoint.front is not None else 0
 
     @property
     def connections_refused(self) -> int:
         """Since the broker's start."""
-        return self._refused + (self._front.refused if self._front is not None else 0)
+        return self._refused + (self.endpoint.front.refused if self.endpoint.front is not None else 0)
 
     def figures(self) -> Iterator[Figure]:
         yield gauge("rocketsim_client_streams", "Open streams of clients.", self._clients.stream_count)
@@ -89,15 +84,7 @@ class Port:
     @property
     def address(self) -> str:
         """host:port; empty while it is closed."""
-        return self._servicer.own_address if self._server is not None else ""
-
-    def client_of(self, peer: str) -> str:
-        """A caller's address, as gRPC says it, by what `context.peer()` says."""
-        return self._front.client_of(peer) if self._front is not None else peer
-
-    def sender_of(self, peer: str) -> str:
-        """As `client_of`, for records: also of a connection that has just ended."""
-        return self._front.sender_of(peer) if self._front is not None else peer
+        return self.endpoint.address
 
     def notify(self) -> None:
         """To be called when the master may have changed."""
@@ -144,13 +131,14 @@ class Port:
         self._complained = False
         self._port = port  # kept, so that it opens with the same number again
         MethodTable(server).add(_service(self._servicer))
-        self._servicer.own_address = host_port(config.advertised_host, port)
-        self._front = front
+        self.endpoint.own_address = host_port(config.advertised_host, port)
+        self.endpoint.front = front
         self._opened()
         await server.start()
         if front is not None:
             await front.start()
         self._server = server
+        self.endpoint.is_open = True
         try:
             private = config.is_private(self._address_file)
             write_address_file(self._address_file, config.advertised_host, port, self._machine.files, private=private)
@@ -180,7 +168,8 @@ class Port:
     async def close(self, grace_s: float) -> None:
         """Takes no new calls; those under way have `grace_s` to end."""
         server, self._server = self._server, None
-        front = self._front
+        self.endpoint.is_open = False
+        front = self.endpoint.front
         if front is not None:
             front.stop_listening()
         if server is not None:
@@ -190,9 +179,9 @@ class Port:
             await stopping
         if front is not None:
             await front.close()
-            if self._front is front:
+            if self.endpoint.front is front:
                 self._refused += front.refused
-                self._front = None
+                self.endpoint.front = None
 
 
 def _service(servicer: V2Servicer) -> Service:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
 from urllib.parse import unquote
 
@@ -23,6 +23,7 @@ from broker_service.runtime.deadlines import longest_wait_s, time_left_s
 from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.wire.clients import Clients, ClientStream
 from broker_service.wire.v2 import names, route_answers
+from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.message_rules import in_ms
 from broker_service.wire.v2.receiving import Receiving
 from broker_service.wire.v2.sends import SendPath
@@ -38,11 +39,10 @@ CLIENT_ID = "x-mq-client-id"
 
 
 class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
-    """`own_address` is set by the port once it has one."""
-
     def __init__(
         self,
         broker: Broker,
+        endpoint: Endpoint,
         *,
         sends: SendPath,
         routes: TopicRoutes,
@@ -53,6 +53,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         transactions: TransactionCalls,
     ) -> None:
         self._broker = broker
+        self._endpoint = endpoint
         self._sends = sends
         self._routes = routes
         self._commits = commits
@@ -61,8 +62,6 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self._receiving = receiving
         self._transactions = transactions
         self._unsent = Unsent()
-        self.own_address = ""
-        self.sender_of: Callable[[str], str] = str  # a caller's address by `context.peer()`
 
     # --- where the queues are ---------------------------------------------------------------------------------------
 
@@ -97,7 +96,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     ) -> list[route_answers.Queues]:
         route_answers.check_dialled(dialled)
         name = names.topic_of(topic)
-        queues = await self._routes.queues_of(name, self.own_address)
+        queues = await self._routes.queues_of(name, self._endpoint.own_address)
         if not queues:
             raise names.topic_not_found(name)
         return queues
@@ -166,7 +165,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.SendMessageResponse)
     async def SendMessage(self, request: pb.SendMessageRequest, context: Context) -> pb.SendMessageResponse:
         client_id = client_id_of(context)
-        peer = peer_of(self.sender_of(context.peer()))
+        peer = peer_of(self._endpoint.sender_of(context.peer()))
         sent = await self._sends.send(request.messages, peer, longest_wait_s(context), client_id)
         self._clients.publishes(client_id, request.messages[0].topic.name)
         return sent
