@@ -352,7 +352,7 @@ class FillingDisk(Files):
     used = 10
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        return DiskUsage(total=100, free=100 - self.used)
+        return DiskUsage(total=100 << 20, free=(100 - self.used) << 20)
 
 
 @asynccontextmanager

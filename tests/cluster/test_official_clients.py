@@ -173,7 +173,8 @@ def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path
                 conversation = Conversation(program)
                 wait_until(conversation.has_sent(MESSAGES), "the first messages")
                 master.kill()
-                promote_after_the_masters_death(alone, slave)
+                # These clients take SLAVE_NOT_AVAILABLE, which a SYNC_MASTER alone answers, for a failed send.
+                promote_after_the_masters_death(alone, slave, broker_role="ASYNC_MASTER")
                 of_the_master = addresses[1]
                 wait_until(conversation.has_sent(MESSAGES), "messages at the promoted slave")
                 program.say("")

@@ -23,12 +23,12 @@ def promote(alone, slave, **fields):
     return alone(slave).admin("PromoteSlave", request, 20.0)
 
 
-def promote_after_the_masters_death(alone, slave):
+def promote_after_the_masters_death(alone, slave, **fields):
     """Promotes as soon as the slave and the name server have noticed it."""
 
     def promoted():
         try:
-            return promote(alone, slave)
+            return promote(alone, slave, **fields)
         except InvalidParameter as refusal:
             assert "stop it first" in str(refusal) or "does not answer" in str(refusal)
             return None
