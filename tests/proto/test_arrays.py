@@ -46,7 +46,7 @@ sys.meta_path.insert(0, Watch())
 import numpy as np
 from rocketsim_client.arrow import COLUMNS, OfQueue, RecordDecoder, schema_of
 from rocketsim_client.model import MessageQueue
-from rocketsim_client.sending import record_frame
+from rocketsim_client.transport import record_frame
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
 from rocketsim_proto.records.arrays import binaries, texts
 from rocketsim_proto.records.columnar import Records, UniqIds
