@@ -20,7 +20,7 @@ from broker_service.model import BrokerRole
 from broker_service.runtime import cold_reads
 from broker_service.runtime.tasks import to_its_end
 from broker_service.state.moves import group_of, retry_topic
-from broker_service.store.key_search import Found
+from broker_service.store.key_search import KeySearchResult
 from broker_service.store.offset_journal import NO_OFFSET
 
 logger = logging.getLogger(__name__)
@@ -256,7 +256,9 @@ class Operations:
             more_before = offsets[looked_at - 1]
         return records, more_before
 
-    async def _search(self, topic: str, key: str, wanted: int, begin: int, end: int, before: int | None) -> Found:
+    async def _search(
+        self, topic: str, key: str, wanted: int, begin: int, end: int, before: int | None
+    ) -> KeySearchResult:
         store = self._broker.store
         search = store.key_search(topic, key, wanted, begin, end, before)
         return await cold_reads.read(store, search.run)

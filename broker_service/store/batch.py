@@ -1,9 +1,9 @@
 """Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
-There are two implementations.  `_Few` looks at one record after the other; `_Many` computes whole columns with numpy.
-One column costs as much for one record as for about fifty, and a batch needs about a hundred columns, so a batch of up
-to `FEW` records is a `_Few`.  Both give the same results.  If `_Few` finds an error, `_Many` checks the records again
-and raises it, so that the error is the same as well.
+There are two implementations.  `_SmallBatch` looks at one record after the other; `_LargeBatch` computes whole columns
+with numpy.  One column costs as much for one record as for about fifty, and a batch needs about a hundred columns, so a
+batch of up to `FEW` records is a `_SmallBatch`.  Both give the same results.  If `_SmallBatch` finds an error,
+`_LargeBatch` checks the records again and raises it, so that the error is the same as well.
 """
 
 import re
@@ -44,7 +44,7 @@ from broker_service.store.dispatch import (
     queue_extents,
     queue_offsets,
 )
-from broker_service.store.log_scanner import elsewhere, no_name, no_place, sound
+from broker_service.store.log_scanner import count_valid, impossible_place, unusable_topic, wrong_log_offset
 
 FEW = 24
 
@@ -85,10 +85,10 @@ class Batch(ABC):
         """
         if count <= FEW:
             try:
-                return _Few.of_frame(data, count)
+                return _SmallBatch.of_frame(data, count)
             except RecordError:
-                pass  # `_Many` checks the records again and raises the error.
-        return _Many.of_frame(data, count)
+                pass  # `_LargeBatch` checks the records again and raises the error.
+        return _LargeBatch.of_frame(data, count)
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> "Batch":
@@ -96,9 +96,9 @@ class Batch(ABC):
         encoded = [encode(one) for one in records]
         data = bytearray(b"".join(encoded))
         if len(records) > FEW:
-            return _Many(Records.walk(data, sizes=np.fromiter(map(len, encoded), np.int64)))
+            return _LargeBatch(Records.walk(data, sizes=np.fromiter(map(len, encoded), np.int64)))
         view, ends = memoryview(data), accumulate(map(len, encoded), initial=0)
-        return _Few(view, [locate(view, at) for at, _ in zip(ends, encoded, strict=False)])
+        return _SmallBatch(view, [locate(view, at) for at, _ in zip(ends, encoded, strict=False)])
 
     @staticmethod
     def of_log(data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["Batch", str]:
@@ -108,7 +108,7 @@ class Batch(ABC):
         bytes.  The batch ends before the first record that is damaged or says another log offset.  The second value
         says what is wrong with that record; it is "" if all records are valid.
         """
-        return (_Few if len(sizes) <= FEW else _Many).of_log(data, at, sizes, offset)
+        return (_SmallBatch if len(sizes) <= FEW else _LargeBatch).of_log(data, at, sizes, offset)
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -147,7 +147,7 @@ class Batch(ABC):
 
     @abstractmethod
     def fields(self) -> list[tuple[int, Fields]]:
-        """Returns (number, fields) for each record.  `_Many` returns one pair instead: (0, columns of all records)."""
+        """Returns (number, fields) for each record; `_LargeBatch` returns (0, columns of all records) only."""
 
     @abstractmethod
     def lost_sector(self) -> int | None:
@@ -176,7 +176,7 @@ class Batch(ABC):
         """Makes the queue entries of these records, which must be stamped already."""
 
 
-class _Few(Batch):
+class _SmallBatch(Batch):
     def __init__(self, data: memoryview, records: list[Parts]) -> None:
         self._data = data
         self._records = records
@@ -184,7 +184,7 @@ class _Few(Batch):
         self.size = records[-1].end - records[0].start if records else 0
 
     @classmethod
-    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_Few":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_SmallBatch":
         view, found, at = memoryview(data), [], 0
         while at < len(data):
             found.append(_checked(view, at))
@@ -194,7 +194,7 @@ class _Few(Batch):
         return cls(view, found)
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Few", str]:
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_SmallBatch", str]:
         found, reason = [], ""
         for _ in range(len(sizes)):
             try:
@@ -207,13 +207,13 @@ class _Few(Batch):
                 reason = "a topic that is not UTF-8"
                 break
             if parts.commit_log_offset != offset:
-                reason = elsewhere(parts.commit_log_offset)
+                reason = wrong_log_offset(parts.commit_log_offset)
                 break
             if min(parts.queue_id, parts.queue_offset) < 0:
-                reason = no_place(parts.queue_id, parts.queue_offset)
+                reason = impossible_place(parts.queue_id, parts.queue_offset)
                 break
             if not can_name_a_queue(topic):
-                reason = no_name(topic)
+                reason = unusable_topic(topic)
                 break
             found.append(parts)
             at, offset = at + parts.size, offset + parts.size
@@ -222,8 +222,8 @@ class _Few(Batch):
     def __len__(self) -> int:
         return len(self._records)
 
-    def part(self, first: int, last: int) -> "_Few":
-        return self if last - first == len(self._records) else _Few(self._data, self._records[first:last])
+    def part(self, first: int, last: int) -> "_SmallBatch":
+        return self if last - first == len(self._records) else _SmallBatch(self._data, self._records[first:last])
 
     @property
     def sizes(self) -> list[int]:
@@ -318,29 +318,29 @@ class _Few(Batch):
         return int(delivery_times(np.array([level]), np.array([stored]), np.array([otherwise]), delay_levels_ms)[0])
 
 
-class _Many(Batch):
+class _LargeBatch(Batch):
     def __init__(self, records: Records) -> None:
         self._records = records
         self.size = int(records.sizes.sum())
 
     @classmethod
-    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_Many":
+    def of_frame(cls, data: bytearray | memoryview, count: int) -> "_LargeBatch":
         records = Records.walk(data, count)
         records.check()
         return cls(records)
 
     @classmethod
-    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_Many", str]:
+    def of_log(cls, data: memoryview, at: int, sizes: npt.NDArray[np.int64], offset: int) -> tuple["_LargeBatch", str]:
         end = at + int(sizes.sum())
         records = Records.walk(np.frombuffer(data, np.uint8)[at:end], sizes=sizes)
-        good, reason = sound(records, offset, crc=True, strict_from=_NEVER)
+        good, reason = count_valid(records, offset, crc=True, strict_from=_NEVER)
         return cls(_rows(records, 0, good)), reason
 
     def __len__(self) -> int:
         return len(self._records)
 
-    def part(self, first: int, last: int) -> "_Many":
-        return _Many(_rows(self._records, first, last))
+    def part(self, first: int, last: int) -> "_LargeBatch":
+        return _LargeBatch(_rows(self._records, first, last))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:

@@ -16,7 +16,7 @@ _BUDGET = 2048  # steps of the index that one search may take, which are some mi
 _RECORD_COST = 8  # reading a record takes as long as this number of steps
 
 
-class Found(NamedTuple):
+class KeySearchResult(NamedTuple):
     """The log offsets of the records that a search found, newest first."""
 
     offsets: list[int]
@@ -48,12 +48,12 @@ class KeySearch:
         self._offsets: list[int] = []
         self._search = Search(log.end_offset if before is None else before, end_ms, _BUDGET)
 
-    def run(self) -> Found:
+    def run(self) -> KeySearchResult:
         """Finds at most `max_num` records stored in [begin_ms, end_ms].  It stops when its budget is spent."""
         search, found = self._search, self._offsets
         for offset, about in self._index.find(self._topic, self._key, search, self._begin_ms):
             if about + CLOCK_MARGIN_MS < self._begin_ms:
-                return Found(found, None)
+                return KeySearchResult(found, None)
             # The index has store times in seconds.
             if about > self._end_ms or about + 1000 < self._begin_ms or offset in found:
                 continue
@@ -64,10 +64,10 @@ class KeySearch:
                 raise
             search.budget -= _RECORD_COST
             if matches and len(found) == self._max_num:
-                return Found(found, found[-1])
+                return KeySearchResult(found, found[-1])
             if matches:
                 found.append(offset)
-        return Found(found, search.before if search.budget <= 0 else None)
+        return KeySearchResult(found, search.before if search.budget <= 0 else None)
 
     def _matches(self, offset: int) -> bool:
         if not self._log.has_record_at(offset):

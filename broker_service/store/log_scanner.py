@@ -99,7 +99,7 @@ def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
     return count if same.all() else int(same.argmin())
 
 
-def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
+def count_valid(records: Records, offset: int, *, crc: bool, strict_from: int) -> tuple[int, str]:
     """Counts the valid records from the start on.  The first record lies at log offset `offset`.
 
     Returns the count, and what is wrong with the next record ("" if all are valid).  A record is valid if its lengths
@@ -122,12 +122,12 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
     misplaced = records.commit_log_offset != records.starts + shift
     if misplaced.any():
         good = int(misplaced.argmax())
-        reason = elsewhere(int(records.commit_log_offset[good]))
+        reason = wrong_log_offset(int(records.commit_log_offset[good]))
         records = records[:good]
     unplaced = (records.queue_id < 0) | (records.queue_offset < 0)
     if unplaced.any():
         good = int(unplaced.argmax())
-        reason = no_place(int(records.queue_id[good]), int(records.queue_offset[good]))
+        reason = impossible_place(int(records.queue_id[good]), int(records.queue_offset[good]))
         records = records[:good]
     try:
         topics, codes = records.topic_codes()
@@ -138,24 +138,24 @@ def sound(records: Records, offset: int, *, crc: bool, strict_from: int) -> tupl
     nameless = [number for number, topic in enumerate(topics) if not can_name_a_queue(topic)]
     if nameless:
         good = int(np.isin(codes, nameless).argmax())
-        reason = no_name(topics[int(codes[good])])
+        reason = unusable_topic(topics[int(codes[good])])
     for row in range(int(np.searchsorted(records.starts, strict_from - shift)), good):
         if _lost_sector(records, row, shift):
             return row, "zeros in its topic or properties"
     return good, reason
 
 
-def elsewhere(commit_log_offset: int) -> str:
+def wrong_log_offset(commit_log_offset: int) -> str:
     """The description of a record that says another log offset than its own."""
     return f"a record that says it is at {commit_log_offset}"
 
 
-def no_place(queue_id: int, queue_offset: int) -> str:
+def impossible_place(queue_id: int, queue_offset: int) -> str:
     """The description of a record whose queue id or queue offset is impossible."""
     return f"a record at offset {queue_offset} of queue {queue_id}"
 
 
-def no_name(topic: str) -> str:
+def unusable_topic(topic: str) -> str:
     return f"a record of topic {topic[:40]!r}, which no folder can be named after"
 
 
@@ -208,7 +208,7 @@ class LogScan:
             if len(walked.sizes):
                 records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
                 crc = offset + walked.end > self._check_from
-                good, self.reason = sound(records, offset, crc=crc, strict_from=self._strict_from)
+                good, self.reason = count_valid(records, offset, crc=crc, strict_from=self._strict_from)
                 if good:
                     records = records if good == len(records) else records[:good]  # a slice would lose cached columns
                     self.end_offset += int(records.sizes.sum())

@@ -77,19 +77,19 @@ def read_ranges(
     log's end that count as in memory.  `entries` is an estimate of how many messages fit; 0 means unknown.
     """
     filling = _Filling(log, max_bytes, tags_codes, entries or _FIRST_ENTRIES)
-    looks = filling.looks(spans)
-    look = next(looks, None)
-    while look is not None and (wanted := filling.entries_wanted()) > 0:
-        part: list[tuple[_Look, int]] = []
-        while look is not None and wanted > 0:
-            count = min(wanted, look.end - look.at)
+    cursors = filling.cursors(spans)
+    cursor = next(cursors, None)
+    while cursor is not None and (wanted := filling.entries_wanted()) > 0:
+        part: list[tuple[_Cursor, int]] = []
+        while cursor is not None and wanted > 0:
+            count = min(wanted, cursor.end - cursor.at)
             wanted -= count
-            part.append((look, count))
-            if count == look.end - look.at:
-                look = next(looks, None)
+            part.append((cursor, count))
+            if count == cursor.end - cursor.at:
+                cursor = next(cursors, None)
         filling.take(part)
-    if look is not None and not filling.is_full:
-        filling.end_at(look.answer)
+    if cursor is not None and not filling.is_full:
+        filling.end_at(cursor.answer)
     return filling.result(memory)
 
 
@@ -129,7 +129,7 @@ def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: in
 
 
 @dataclass(slots=True)
-class _Look:
+class _Cursor:
     """The position in a span that has something to read: its entries [at, end) are not examined yet."""
 
     queue: ConsumeQueue
@@ -145,12 +145,12 @@ class _Look:
         return data
 
 
-def _read(part: list[tuple[_Look, int]]) -> list[bytes]:
+def _read(part: list[tuple[_Cursor, int]]) -> list[bytes]:
     """Reads the entries of each cursor; raises one Cold for all entries that are not in memory."""
     data, cold = [], []
-    for look, count in part:
+    for cursor, count in part:
         try:
-            data.append(look.read(count))
+            data.append(cursor.read(count))
         except Cold as one:
             cold += one.places
     if cold:
@@ -169,12 +169,12 @@ class _Filling:
         self.is_full = False
         self._scanned = 0
         self._answers: list[RangeAnswer] = []
-        self._looked: list[tuple[_Look, int]] = []  # (cursor, records taken), in the order of the records
+        self._examined: list[tuple[_Cursor, int]] = []  # (cursor, records taken), in the order of the records
         self._offsets: list[Positions] = []
         self._sizes: list[Positions] = []
         self._queue_offsets: list[Positions] = []
 
-    def looks(self, spans: Iterable[Span]) -> Iterator[_Look]:
+    def cursors(self, spans: Iterable[Span]) -> Iterator[_Cursor]:
         """Yields a cursor for each span with something to read, and adds the spans' answers.
 
         A span gets its answer before it is read, and a second one if readers may not see all of it.
@@ -187,7 +187,7 @@ class _Filling:
                 answer = RangeAnswer(index, status, offset, min_offset, max_offset)
                 self._answers.append(answer)
                 if offset < until:
-                    yield _Look(queue, answer, offset, min(until, max_offset))
+                    yield _Cursor(queue, answer, offset, min(until, max_offset))
                 nothing = outside(True, max_offset, min_offset, max_offset) if max_offset < until else None
             if nothing is not None:
                 self._answers.append(RangeAnswer(index, *nothing, min_offset, max_offset))
@@ -202,7 +202,7 @@ class _Filling:
         fitting = int(self._room / max(an_entry, 1.0)) + 8
         return min(fitting, _ENTRIES_AT_A_TIME, _MAX_ENTRIES_SCANNED - self._scanned)
 
-    def take(self, part: list[tuple[_Look, int]]) -> None:
+    def take(self, part: list[tuple[_Cursor, int]]) -> None:
         """Takes the messages that fit from the next `count` entries of each cursor."""
         entries = np.frombuffer(b"".join(_read(part)), ENTRY)
         offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
@@ -224,7 +224,7 @@ class _Filling:
         ends = np.cumsum(counts)
         begins = ends - counts
         found = np.searchsorted(rows, ends) - np.searchsorted(rows, begins)
-        firsts = np.array([look.at for look, _ in part])
+        firsts = np.array([cursor.at for cursor, _ in part])
         if fitting:
             self._offsets.append(offsets[rows])
             self._sizes.append(sizes[rows])
@@ -232,38 +232,38 @@ class _Filling:
             self._room -= int(bytes_until[fitting - 1])
         self._scanned += examined
         stops = np.minimum(ends, examined).tolist()
-        for (look, _), begin, stop, taken in zip(part, begins.tolist(), stops, found.tolist(), strict=True):
+        for (cursor, _), begin, stop, taken in zip(part, begins.tolist(), stops, found.tolist(), strict=True):
             if stop > begin:
-                self._move(look, stop - begin, taken, int(offsets[stop - 1]), removed)
+                self._move(cursor, stop - begin, taken, int(offsets[stop - 1]), removed)
         if self.is_full:
             self.end_at(part[int(np.searchsorted(ends, examined, side="right"))][0].answer)
 
-    def _check_expired(self, part: list[tuple[_Look, int]], offsets: Positions, sizes: Positions) -> None:
+    def _check_expired(self, part: list[tuple[_Cursor, int]], offsets: Positions, sizes: Positions) -> None:
         expired = np.flatnonzero((offsets < self._log.min_offset) & (sizes != FILLER_SIZE))
         begin = 0
-        for look, count in part:
+        for cursor, count in part:
             rows = expired[np.searchsorted(expired, begin) : np.searchsorted(expired, begin + count)]
             if len(rows):
                 last = int(rows[-1])
-                check_expired(look.queue, look.at + last - begin, int(sizes[rows].min()), self._log.min_offset)
+                check_expired(cursor.queue, cursor.at + last - begin, int(sizes[rows].min()), self._log.min_offset)
             begin += count
 
-    def _move(self, look: _Look, examined: int, taken: int, last_examined: int, removed: bool) -> None:
-        look.at += examined
-        look.last_examined = last_examined
-        answer = look.answer
-        answer.next_offset = look.at
+    def _move(self, cursor: _Cursor, examined: int, taken: int, last_examined: int, removed: bool) -> None:
+        cursor.at += examined
+        cursor.last_examined = last_examined
+        answer = cursor.answer
+        answer.next_offset = cursor.at
         answer.count += taken
         if answer.count:
             answer.status = GetMessageStatus.FOUND
         elif removed and self._tags is None:
             answer.status = GetMessageStatus.MESSAGE_WAS_REMOVING
-        self._looked.append((look, taken))
+        self._examined.append((cursor, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
         """Removes the answers behind this one, and this one too if no entry of its span was examined."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
-        was_reached = any(look.answer is last for look, _ in self._looked)
+        was_reached = any(cursor.answer is last for cursor, _ in self._examined)
         del self._answers[at + was_reached :]
 
     def result(self, memory: int) -> RangesResult:
@@ -277,16 +277,16 @@ class _Filling:
             answers=self._answers,
             records=read_records(self._log, offsets, sizes),
             sizes=sizes.astype("<u4").tobytes(),
-            suggest_pull_from_slave=any(end - look.last_examined > memory for look, _ in self._looked),
+            suggest_pull_from_slave=any(end - cursor.last_examined > memory for cursor, _ in self._examined),
         )
 
     def _check(self, offsets: Positions, sizes: Positions) -> None:
         """Raises StoreCorrupt if the log has other records at these offsets, since a queue's files are damaged then."""
-        taken = np.array([taken for _, taken in self._looked])
-        queue_ids = np.repeat([look.queue.queue_id for look, _ in self._looked], taken)
+        taken = np.array([taken for _, taken in self._examined])
+        queue_ids = np.repeat([cursor.queue.queue_id for cursor, _ in self._examined], taken)
         queue_offsets = np.concatenate(self._queue_offsets)
         present = are_in_log(self._log, offsets, sizes, queue_offsets, queue_ids)
         if not present.all():
             row = int(present.argmin())
-            look, _ = self._looked[int(np.searchsorted(np.cumsum(taken), row, side="right"))]
-            raise damaged(look.queue, int(queue_offsets[row]))
+            cursor, _ = self._examined[int(np.searchsorted(np.cumsum(taken), row, side="right"))]
+            raise damaged(cursor.queue, int(queue_offsets[row]))

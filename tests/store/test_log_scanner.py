@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
 
-from broker_service.store.log_scanner import Stop, sound, walk
+from broker_service.store.log_scanner import Stop, count_valid, walk
 
 
 def rec(size: int) -> bytes:
@@ -53,7 +53,7 @@ def three() -> bytearray:
 
 
 def soundness(data: bytearray, strict_from: int = 10**9) -> int:
-    return sound(Records.walk(data), 1000, crc=True, strict_from=strict_from)[0]
+    return count_valid(Records.walk(data), 1000, crc=True, strict_from=strict_from)[0]
 
 
 def test_only_whole_records_before_the_first_bad_one_are_sound():
