@@ -14,6 +14,7 @@ import numpy as np
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_TAGS
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.subscription import codes_of
 from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
@@ -35,7 +36,6 @@ MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
 _WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
-_AFTER_TROUBLE_S = 10.0  # a queue that cannot be read
 
 
 class Message(NamedTuple):
@@ -173,7 +173,7 @@ class Finder:
                     "queue %d of %s cannot be read from %d on, group %s gets no more of it for now: %s",
                     *(place.queue_id, place.topic, at, place.group, failure),
                 )
-            self._unreadable_from[place] = _Unreadable(at, self._broker.clock() + _AFTER_TROUBLE_S, failure)
+            self._unreadable_from[place] = _Unreadable(at, self._broker.clock() + master_loop.AFTER_TROUBLE_S, failure)
             raise
         if known is not None:
             del self._unreadable_from[place]
