@@ -37,7 +37,7 @@ _ARGUMENTS = {
     record.PROPERTY_SHARDING_KEY: "message_group",
     record.PROPERTY_WAIT: "wait_store_msg_ok",
     record.PROPERTY_DELAY: "delay_level",
-    "TIMER_DELIVER_MS": "deliver_at",
+    record.PROPERTY_DELIVER_MS: "deliver_at",
 }
 
 

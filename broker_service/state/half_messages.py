@@ -48,11 +48,11 @@ _NOT_CONTENT = frozenset(
         PROPERTY_CHECK_TIMES,
         PROPERTY_CHECK,
         record.PROPERTY_WAIT,
-        "PGROUP",
-        "RECONSUME_TIME",
-        "TRACE_CONTEXT",
-        "__BORNHOST",
-        "BORN_TIMESTAMP",
+        record.PROPERTY_PRODUCER_GROUP,
+        record.PROPERTY_RECONSUME_TIME,
+        record.PROPERTY_TRACE_CONTEXT,
+        record.PROPERTY_BORN_HOST,
+        record.PROPERTY_BORN_TIMESTAMP,
     )
 )
 _NOT_IN_COPIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_CHECK)

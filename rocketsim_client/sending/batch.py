@@ -157,9 +157,9 @@ def property_bytes(message: Message, msg_id: str, message_group: str | None = No
     if message_group is not None:
         text = f"{text}{record.PROPERTY_SHARDING_KEY}\x01{message_group}\x02"
     if message.delay_level:
-        text = f"{text}DELAY\x01{message.delay_level}\x02"
+        text = f"{text}{record.PROPERTY_DELAY}\x01{message.delay_level}\x02"
     if message.deliver_ms:
-        text = f"{text}TIMER_DELIVER_MS\x01{message.deliver_ms}\x02"
+        text = f"{text}{record.PROPERTY_DELIVER_MS}\x01{message.deliver_ms}\x02"
     if not message.wait_store_msg_ok:
         text = f"{text}WAIT\x01false\x02"
     data = text.encode()

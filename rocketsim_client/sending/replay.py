@@ -320,9 +320,12 @@ def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
             yield list(some)
 
 
+_SENT_ALONE = tuple(f"\x02{name}\x01".encode() for name in (record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS))
+
+
 def _company(row: Row) -> str:
     properties = _properties(row)
-    if any(name in properties for name in (b"\x02DELAY\x01", b"\x02TIMER_DELIVER_MS\x01")):
+    if any(name in properties for name in _SENT_ALONE):
         return "alone"
     return "waiting" if _waits(row) else "without waiting"
 

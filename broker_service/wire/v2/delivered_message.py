@@ -16,7 +16,7 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.state.half_messages import PROPERTY_PREPARED
 from broker_service.wire.v2.message_rules import HIDDEN_PROPERTIES
-from broker_service.wire.v2.sent_message import KEY_SEPARATOR, PROPERTY_BORN_HOST, PROPERTY_TRACE_CONTEXT
+from broker_service.wire.v2.sent_message import KEY_SEPARATOR
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def message_of(
         body_encoding=encoding,
         message_type=_type(properties),
         born_timestamp=_time(stored.born_timestamp),
-        born_host=properties.get(PROPERTY_BORN_HOST) or record.decode_host(stored.born_host)[0],
+        born_host=properties.get(record.PROPERTY_BORN_HOST) or record.decode_host(stored.born_host)[0],
         store_timestamp=_time(stored.store_timestamp),
         store_host="{}:{}".format(*record.decode_host(stored.store_host)),
         receipt_handle=receipt_handle,
@@ -56,7 +56,7 @@ def message_of(
         system.tag = tag
     if group := properties.get(record.PROPERTY_SHARDING_KEY):
         system.message_group = group
-    if trace_context := properties.get(PROPERTY_TRACE_CONTEXT):
+    if trace_context := properties.get(record.PROPERTY_TRACE_CONTEXT):
         system.trace_context = trace_context
     due_ms = properties.get(record.PROPERTY_DELIVER_MS, "")
     if due_ms.isascii() and due_ms.isdigit():

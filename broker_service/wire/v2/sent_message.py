@@ -6,11 +6,6 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.wire.v2.message_rules import in_ms, is_time
 
-PROPERTY_PRODUCER_GROUP = "PGROUP"
-PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
-PROPERTY_TRACE_CONTEXT = "TRACE_CONTEXT"
-PROPERTY_BORN_HOST = "__BORNHOST"
-PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
 KEY_SEPARATOR = " "
 
 
@@ -25,17 +20,17 @@ def record_of(message: pb.Message, topic: str, *, peer: tuple[str, bytes], store
     if keys := KEY_SEPARATOR.join(filter(None, system.keys)):
         properties[record.PROPERTY_KEYS] = keys
     properties[record.PROPERTY_UNIQ_KEY] = system.message_id
-    properties[PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
-    properties[PROPERTY_PRODUCER_GROUP] = topic
+    properties[record.PROPERTY_RECONSUME_TIME] = str(system.delivery_attempt)
+    properties[record.PROPERTY_PRODUCER_GROUP] = topic
     if system.message_group:
         properties[record.PROPERTY_SHARDING_KEY] = system.message_group
     if system.HasField("delivery_timestamp"):
         properties[record.PROPERTY_DELIVER_MS] = str(in_ms(system.delivery_timestamp))
     if system.trace_context:
-        properties[PROPERTY_TRACE_CONTEXT] = system.trace_context
-    properties[PROPERTY_BORN_HOST] = system.born_host.strip() or address
+        properties[record.PROPERTY_TRACE_CONTEXT] = system.trace_context
+    properties[record.PROPERTY_BORN_HOST] = system.born_host.strip() or address
     if born_timestamp:
-        properties[PROPERTY_BORN_TIMESTAMP] = str(born_timestamp)
+        properties[record.PROPERTY_BORN_TIMESTAMP] = str(born_timestamp)
     return Record(
         topic=topic,
         body=message.body,
