@@ -8,7 +8,6 @@ from broker_service.node.storage import Storage
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime.machine import Machine
 from broker_service.wire.clients import Clients
-from broker_service.wire.v2.transaction_calls import ConnectedProducers
 
 
 class Features:
@@ -17,7 +16,6 @@ class Features:
         self.commits = Commits(broker)
         self.checks = ReadChecks(broker, self.commits)
         self.clients = Clients(machine.monotonic)
-        producers = ConnectedProducers(broker, self.clients)
-        self.consumption = Consumption(broker, self.checks, self.clients, producers, machine.chance)
+        self.consumption = Consumption(broker, self.checks, self.clients, self.clients, machine.chance)
         self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()

@@ -1,4 +1,4 @@
-"""Clients: which clients are connected, and their Telemetry streams, on which the broker sends commands to them.
+"""Clients: which clients are connected, by whichever protocol, and their streams, on which the broker sends commands.
 
 A client is gone when it says so (NotifyClientTermination), some time after its last stream has ended, or, if it has
 called without a stream since then, some time after its last call.
@@ -6,28 +6,29 @@ called without a stream since then, some time after its last call.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
-from rocketmq_v2 import definition_pb2
 
 from broker_service.access.interceptor import may
 from broker_service.access.rights import PUB, SUB, of_group, of_topic
 from broker_service.errors import SystemBusy
 from broker_service.runtime.rpc_errors import write_first
 from broker_service.transactions.transactions import Check
-from broker_service.wire.v2.message_rules import milliseconds
-from broker_service.wire.v2.status import Context
 
 logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
 
 STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
 SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
 MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
 MAX_COMMAND_BYTES = 1 << 20  # of these together; one always may be under way
+READS_WITHIN_S = 1.0  # a client that has read none of its questions for so long gets no more until it has
 MAX_TOPICS = 100  # of one producer that are remembered
 MAX_STREAMS = 20_000  # of all clients: 40 KiB each
 MAX_STREAMS_OF_CLIENT = 16  # a client has one a broker, and for a moment those that broke off; the oldest one goes
@@ -37,14 +38,14 @@ _NONE: Mapping[asyncio.Task[None], int] = {}  # of all streams
 
 
 class ClientStream:
-    """`question`: makes the message that asks this client about a transaction; None: RocketMQ 5's."""
+    """`question`: makes the message that asks this client about a transaction, in its protocol."""
 
     __slots__ = (  # there may be ten thousand that are idle
         *("_commands", "_context", "_has_begun", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
         *("client_id", "is_closing", "is_open", "question"),
     )
 
-    def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message] | None = None) -> None:
+    def __init__(self, client_id: str, context: Context, question: Callable[[Check], Message]) -> None:
         self.client_id = client_id
         self.question = question
         self.is_open = False
@@ -133,26 +134,15 @@ class ClientStream:
             task.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class ClientFacts:
-    """What is kept of a client's settings.  `poll_s`: how long it polls; None if its settings do not say."""
-
-    client_type: definition_pb2.ClientType
-    poll_s: float | None = None
-
-
-_facts = lru_cache(maxsize=256)(ClientFacts)  # most clients share them
-
-
 @dataclass(slots=True)
 class _Client:
     """`older`: its other streams, the oldest first.  `until`: when a client without a stream is gone, unless it calls
-    before."""
+    before.  `poll_s`: how long it polls, if it has said so."""
 
     newest: ClientStream | None = None
     older: tuple[ClientStream, ...] = ()  # most clients have none, and these share it
     until: float = 0.0
-    facts: ClientFacts | None = None
+    poll_s: float | None = None
     topics: tuple[str, ...] = ()  # that it has declared, or published to, as a producer
 
     @property
@@ -202,6 +192,18 @@ class Clients:
         client = self._of(stream.client_id)
         client.streams = (*client.streams, stream)
 
+    @contextmanager
+    def ending(self, stream: ClientStream) -> Iterator[None]:
+        """Around the call of an opened stream.  The cancellation by `ClientStream.close` ends the call without an
+        error."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not stream.is_closing:
+                raise
+        finally:
+            self.ended(stream)
+
     def ended(self, stream: ClientStream) -> None:
         if stream.is_open:
             stream.is_open = False
@@ -234,16 +236,14 @@ class Clients:
         client = self._clients.get(client_id)
         return client.newest if client is not None else None
 
-    def facts_of(self, client_id: str) -> ClientFacts | None:
-        """None before the client's settings have come."""
+    def poll_s_of(self, client_id: str) -> float | None:
+        """None before the client has said how long it polls."""
         client = self._clients.get(client_id)
-        return client.facts if client is not None else None
+        return client.poll_s if client is not None else None
 
-    def settings_came(self, client_id: str, settings: definition_pb2.Settings) -> None:
-        poll_s = None
-        if settings.subscription.HasField("long_polling_timeout"):
-            poll_s = milliseconds(settings.subscription.long_polling_timeout) / 1000
-        self._of(client_id).facts = _facts(settings.client_type, poll_s)
+    def polls(self, client_id: str, poll_s: float | None) -> None:
+        """The client has said how long it polls, or that each call says it."""
+        self._of(client_id).poll_s = poll_s
 
     def publishes(self, client_id: str, topic: str) -> None:
         """The client is a producer of the topic; remembered while it is connected."""
@@ -260,6 +260,12 @@ class Clients:
             if streams := [stream for stream in found if stream.may_publish(topic)]:
                 return streams[turn % len(streams)]
         return None
+
+    async def ask(self, check: Check) -> bool:
+        """Asks the client that has sent the half message, else another producer of its topic.  False if none of them is
+        connected and reads."""
+        stream = self.producer_of(check.transaction.topic, check.client_id, check.times)
+        return stream is not None and await stream.tell_in_turn(stream.question(check), READS_WITHIN_S)
 
     def may_consume(self, client_id: str, group: str, topic: str) -> bool:
         """Whether the client's user may now; False of a client without a stream, of which that is not known."""

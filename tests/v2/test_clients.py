@@ -21,6 +21,10 @@ from broker_service.wire.clients import (
 from tests.support.polling import until
 
 
+def stream_of(client_id: str, context: Any) -> ClientStream:
+    return ClientStream(client_id, context, lambda check: s.TelemetryCommand())
+
+
 class Setup:
     def __init__(self) -> None:
         self.now = 100.0
@@ -29,7 +33,7 @@ class Setup:
         self.clients.gone.append(self.gone.append)
 
     def stream(self, client_id: str = "c") -> ClientStream:
-        stream = ClientStream(client_id, context=None)
+        stream = stream_of(client_id, None)
         self.clients.opened(stream)
         return stream
 
@@ -68,7 +72,7 @@ async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silen
     loop = asyncio.get_running_loop()
     clients = Clients(loop.time)
     clients.heard("silent")
-    stream = ClientStream("c", context=None)
+    stream = stream_of("c", None)
     clients.opened(stream)
     clients.ended(stream)
     sweep = clients._sweeping
@@ -198,17 +202,17 @@ async def test_a_command_waits_for_a_client_that_reads_and_not_for_one_that_does
             await asyncio.sleep(0)
             read.append(command)
 
-    slow = ClientStream("slow", SlowContext())
+    slow = stream_of("slow", SlowContext())
     assert [await slow.tell_in_turn(large, 60) for _ in range(10)] == [True] * 10
     await until(lambda: len(read) == 10, "all are read")
-    silent = ClientStream("silent", SilentContext())
+    silent = stream_of("silent", SilentContext())
     assert [await silent.tell_in_turn(large, 0.01) for _ in range(3)] == [True, False, False]
     assert silent._is_stuck
     silent.drop_commands()
 
 
 async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) -> None:
-    stream = ClientStream("c", SilentContext())
+    stream = stream_of("c", SilentContext())
     huge = s.TelemetryCommand()
     huge.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES + 1)
     large = s.TelemetryCommand()

@@ -17,10 +17,9 @@ from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.model import LogEpoch
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors, maps_stream_errors
+from broker_service.wire.clients import Context
 from broker_service.wire.own.range_messages import ranges_of, without_records
 from broker_service.wire.own.send_messages import send_of, send_response
-
-Context = grpc.aio.ServicerContext
 
 
 class BrokerServicer(broker_pb2_grpc.BrokerServicer):
@@ -43,7 +42,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         self._stream_offer = stream_offer
 
     @maps_errors
-    async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context[Any, Any]) -> pb.SendResponse:
+    async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context) -> pb.SendResponse:
         """Requests as they travelled: see `add_to_server`."""
         records, request = received
         placed = await self._puts.append(send_of(request, records, request.count))
@@ -54,7 +53,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         return response
 
     @maps_errors
-    async def Pull(self, request: pb.PullRequest, context: Context[Any, Any]) -> pb.PullResponse:
+    async def Pull(self, request: pb.PullRequest, context: Context) -> pb.PullResponse:
         hold_s = longest_wait_s(context)
         pulled = await self._pulls.pull(
             Pull(
@@ -87,7 +86,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     @maps_stream_errors
-    async def PullRange(self, request: pb.PullRangeRequest, context: Context[Any, Any]) -> AsyncIterator[bytes]:
+    async def PullRange(self, request: pb.PullRangeRequest, context: Context) -> AsyncIterator[bytes]:
         """Frames as they travel: see `add_to_server`."""
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             yield pb.PullFrame(stream=offer).SerializeToString()
@@ -107,9 +106,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
             yield data
 
     @maps_errors
-    async def CommitOffsets(
-        self, request: pb.CommitOffsetsRequest, context: Context[Any, Any]
-    ) -> pb.CommitOffsetsResponse:
+    async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
         entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
         standing, status = await self._commits.commit_and_share(
             request.consumer_group, entries, longest_wait_s(context)
@@ -122,9 +119,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     @maps_errors
-    async def QueryOffsets(
-        self, request: pb.QueryOffsetsRequest, context: Context[Any, Any]
-    ) -> pb.QueryOffsetsResponse:
+    async def QueryOffsets(self, request: pb.QueryOffsetsRequest, context: Context) -> pb.QueryOffsetsResponse:
         found = await self._commits.query(
             request.consumer_group,
             [(queue.topic, queue.queue_id) for queue in request.queues],
@@ -142,7 +137,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     @maps_errors
-    async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context[Any, Any]) -> pb.QueueBoundsResponse:
+    async def QueueBounds(self, request: pb.QueueBoundsRequest, context: Context) -> pb.QueueBoundsResponse:
         found = await self._queues.bounds(request.topic, request.queue_ids, closed=request.closed_queues)
         topic = self._broker.topics.existing(request.topic)
         queue_ids = [item.queue_id for item in found]
@@ -177,9 +172,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         )
 
     @maps_errors
-    async def SearchOffsets(
-        self, request: pb.SearchOffsetsRequest, context: Context[Any, Any]
-    ) -> pb.SearchOffsetsResponse:
+    async def SearchOffsets(self, request: pb.SearchOffsetsRequest, context: Context) -> pb.SearchOffsetsResponse:
         offsets = await self._queues.search(
             request.topic, [(entry.queue_id, entry.timestamp) for entry in request.entries]
         )

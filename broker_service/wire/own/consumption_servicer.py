@@ -2,9 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
-import grpc
 from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto import consumption_pb2_grpc
 
@@ -32,8 +30,7 @@ from broker_service.pop.model import (
 )
 from broker_service.runtime.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.runtime.rpc_errors import maps_errors
-
-Context = grpc.aio.ServicerContext
+from broker_service.wire.clients import Context
 
 
 class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
@@ -42,7 +39,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         self._consumption = consumption
 
     @maps_errors
-    async def Pop(self, request: pb.PopRequest, context: Context[Any, Any]) -> pb.PopResponse:
+    async def Pop(self, request: pb.PopRequest, context: Context) -> pb.PopResponse:
         self._check(request)
         client_id = client_of_user(context.invocation_metadata() or (), request.client_id)
         if request.ends_polls:
@@ -83,7 +80,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         )
 
     @maps_errors
-    async def Ack(self, request: pb.AckRequest, context: Context[Any, Any]) -> pb.SettleResponse:
+    async def Ack(self, request: pb.AckRequest, context: Context) -> pb.SettleResponse:
         self._check(request)
         check_handle_count(len(request.receipt_handles))
         return _settled(
@@ -93,9 +90,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         )
 
     @maps_errors
-    async def ChangeInvisible(
-        self, request: pb.ChangeInvisibleRequest, context: Context[Any, Any]
-    ) -> pb.SettleResponse:
+    async def ChangeInvisible(self, request: pb.ChangeInvisibleRequest, context: Context) -> pb.SettleResponse:
         self._check(request)
         check_handle_count(len(request.entries))
         timeout_s = longest_wait_s(context)

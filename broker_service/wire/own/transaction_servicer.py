@@ -1,9 +1,7 @@
 """proto <-> transactions for our own producers; decides nothing itself."""
 
 import asyncio
-from typing import Any
 
-import grpc
 from rocketsim_proto import broker_pb2, transactions_pb2_grpc
 from rocketsim_proto import transactions_pb2 as pb
 from rocketsim_proto.records import record
@@ -20,10 +18,8 @@ from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.state import half_messages
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
-from broker_service.wire.clients import Clients, ClientStream
+from broker_service.wire.clients import Clients, ClientStream, Context
 from broker_service.wire.own.send_messages import send_of, send_response
-
-Context = grpc.aio.ServicerContext
 
 LOOK_S = 1.0  # how often a held call looks whether this broker is still the master
 
@@ -38,7 +34,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._clients = clients
 
     @maps_errors
-    async def Prepare(self, request: pb.PrepareRequest, context: Context[Any, Any]) -> broker_pb2.SendResponse:
+    async def Prepare(self, request: pb.PrepareRequest, context: Context) -> broker_pb2.SendResponse:
         self._broker.check_name(request.broker_name)
         self._broker.check_writable(request.epoch)
         client_id = _client_of(request, context)
@@ -49,7 +45,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         return send_response(placed.appended, status, self._broker)
 
     @maps_errors
-    async def End(self, request: pb.EndRequest, context: Context[Any, Any]) -> pb.EndResponse:
+    async def End(self, request: pb.EndRequest, context: Context) -> pb.EndResponse:
         self._broker.check_name(request.broker_name)
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
@@ -61,24 +57,19 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             raise NotFound(str(error)) from error
         return pb.EndResponse(again=stored not in FINAL, status=commit_status(stored).name)
 
-    async def Check(self, request: pb.CheckRequest, context: Context[Any, Any]) -> None:
+    async def Check(self, request: pb.CheckRequest, context: Context) -> None:
         """Ends a moment before the caller's deadline, and when this broker is the master no more."""
         stream = await self._opened(request, context)
         until = self._broker.clock() + longest_wait_s(context)
         for topic in request.topics:
             self._clients.publishes(stream.client_id, topic)
-        try:
+        with self._clients.ending(stream):
             # No event tells that a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(min(left_s, LOOK_S))
-        except asyncio.CancelledError:
-            if not stream.is_closing:
-                raise
-        finally:
-            self._clients.ended(stream)
 
     @maps_errors
-    async def _opened(self, request: pb.CheckRequest, context: Context[Any, Any]) -> ClientStream:
+    async def _opened(self, request: pb.CheckRequest, context: Context) -> ClientStream:
         self._broker.check_name(request.broker_name)
         self._broker.check_writable()
         if not request.client_id:
@@ -96,7 +87,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         return self._broker.mastership.standing is Standing.WRITABLE and not self._broker.stopping
 
 
-def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context[Any, Any]) -> str:
+def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context) -> str:
     return client_of_user(context.invocation_metadata() or (), request.client_id)
 
 

@@ -159,8 +159,8 @@ class Receiving:
         """Go's simple consumer has it in its settings only; before these have come, the call's deadline decides."""
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000
-        facts = self._clients.facts_of(client_id)
-        return left_s - REQUEST_TIMEOUT_S if facts is None or facts.poll_s is None else facts.poll_s
+        poll_s = self._clients.poll_s_of(client_id)
+        return left_s - REQUEST_TIMEOUT_S if poll_s is None else poll_s
 
 
 def _check_not_too_long(invisible_ms: int) -> None:

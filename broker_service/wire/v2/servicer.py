@@ -1,6 +1,5 @@
 """The servicer of apache.rocketmq.v2: turns its calls into calls of the broker, and results into responses."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from functools import lru_cache
@@ -21,14 +20,14 @@ from broker_service.errors import RocketSimError
 from broker_service.pop.model import Delivery
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
 from broker_service.state.transaction_changes import MAX_TEXT
-from broker_service.wire.clients import Clients, ClientStream
+from broker_service.wire.clients import Clients, ClientStream, Context
 from broker_service.wire.v2 import names, route_answers
 from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.message_rules import in_ms
 from broker_service.wire.v2.receiving import Receiving
 from broker_service.wire.v2.sends import SendPath
-from broker_service.wire.v2.settings import check_settings, reply_to, topics_in
-from broker_service.wire.v2.status import OK, Context, Refused, answers_with, status_of
+from broker_service.wire.v2.settings import check_settings, poll_s_in, reply_to, topics_in
+from broker_service.wire.v2.status import OK, Refused, answers_with, status_of
 from broker_service.wire.v2.topic_routes import PASSED_ON, TopicRoutes
 from broker_service.wire.v2.transaction_calls import TransactionCalls
 from broker_service.wire.v2.unsent import Unsent
@@ -106,22 +105,17 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
         """The stream stays open until the client ends it, however long it is idle."""
         try:
-            stream = ClientStream(client_id_of(context), context)
+            stream = ClientStream(client_id_of(context), context, self._transactions.question)
             self._clients.opened(stream)
         except RocketSimError as error:
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
-        try:
+        with self._clients.ending(stream):
             # Not `request_iterator`: gRPC's holds the last command while the stream is idle.
             while (command := await context.read()) is not grpc.aio.EOF:
                 if command.WhichOneof("command") == "settings":
                     await self._answer_settings(stream, command.settings, context)
                 del command
-        except asyncio.CancelledError:
-            if not stream.is_closing:
-                raise
-        finally:
-            self._clients.ended(stream)
 
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
         """The call ends with INVALID_ARGUMENT for invalid settings; the topic or group need not exist."""
@@ -134,7 +128,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                 group = self._group(settings.subscription.group)
         except RocketSimError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        self._clients.settings_came(stream.client_id, settings)
+        self._clients.polls(stream.client_id, poll_s_in(settings))
         for topic in settings.publishing.topics:
             if self._broker.topics.get(topic.name) is not None:
                 self._clients.publishes(stream.client_id, topic.name)

@@ -10,6 +10,7 @@ from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.retry_policy import retry_times_ms
+from broker_service.wire.v2.message_rules import milliseconds
 from broker_service.wire.v2.status import Refused
 
 PRODUCER_ATTEMPTS = 3
@@ -84,3 +85,10 @@ def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
         raise Refused(pb.BAD_REQUEST, f"settings with {count} topics; {MAX_TOPICS} at most")
     yield from asked.publishing.topics
     yield from (entry.topic for entry in asked.subscription.subscriptions)
+
+
+def poll_s_in(settings: pb.Settings) -> float | None:
+    """How long the client polls; None if its settings do not say."""
+    if not settings.subscription.HasField("long_polling_timeout"):
+        return None
+    return milliseconds(settings.subscription.long_polling_timeout) / 1000

@@ -6,16 +6,15 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-import grpc
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
 from broker_service.model import PutStatus
 from broker_service.runtime.rpc_errors import refusal_of
+from broker_service.wire.clients import Context
 
 logger = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[Any, Any]
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 

@@ -1,6 +1,4 @@
-"""Transactions of RocketMQ 5's clients: commit and rollback, and the checks back with producers."""
-
-from functools import partial
+"""TransactionCalls: commit and rollback for RocketMQ 5's clients, and the question to their producers."""
 
 from rocketmq_v2 import definition_pb2, service_pb2
 
@@ -8,13 +6,10 @@ from broker_service.broker.core.broker import Broker
 from broker_service.pop.model import FINAL
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
-from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import delivered_message, names
 from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
-
-READS_WITHIN_S = 1.0  # a client that has read none of its questions for so long gets no more until it has
 
 _RESOLUTIONS = {pb.COMMIT: Resolution.COMMIT, pb.ROLLBACK: Resolution.ROLLBACK}
 
@@ -43,33 +38,17 @@ class TransactionCalls:
             return OK
         return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
 
-
-class ConnectedProducers:
-    """Asks producers, our own too, for the outcome of their transactions."""
-
-    def __init__(self, broker: Broker, clients: Clients) -> None:
-        self._broker = broker
-        self._clients = clients
-
-    async def ask(self, check: Check) -> bool:
-        """Asks the client that has sent the half message, else another producer of its topic."""
-        stream = self._clients.producer_of(check.transaction.topic, check.client_id, check.times)
-        if stream is None:
-            return False
-        question = stream.question or partial(_question, max_body_size=self._broker.config.max_message_size)
-        return await stream.tell_in_turn(question(check), READS_WITHIN_S)
-
-
-def _question(check: Check, *, max_body_size: int) -> service_pb2.TelemetryCommand:
-    topic, name = check.transaction
-    message = delivered_message.message_of(
-        check.half,
-        pb.Resource(name=topic),
-        queue_id=check.queue_id,
-        queue_offset=check.half.queue_offset,
-        attempt=1,
-        receipt_handle="",
-        max_body_size=max_body_size,
-    )
-    command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
-    return service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command)
+    def question(self, check: Check) -> service_pb2.TelemetryCommand:
+        """Asks how the transaction ended."""
+        topic, name = check.transaction
+        message = delivered_message.message_of(
+            check.half,
+            pb.Resource(name=topic),
+            queue_id=check.queue_id,
+            queue_offset=check.half.queue_offset,
+            attempt=1,
+            receipt_handle="",
+            max_body_size=self._broker.config.max_message_size,
+        )
+        command = service_pb2.RecoverOrphanedTransactionCommand(message=message, transaction_id=name)
+        return service_pb2.TelemetryCommand(recover_orphaned_transaction_command=command)
