@@ -22,30 +22,33 @@ from broker_service.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 
-class Promise(NamedTuple):
-    """A RocketMQ key that may only have these values here, because another one asks for something we would not do."""
+class Restriction(NamedTuple):
+    """The only values that a key of RocketMQ may have here: any other value asks for something that we do not do."""
 
     allowed: frozenset[str]
     instead: str
 
 
 _NO = frozenset({"false"})
-PROMISES = {
-    "aclEnable": Promise(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
-    "useTLS": Promise(_NO, "TLS is switched on by tlsCert and tlsKey"),
-    "allAckInSyncStateSet": Promise(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
-    "inSyncReplicas": Promise(frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
-    "minInSyncReplicas": Promise(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
-    "cleanFileForciblyEnable": Promise(
+_ONE_SLAVE = "one slave in sync releases a put; use brokerRole=SYNC_MASTER"
+RESTRICTIONS = {
+    "aclEnable": Restriction(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
+    "useTLS": Restriction(_NO, "TLS is switched on by tlsCert and tlsKey"),
+    "allAckInSyncStateSet": Restriction(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
+    "inSyncReplicas": Restriction(
+        frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"
+    ),
+    "minInSyncReplicas": Restriction(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
+    "cleanFileForciblyEnable": Restriction(
         frozenset({"true"}), "set diskSpaceCleanForciblyRatio=100 to keep files until their time"
     ),
-    "enableDLegerCommitLog": Promise(_NO, "DLedger's log is another format"),
-    "enableControllerMode": Promise(_NO, "masters are made by `admin promoteSlave`"),
-    "enableConsumeQueueExt": Promise(_NO, "the extended consume queue is another format"),
-    "storeType": Promise(frozenset({"default"}), "only the default store of files is there"),
-    "messageStorePlugIn": Promise(frozenset({""}), "there are no store plug-ins"),
-    "readOnlyCommitLogStorePaths": Promise(frozenset({""}), "the commit log has one directory"),
-    "enableControllerInNamesrv": Promise(_NO, "masters are made by `admin promoteSlave`"),
+    "enableDLegerCommitLog": Restriction(_NO, "DLedger's log is another format"),
+    "enableControllerMode": Restriction(_NO, "masters are made by `admin promoteSlave`"),
+    "enableConsumeQueueExt": Restriction(_NO, "the extended consume queue is another format"),
+    "storeType": Restriction(frozenset({"default"}), "only the default store of files is there"),
+    "messageStorePlugIn": Restriction(frozenset({""}), "there are no store plug-ins"),
+    "readOnlyCommitLogStorePaths": Restriction(frozenset({""}), "the commit log has one directory"),
+    "enableControllerInNamesrv": Restriction(_NO, "masters are made by `admin promoteSlave`"),
 }
 
 
@@ -92,7 +95,7 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
             parsed, wrong = parse_fields(server.config_class, [setting])
             values |= parsed
             errors += wrong
-        elif broken := broken_promise(setting, settings):
+        elif broken := broken_restriction(setting, settings):
             errors.append(f"{setting.where}: {setting.key}={setting.value} is not supported: {broken}")
         else:
             ignored.append(setting.key)
@@ -112,11 +115,11 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
         raise ConfigError(f"{where}: {error}") from None
 
 
-def broken_promise(setting: Setting, settings: Mapping[str, Setting]) -> str:
+def broken_restriction(setting: Setting, settings: Mapping[str, Setting]) -> str:
     """What to do instead, when a key of RocketMQ asks for something that would silently not be so."""
     if setting.key == "storePathCommitLog":
         root = settings.get("storePathRootDir")  # its absence is an error of its own
         inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
         return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
-    promise = PROMISES.get(setting.key)
-    return promise.instead if promise and setting.value not in promise.allowed else ""
+    restriction = RESTRICTIONS.get(setting.key)
+    return restriction.instead if restriction and setting.value not in restriction.allowed else ""

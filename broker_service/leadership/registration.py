@@ -28,7 +28,7 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 
 
 class Registration:
-    """Registers every `period_s`, and at once when `broker.description_changed` or `notify` says so.
+    """Registers every `period_s`, and at once when `broker.description_changed` says so.
 
     `membership` says what is registered and hears the replies.  It also hears of a name server whose connection has
     ended, or that has not answered in time: what that name server said last is not true any more.  So an answer that
@@ -55,10 +55,6 @@ class Registration:
         async with asyncio.TaskGroup() as tasks:
             for link in self._links:
                 tasks.create_task(link.run(), name=f"register-{link.address}")
-
-    def notify(self) -> None:
-        for link in self._links:
-            link.wanted.set()
 
     async def refresh(self, within_s: float) -> None:
         """Register now, also where the last try has failed; returns when every name server has answered or the try has

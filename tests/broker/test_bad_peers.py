@@ -274,7 +274,7 @@ async def test_no_name_server_ends_a_broker_that_tells_it_of_a_change_meanwhile(
 
             async def change() -> None:
                 while True:
-                    node.registration.notify()
+                    node.broker.description_changed.notify()
                     await asyncio.sleep(0)
 
             changing = asyncio.create_task(change())

@@ -405,7 +405,7 @@ async def test_a_name_server_that_comes_back_empty_is_told_at_once(
         link = master.registration._links[0]
         answers = link.answers
         names.table.connection_lost(next(iter(names.table.live()["broker-a"].members.values())).connection)
-        master.registration.notify()
+        master.broker.description_changed.notify()
         await until(lambda: link.answers > answers, "answered")
         assert len(names.table.members("broker-a")) == 1
 

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from broker_service.config.broker_config import BrokerConfig
-from broker_service.config.loading import PROMISES
+from broker_service.config.loading import RESTRICTIONS
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import as_text, fields_by_key, is_required
 
@@ -45,7 +45,7 @@ def default(field: dataclasses.Field[object]) -> str:
 
 def refused_table() -> str:
     lines = ["| key | only as | because |", "|---|---|---|"]
-    for name, promise in PROMISES.items():
+    for name, promise in RESTRICTIONS.items():
         allowed = " or ".join(f"`{value}`" if value else "empty" for value in sorted(promise.allowed))
         lines.append(f"| `{name}` | {allowed} | {promise.instead} |")
     return "\n".join(lines) + "\n"

@@ -444,7 +444,7 @@ def accepted(part: str, check_type: Callable[[str, str, Any], None]) -> Iterator
 def configuration() -> Iterator[str]:
     """The keys of a broker and a name server with their defaults, and RocketMQ's that may have one value only."""
     from broker_service.config.broker_config import BrokerConfig
-    from broker_service.config.loading import PROMISES
+    from broker_service.config.loading import RESTRICTIONS
     from broker_service.config.namesrv_config import NamesrvConfig
     from broker_service.config.properties import as_text, fields_by_key, is_required
 
@@ -462,7 +462,7 @@ def configuration() -> Iterator[str]:
             yield from (f"{server} {name} takes {number}" for number in field.metadata["one_of"])
             if isinstance(field.type, type) and issubclass(field.type, enum.Enum):
                 yield from (f"{server} {name} takes {word.name}" for word in field.type)
-    for name, promise in PROMISES.items():
+    for name, promise in RESTRICTIONS.items():
         yield from (f"RocketMQ's {name} may be {value or 'empty'}" for value in promise.allowed)
 
 

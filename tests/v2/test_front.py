@@ -289,7 +289,7 @@ async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None
         writer.close()
         with socket.socket() as caller:
             assert caller.connect_ex((host, int(port)))
-        node.v2_port.notify()
+        node.broker.members_changed.notify()
         await until(lambda: bool(node.v2_port.address), "it is open again")
         assert node.v2_port.address == f"{host}:{port}" and await is_answered(node, CA)
 

@@ -86,10 +86,6 @@ class Port:
         """host:port; empty while it is closed."""
         return self.endpoint.address
 
-    def notify(self) -> None:
-        """To be called when the master may have changed."""
-        self._notified.set()
-
     async def run(self) -> None:
         """Opens and closes the port until cancelled; to be followed by `close`."""
         while self._port != OFF:
