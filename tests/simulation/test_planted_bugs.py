@@ -180,7 +180,7 @@ def a_cut_marks_nothing(plant):
 
 def offsets_begin_anew(plant):
     """The offsets of a queue without any record are forgotten by files and summary."""
-    plant(QueueTable, "go_on", lambda self: self._remembered.clear())
+    plant(QueueTable, "resume_offsets", lambda self: self._remembered.clear())
 
 
 def believe_every_generation(plant):
