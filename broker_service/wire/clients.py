@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from broker_service.access.interceptor import may
 from broker_service.access.rights import PUB, SUB, of_group, of_topic
+from broker_service.access.signature import client_of_user
 from broker_service.errors import SystemBusy
 from broker_service.runtime.rpc_errors import write_first
 from broker_service.transactions.transactions import Check
@@ -35,6 +36,11 @@ MAX_STREAMS_OF_CLIENT = 16  # a client has one a broker, and for a moment those 
 
 
 _NONE: Mapping[asyncio.Task[None], int] = {}  # of all streams
+
+
+def client_of(context: Context, client_id: str) -> str:
+    """The id under which a client is known that has named itself so in this call: different users cannot share one."""
+    return client_of_user(context.invocation_metadata() or (), client_id)
 
 
 class ClientStream:

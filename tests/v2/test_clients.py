@@ -173,16 +173,19 @@ async def test_a_producer_of_a_topic_is_the_client_that_is_named_else_one_that_i
     clients.terminated("c")
     assert clients.producer_of("t", "a", 0) is None
     setup.after(2 * STREAM_GONE_S)
-    assert clients._producers == {}
+    setup.stream("c")
+    assert clients.producer_of("t", "a", 0) is None, "what it published to is forgotten with it"
 
 
 async def test_what_is_remembered_of_a_producer_is_bounded(setup: Setup) -> None:
-    setup.stream("a")
+    stream = setup.stream("a")
     for number in range(2 * MAX_TOPICS):
         setup.clients.publishes("a", str(number))
     setup.clients.publishes("without a stream", "0")
-    assert len(setup.clients._producers) == MAX_TOPICS
-    assert list(setup.clients._producers["0"]) == ["a"]
+    found = [setup.clients.producer_of(str(number), "", 0) for number in range(2 * MAX_TOPICS)]
+    assert found == [stream] * MAX_TOPICS + [None] * MAX_TOPICS
+    late = setup.stream("without a stream")
+    assert late not in [setup.clients.producer_of("0", "", turn) for turn in range(2)]
 
 
 class SilentContext:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto import consumption_pb2_grpc
 
-from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, NoPermission
@@ -30,7 +29,7 @@ from broker_service.pop.model import (
 )
 from broker_service.runtime.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.runtime.rpc_errors import maps_errors
-from broker_service.wire.clients import Context
+from broker_service.wire.clients import Context, client_of
 
 
 class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
@@ -41,7 +40,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
     @maps_errors
     async def Pop(self, request: pb.PopRequest, context: Context) -> pb.PopResponse:
         self._check(request)
-        client_id = client_of_user(context.invocation_metadata() or (), request.client_id)
+        client_id = client_of(context, request.client_id)
         if request.ends_polls:
             self._consumption.end_polls(request.consumer_group, request.topic, client_id)
             return pb.PopResponse()

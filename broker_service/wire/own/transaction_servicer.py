@@ -6,7 +6,6 @@ from rocketsim_proto import broker_pb2, transactions_pb2_grpc
 from rocketsim_proto import transactions_pb2 as pb
 from rocketsim_proto.records import record
 
-from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import PutPath
@@ -18,7 +17,7 @@ from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.state import half_messages
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
-from broker_service.wire.clients import Clients, ClientStream, Context
+from broker_service.wire.clients import Clients, ClientStream, Context, client_of
 from broker_service.wire.own.send_messages import send_of, send_response
 
 LOOK_S = 1.0  # how often a held call looks whether this broker is still the master
@@ -37,7 +36,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
     async def Prepare(self, request: pb.PrepareRequest, context: Context) -> broker_pb2.SendResponse:
         self._broker.check_name(request.broker_name)
         self._broker.check_writable(request.epoch)
-        client_id = _client_of(request, context)
+        client_id = client_of(context, request.client_id)
         send = send_of(request, request.record, 1)
         placed = await self._transactions.begin(self._puts, send, client_id=client_id)
         self._clients.publishes(client_id, request.topic)
@@ -78,17 +77,13 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             raise InvalidParameter(
                 "a call for questions names topics: those of the transactions that it is asked about"
             )
-        stream = ClientStream(_client_of(request, context), context, _question)
+        stream = ClientStream(client_of(context, request.client_id), context, _question)
         self._clients.opened(stream)
         return stream
 
     @property
     def _is_master(self) -> bool:
         return self._broker.mastership.standing is Standing.WRITABLE and not self._broker.stopping
-
-
-def _client_of(request: pb.PrepareRequest | pb.CheckRequest, context: Context) -> str:
-    return client_of_user(context.invocation_metadata() or (), request.client_id)
 
 
 def _question(check: Check) -> pb.OpenTransaction:

@@ -61,6 +61,12 @@ def _check_namespace(resource: pb.Resource) -> None:
         )
 
 
+def check_broker(asked: str, own: str) -> None:
+    """Refuses a call for a queue of another broker ("": any): its client has an old route."""
+    if asked not in ("", own):
+        raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
+
+
 def topic_not_found(topic: str) -> Refused:
     """The refusal in the words of RocketMQ, which the clients' own tests look for."""
     return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}")

@@ -52,7 +52,7 @@ class Receiving:
         topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
         if self._broker.topics.get(topic) is None:
             raise names.topic_not_found(topic)
-        self._check_broker_name(request.message_queue.broker.name)
+        names.check_broker(request.message_queue.broker.name, self._broker.config.broker_name)
         if request.batch_size < 0:
             raise Refused(pb.BAD_REQUEST, f"batch size {request.batch_size} is negative")
         invisible_ms = 0 if request.auto_renew else self._invisible_ms(request)
@@ -141,11 +141,6 @@ class Receiving:
     ) -> pb.Status:
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
         return _status_of(await self._consumption.forward_to_dlq(group, topic, request.receipt_handle, timeout_s))
-
-    def _check_broker_name(self, asked: str) -> None:
-        own = self._broker.config.broker_name
-        if asked not in ("", own):
-            raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
 
     def _invisible_ms(self, request: service_pb2.ReceiveMessageRequest) -> int:
         asked_ms = milliseconds(request.invisible_duration)

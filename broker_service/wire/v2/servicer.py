@@ -11,7 +11,6 @@ from rocketmq_v2 import definition_pb2, service_pb2_grpc
 from rocketmq_v2 import service_pb2 as pb
 from rocketsim_proto.records.record import encode_host
 
-from broker_service.access.signature import client_of_user
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
@@ -20,7 +19,7 @@ from broker_service.errors import RocketSimError
 from broker_service.pop.model import Delivery
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
 from broker_service.state.transaction_changes import MAX_TEXT
-from broker_service.wire.clients import Clients, ClientStream, Context
+from broker_service.wire.clients import Clients, ClientStream, Context, client_of
 from broker_service.wire.v2 import names, route_answers
 from broker_service.wire.v2.endpoint import Endpoint
 from broker_service.wire.v2.message_rules import in_ms
@@ -297,11 +296,8 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         return pb.QueryOffsetResponse(status=OK, offset=offset)
 
     def _queue(self, queue: definition_pb2.MessageQueue) -> tuple[str, int]:
-        topic, own = names.topic_of(queue.topic), self._broker.config.broker_name
-        if queue.broker.name not in ("", own):
-            raise Refused(
-                definition_pb2.BAD_REQUEST, f"this is broker {own}, not {queue.broker.name}; ask for the route"
-            )
+        topic = names.topic_of(queue.topic)
+        names.check_broker(queue.broker.name, self._broker.config.broker_name)
         if self._broker.topics.get(topic) is None:
             raise names.topic_not_found(topic)
         return topic, queue.id
@@ -315,7 +311,7 @@ def client_id_of(context: Context) -> str:
 
 def client_id_in(context: Context) -> str:
     metadata = context.invocation_metadata() or ()
-    client_id = client_of_user(metadata, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
+    client_id = client_of(context, next((str(value) for key, value in metadata if key == CLIENT_ID), ""))
     if len(client_id) > MAX_TEXT and len(client_id.encode()) > MAX_TEXT:
         raise Refused(definition_pb2.BAD_REQUEST, f"client id {client_id[:40]!r}… is longer than {MAX_TEXT} bytes")
     return client_id
