@@ -240,6 +240,27 @@ def test_records_are_known_without_grpc_or_generated_code():
         )
 
 
+def constructors(package: str) -> Iterator[tuple[str, list[ast.arg]]]:
+    for path in sources(package):
+        for kind in ast.walk(ast.parse(path.read_text(), str(path))):
+            if isinstance(kind, ast.ClassDef):
+                for method in kind.body:
+                    if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                        arguments = (*method.args.posonlyargs, *method.args.args[1:], *method.args.kwonlyargs)
+                        yield f"{path.name}: {kind.name}", list(arguments)
+
+
+def test_a_part_takes_few_parts_and_hardly_any_callables():
+    """A part that needs two others takes them; what travels together is a value."""
+    callables = []
+    for name, arguments in constructors("broker_service"):
+        assert len(arguments) <= 12, name
+        for one in arguments:
+            if one.annotation is not None and "Callable" in ast.unparse(one.annotation):
+                callables.append(f"{name}: {one.arg}")
+    assert len(callables) < 15, callables
+
+
 def test_nobody_imports_what_puts_the_parts_together_but_the_program():
     for path in sources("broker_service"):
         if path.name != "__main__.py" and path.parent.name != "node":
