@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-SOURCES = [TESTS.parent / "broker_service" / name for name in ("errors.py", "store", "replication", "broker")]
+ROOMS = ("store", "replication", "broker", "leadership", "state", "pop", "delayed", "transactions", "rocketmq_handover")
+SOURCES = [TESTS.parent / "broker_service" / name for name in ("errors.py", *ROOMS)]
 ADVISES = re.compile(
     r"\b(wipe|empty store|put (a copy|back|its|it)|(re)?move (it|the folder|both)|another disk|make room|"
     r"copy (it|the)|restore|repair it|(?<!a )restart (it|the broker)|start the newer|delete that|correct (it|the)|keep both|another storePathRootDir)\b",
@@ -35,6 +36,7 @@ FOLLOWED = {
     "make room, then start again": "store/test_full_disk::test_a_start_that_has_no_room_for_queues_a_power_loss_took_says_what_to_do_and_loses_nothing",
     "make room, writes go on by themselves": "store/test_full_disk::test_a_store_reads_ticks_and_flushes_on_a_full_disk",
     "from clients: make room on it": "broker/test_each_key::test_disk_space_warning_level_ratio",
+    "kept for acknowledgements: make room on it": "store/test_full_disk::test_the_rest_of_the_last_log_file_is_kept_where_the_disk_has_no_room_for_another_one",
     "restart the broker": "store/test_flush::test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store",
     "): restart it": "broker/test_promotion_on_bad_disks::test_a_promotion_that_any_call_of_the_disk_fails_is_whole_or_has_not_been",
     "start the newer one on it": "test_versions::test_a_store_of_a_newer_version_is_refused_and_left_as_it_is",
