@@ -54,8 +54,10 @@ class KeySearch:
         for offset, about in self._index.find(self._topic, self._key, search, self._begin_ms):
             if about + CLOCK_MARGIN_MS < self._begin_ms:
                 return KeySearchResult(found, None)
-            # The index has store times in seconds.
-            if about > self._end_ms or about + 1000 < self._begin_ms or offset in found:
+            # The index has store times in seconds after the first one of its file.  A record that is older than that
+            # one, by no more than the margin, has the time of the first one there.
+            too_new = about - CLOCK_MARGIN_MS > self._end_ms
+            if too_new or about + 1000 < self._begin_ms or offset in found:
                 continue
             try:
                 matches = self._matches(offset)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rocketsim_proto.records.record import tags_code
 
@@ -270,6 +270,9 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 8000), st.integers(0, CLOCK_MARGIN_MS)), max_size=60),
     st.tuples(st.floats(-0.1, 1.1), st.floats(-0.1, 1.1)).map(sorted),
 )
+@example(
+    [("a", 0, 0)] * 19 + [("a", 1, 0), ("a", 0, 1)], [0.0, 0.0]
+)  # the last one is older than its file's first time
 def test_a_search_finds_all_of_a_time_although_store_times_fall_within_the_margin(messages, between):
     """As in logs of earlier versions, and of RocketMQ: by no more than the margin is a message older than one in front
     of it."""
