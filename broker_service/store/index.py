@@ -327,8 +327,8 @@ class Index:
 
     # --- reading and syncing --------------------------------------------------------------------------------------
 
-    def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int]]:
-        """Yields (log offset, approximate store time) of records whose key has the same hash, newest first.
+    def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int, int]]:
+        """Yields what `IndexFile.find` does, of records whose key has the same hash, newest first.
 
         It skips files without entries of the searched time, and ends when all further files are older than `begin_ms`.
         """

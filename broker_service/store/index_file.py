@@ -232,8 +232,12 @@ class IndexFile:
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int]]:
-        """Yields (log offset, approximate store time) of the entries with this hash, newest first."""
+    def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int, int]]:
+        """Yields the log offset, the earliest and the latest possible store time of the entries with this hash.
+
+        The newest comes first.  An entry has whole seconds since the first store time of the file.  A record that is
+        older than that, by no more than the margin, has zero.
+        """
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)
         while 0 < number < limit and search.budget > 0:  # numbers must decrease, so a damaged chain cannot loop
@@ -243,7 +247,8 @@ class IndexFile:
             # The same record may have an older entry with this hash.
             search.before = min(search.before, offset + (code != hash_code))
             if code == hash_code:
-                yield offset, self.header.first_timestamp + seconds * 1000
+                about = self.header.first_timestamp + seconds * 1000
+                yield offset, about if seconds else about - CLOCK_MARGIN_MS, about + 999
 
     def _limit(self, search: Search) -> int:
         """Finds the number of the first entry that is too new, by binary search, since entries are in log order."""

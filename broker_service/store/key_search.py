@@ -51,13 +51,10 @@ class KeySearch:
     def run(self) -> KeySearchResult:
         """Finds at most `max_num` records stored in [begin_ms, end_ms].  It stops when its budget is spent."""
         search, found = self._search, self._offsets
-        for offset, about in self._index.find(self._topic, self._key, search, self._begin_ms):
-            if about + CLOCK_MARGIN_MS < self._begin_ms:
+        for offset, earliest, latest in self._index.find(self._topic, self._key, search, self._begin_ms):
+            if latest + CLOCK_MARGIN_MS < self._begin_ms:
                 return KeySearchResult(found, None)
-            # The index has store times in seconds after the first one of its file.  A record that is older than that
-            # one, by no more than the margin, has the time of the first one there.
-            too_new = about - CLOCK_MARGIN_MS > self._end_ms
-            if too_new or about + 1000 < self._begin_ms or offset in found:
+            if earliest > self._end_ms or latest < self._begin_ms or offset in found:
                 continue
             try:
                 matches = self._matches(offset)
