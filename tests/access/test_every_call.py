@@ -38,14 +38,13 @@ FORGED = {
 
 
 async def outcome(channel: grpc.aio.Channel, method: str, headers: Headers) -> tuple[grpc.StatusCode, list[bytes]]:
-    """The status of a call with one empty message, and its answers; a unary call travels as a stream of one message."""
-    call = channel.stream_stream(method)(metadata=headers, timeout=60)
+    """The status of a call with one empty message, and its answers; on the wire a unary call is a stream of one.
+
+    The message is sent together with the headers.  A write of its own would fail if the server has refused the call by
+    then, and gRPC for Python then says INTERNAL in place of the server's status.
+    """
+    call = channel.unary_stream(method)(b"", metadata=headers, timeout=60)
     answers: list[bytes] = []
-    try:
-        await call.write(b"")
-        await call.done_writing()
-    except grpc.aio.AioRpcError:
-        pass  # it has ended before
     try:
         answers = [answer async for answer in call]
     except grpc.aio.AioRpcError:

@@ -118,16 +118,20 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
         # 40 % of this is what counts as in memory: a small backlog is a large one.
         broker.start(slaveReadEnable=True, physicalMemory=256 << 10)
     wait_until(pair.is_writable, "the master to take writes", TIMEOUT_S)
-    topic = pair.topic()
-    pair.send(topic, [f"{n:06}" + "x" * 2000 for n in range(400)], queue_id=0)
-    pair.wait_for_slave(topic)
     small = {"pullMaxBytes": "32k"}
-    rows = (
-        pair.batch(topic, schema="queueOffset bigint, servedByBrokerId int", **small)
-        .where("queueOffset >= 1")
-        .collect()
-    )
-    served = [row.servedByBrokerId for row in sorted(rows, key=lambda row: row.queueOffset)]
+    served: list[int] = []
+    for _ in range(5):  # a worker of Spark that has met the master while it was away asks it last for some seconds
+        topic = pair.topic()
+        pair.send(topic, [f"{n:06}" + "x" * 2000 for n in range(400)], queue_id=0)
+        pair.wait_for_slave(topic)
+        rows = (
+            pair.batch(topic, schema="queueOffset bigint, servedByBrokerId int", **small)
+            .where("queueOffset >= 1")
+            .collect()
+        )
+        served = [row.servedByBrokerId for row in sorted(rows, key=lambda row: row.queueOffset)]
+        if served[0] == 0:
+            break
     assert len(served) >= 399
     assert served[0] == 0  # the first frame; its suggestion takes the task to the slave
     assert 1 in served

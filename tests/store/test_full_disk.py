@@ -158,7 +158,7 @@ def test_a_start_that_has_no_room_for_the_queue_of_the_last_record_before_a_kill
         put(store, "new", 0, [b"y"])
     disk = disk.kill()
     for _ in range(2):
-        with pytest.raises(DiskFull, match="a killed process had begun, as queues from the log; nothing is lost"):
+        with pytest.raises(DiskFull, match="a killed process left incomplete; nothing is lost"):
             open_store(ROOT, disk)
         disk = disk.kill()
     disk.make_room()
