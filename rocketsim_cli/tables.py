@@ -134,6 +134,7 @@ def _layouts(
 
 
 def fits(shown: "Table", out: "Console") -> bool:
+    """Tell whether the table can be printed without breaking a cell."""
     from rich.measure import Measurement
 
     return Measurement.get(out, out.options.update(width=UNLIMITED), shown).maximum <= out.width

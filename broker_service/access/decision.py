@@ -1,4 +1,4 @@
-"""Policies decides if a user may perform an action on a resource.  Pure."""
+"""Policies decide if a user may perform an action on a resource.  Pure."""
 
 import ipaddress
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""LogHistory: what generations of consumer offsets need to know of the log and its epochs."""
+"""LogHistory tells the table of consumer offsets where the log ends, and which earlier ends belong to its history."""
 
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.store.message_store import MessageStore
@@ -6,6 +6,8 @@ from broker_service.store.offset_journal import LogPoint
 
 
 class LogHistory:
+    """The table stores with each generation of an offset the point of the log at which it was raised."""
+
     def __init__(self, epochs: EpochFile, store: MessageStore) -> None:
         self._epochs = epochs
         self._store = store

@@ -1,7 +1,7 @@
-"""Picker: picks what a pop in order takes of a queue, and which of the messages that it passes over wait.  Pure.
+"""Picker: selects the messages of a queue for a pop of a group that consumes in order.  Pure.
 
-First come the messages that wait in free message groups; then new ones, of groups that are free or that this pop has
-taken all waiting messages of.
+It takes the messages that wait in free message groups first, then new messages.  A new message is taken if its message
+group is free, or if this pop has taken all messages of that group that waited.  The others that it passes over wait.
 """
 
 from collections.abc import Container, Iterator, Mapping

@@ -227,7 +227,9 @@ class IndexFile:
         if self._slots is None:
             data = self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
-            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = 0  # RocketMQ does the same
+            self._slots[(self._slots < 0) | (self._slots >= self.header.next_entry)] = (
+                0  # RocketMQ ignores such slots, too
+            )
         return self._slots
 
     # --- reading --------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def walk(data: Any, at: int, limit: int) -> Walk:
 
 
 def _count_of(view: memoryview, at: int, limit: int, size: int) -> int:
-    """Counts the records of this size that follow."""
+    """Counts how many records of `size` bytes lie behind each other from `at` on."""
     count = (limit - at) // size
     if not count:
         return 0

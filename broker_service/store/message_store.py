@@ -164,7 +164,7 @@ class MessageStore:
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
             self._flush_thoroughly()  # so that the next start does not find the cut entries behind newer ones
         elif self.config.message_index_enable and self.recovery.index_sure_until > self._index.sure_until:
-            # An index file is being rebuilt.  The summary says that its entries are on disk, so it must go.
+            # An index file is being rebuilt.  The summary on disk says that its entries are complete, so it is deleted.
             self._queues.forget_summary()
             with suppress(ServiceNotAvailable):  # on a full disk the next thorough flush writes the summary
                 self._flush_thoroughly()

@@ -1,5 +1,5 @@
-"""Requests of nobody: calls that need a signature are refused by their headers, and the requests of calls that anybody
-may make are received in their turn.
+"""Requests of unauthenticated callers: a call that needs a signature is refused by its headers, and the requests of
+calls that anybody may make are received in turn.
 """
 
 import asyncio

@@ -56,8 +56,8 @@ class OperatorChanges:
         self._prepared: list[bytes] = []
         self._deletions: list[Deletion] = []
         self._settings: list[Setting] = []
-        self._over_at: list[float] = []  # when the call of each setting was over, for all that a client knows
-        self._watched: set[tuple[int, int]] = set()  # brokers' runs whose table of topics is looked at
+        self._over_at: list[float] = []  # when the client saw the call of each setting end
+        self._watched: set[tuple[int, int]] = set()  # the runs of brokers whose table of topics is checked
         self._counts: Counter[str] = Counter()
         self._broken: PromiseBroken | None = None
         world.deleted_topics.add(TOPIC)
