@@ -240,6 +240,14 @@ def test_records_are_known_without_grpc_or_generated_code():
         )
 
 
+def test_the_codec_of_remoting_does_no_io():
+    """Both sides share it: blocking sockets of the client, and a server's event loop."""
+    io = {"socket", "ssl", "asyncio", "threading", "time", "grpc", "google", "rocketsim_proto.records", *GENERATED}
+    assert sources("proto/rocketsim_proto/remoting")
+    for path in sources("proto/rocketsim_proto/remoting"):
+        assert not [module for module in imported_modules(path) if is_within(module, io)], path
+
+
 def constructors(package: str) -> Iterator[tuple[str, list[ast.arg]]]:
     for path in sources(package):
         for kind in ast.walk(ast.parse(path.read_text(), str(path))):

@@ -1,0 +1,58 @@
+"""The body of a batch of messages, as a producer sends it in one request.  Pure.
+
+    size 4 | magic 4 | crc 4 | flag 4 | body length 4 | body | properties length 2 | properties
+
+once for each message.  Magic and CRC are 0: the broker sets them.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MAX_MESSAGES = 1_000  # brokers of 5.x advance a queue by a signed 16-bit number, and lose it behind 32,767
+MAX_PROPERTIES_BYTES = 0x7FFF
+
+_HEAD = struct.Struct(">iiiii")
+_PROPERTIES = struct.Struct(">h")
+OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # what a message costs beside its body and its properties
+
+
+class BatchError(ValueError):
+    """The body of a batch contradicts itself; the message says at which byte."""
+
+
+class BatchMessage(NamedTuple):
+    """One message of a batch; its properties are encoded."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode(messages: Iterable[BatchMessage]) -> bytes:
+    parts = []
+    for flag, body, properties in messages:
+        size = OVERHEAD_BYTES + len(body) + len(properties)
+        parts += [_HEAD.pack(size, 0, 0, flag, len(body)), body, _PROPERTIES.pack(len(properties)), properties]
+    return b"".join(parts)
+
+
+def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
+    """Raises BatchError for any length that contradicts the others."""
+    view, at, messages = memoryview(batch), 0, []
+    while at < len(view):
+        left = len(view) - at
+        if left < OVERHEAD_BYTES:
+            raise BatchError(f"{left} bytes at byte {at} are no message")
+        size, _, _, flag, body_bytes = _HEAD.unpack_from(view, at)
+        if not OVERHEAD_BYTES <= size <= left or not 0 <= body_bytes <= size - OVERHEAD_BYTES:
+            raise BatchError(f"a message of {size} bytes with a body of {body_bytes} at byte {at} of {len(view)}")
+        body_at = at + _HEAD.size
+        properties_at = body_at + body_bytes + _PROPERTIES.size
+        (properties_bytes,) = _PROPERTIES.unpack_from(view, properties_at - _PROPERTIES.size)
+        if properties_bytes != at + size - properties_at:
+            raise BatchError(f"properties of {properties_bytes} bytes at byte {properties_at} do not end their message")
+        body = bytes(view[body_at : body_at + body_bytes])
+        messages.append(BatchMessage(flag, body, bytes(view[properties_at : at + size])))
+        at += size
+    return messages
