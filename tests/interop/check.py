@@ -18,8 +18,9 @@ from typing import Any
 
 from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
-from tests.interop.real_rocketmq import VERSION, RocketMQError, copy_store, running
+from tests.interop.programs import read
 from tests.interop.stores import make_stores
+from tests.support.real_rocketmq import NEWEST, RocketMQError, copy_store, running
 
 Line = dict[str, Any]
 NOT_ASKED = {"magic", "propertiesLength", "bodyLength"}  # what RocketMQ's client does not give away
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def check(name: str, store: Path, work: Path) -> Outcome:
-    print(f"{name}: served by RocketMQ {VERSION} …", file=sys.stderr)
+    print(f"{name}: served by RocketMQ {NEWEST} …", file=sys.stderr)
     outcome = Outcome(name)
     copy = copy_store(store, work / "store")
     ours = list(dump(copy))
@@ -62,8 +63,8 @@ def check(name: str, store: Path, work: Path) -> Outcome:
     # After an unclean stop RocketMQ deletes its newest index file, and may not make all of it again.
     asked = {} if (copy / "abort").exists() else keys(ours)
     try:
-        with running(copy, work / "rocketmq") as rocketmq:
-            theirs = rocketmq.read([*requests(ours), *(("key", topic, key) for topic, key in asked)])
+        with running(work / "rocketmq", store=copy) as rocketmq:
+            theirs = read(rocketmq, [*requests(ours), *(("key", topic, key) for topic, key in asked)])
     except RocketMQError as error:
         outcome.differences.append(str(error))
         return outcome

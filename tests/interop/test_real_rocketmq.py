@@ -12,8 +12,9 @@ from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
 from tests.interop import pending_work
 from tests.interop.check import Outcome, check, compare, place, requests
-from tests.interop.real_rocketmq import copy_store, running
+from tests.interop.programs import read
 from tests.interop.stores import make_stores
+from tests.support.real_rocketmq import copy_store, running
 
 pytestmark = [
     pytest.mark.long,
@@ -52,8 +53,8 @@ async def test_rocketmq_goes_on_with_pending_work_and_our_broker_after_it(tmp_pa
     in_order = order_info(store)
     assert in_order["steps@line"]["0"]["o"] == [1, 1, 2], "a batch of three, the others by their distance"
 
-    with running(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
-        theirs = rocketmq.read([("await", "times", "3"), *requests(ours)])
+    with running(tmp_path / "rocketmq", store=store, settings=SETTINGS) as rocketmq:
+        theirs = read(rocketmq, [("await", "times", "3"), *requests(ours)])
 
     compare(ours, theirs, outcome)
     assert outcome.differences == []

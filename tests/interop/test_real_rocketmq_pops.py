@@ -14,9 +14,10 @@ from broker_service.pop.model import Pop
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
 from tests.consumption.test_rocketmq_pops import is_taken_over
-from tests.interop.real_rocketmq import running as running_rocketmq
+from tests.interop.programs import pop, read
 from tests.support.brokers import goes_by, running, small_config
 from tests.support.polling import until
+from tests.support.real_rocketmq import running as running_rocketmq
 
 pytestmark = [
     pytest.mark.long,
@@ -61,12 +62,12 @@ LEFT = {"o-2": 2, "o-3": 3, "o-6": 2, "o-7": 2, "o-8": 2, "o-9": 2, "o-10": 1, "
 async def test_what_nobody_acknowledged_at_rocketmq_comes_to_its_group_here(tmp_path: Path, ends: str) -> None:
     store = tmp_path / "store"
     make_topic(store)
-    with running_rocketmq(store, tmp_path / "rocketmq", **SETTINGS) as rocketmq:
-        popped = rocketmq.pop(WORK)
-        rocketmq.read([("await", "%RETRY%crew_orders", "3")])
+    with running_rocketmq(tmp_path / "rocketmq", store=store, settings=SETTINGS) as rocketmq:
+        popped = pop(rocketmq, WORK)
+        read(rocketmq, [("await", "%RETRY%crew_orders", "3")])
         await until(lambda: offsets_are_on_disk(store), "RocketMQ's offsets are on disk")
         if ends == "by a kill":
-            rocketmq.kill()
+            rocketmq.master.kill()
     assert {(one["body"], one["attempt"]) for one in popped[10:]} == {("o-3", 2), ("o-5", 2)}
 
     async with running(store) as node:
@@ -84,13 +85,17 @@ async def test_deliveries_in_rocksdb_are_exported_by_rocketmq_and_come_to_their_
     store = tmp_path / "store"
     make_topic(store)
     keys = {"popConsumerKVServiceInit": "true", **SETTINGS}
-    with running_rocketmq(store, tmp_path / "1", popConsumerKVServiceEnable="true", **keys) as rocketmq:
-        rocketmq.pop(WORK[:14])
+    with running_rocketmq(
+        tmp_path / "1", store=store, settings={**keys, "popConsumerKVServiceEnable": "true"}
+    ) as rocketmq:
+        pop(rocketmq, WORK[:14])
     with pytest.raises(StoreTooNew, match="exportPopRecord"):
         BrokerNode.open(small_config(store))
-    with running_rocketmq(store, tmp_path / "2", popConsumerKVServiceEnable="false", **keys) as rocketmq:
-        rocketmq.admin("exportPopRecord")
-        rocketmq.read([("await", TIMER_TOPIC, "7")])
+    with running_rocketmq(
+        tmp_path / "2", store=store, settings={**keys, "popConsumerKVServiceEnable": "false"}
+    ) as rocketmq:
+        rocketmq.mqadmin("exportPopRecord", "-b", rocketmq.address)
+        read(rocketmq, [("await", TIMER_TOPIC, "7")])
     (store / "kvStore").rename(tmp_path / "kvStore")
     left = {f"o-{number}" for number in (2, 3, 5, 6, 7, 8, 9)}
     async with running(store) as node:

@@ -13,12 +13,13 @@ def cache_folder(name: str) -> Path:
     return folder
 
 
-def fetch_jars(pom: Path, name: str) -> Path:
-    """The directory, of this name, with the dependencies of a pom.xml."""
+def fetch_jars(pom: Path, name: str, **properties: str) -> Path:
+    """The directory, of this name, with the dependencies of a pom.xml, with these properties of Maven."""
     jars = cache_folder(name)
     done = jars / "complete"
     if not done.exists():
-        command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-        subprocess.run([*command, "-DincludeScope=runtime", f"-DoutputDirectory={jars}"], check=True)
+        command = ["mvn", "-q", "-B", "-f", str(pom), *(f"-D{key}={value}" for key, value in properties.items())]
+        command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+        subprocess.run(command, check=True)
         done.touch()
     return jars

@@ -1,0 +1,369 @@
+"""A real Apache RocketMQ on this machine, from Maven Central's jars: the one starter for tests and benchmarks.
+
+    with running(tmp_path, version="5.1.4", pair=True) as rocketmq:
+        rocketmq.name_server, rocketmq.address                  # host:port
+        rocketmq.mqadmin("clusterList")                         # what it prints
+        rocketmq.master.kill()                                  # SIGKILL
+        rocketmq.master.start()                                 # the same configuration, store and port
+
+A command starts one until it is interrupted, or asks any server with RocketMQ's own tool:
+
+    python -m tests.support.real_rocketmq serve [--version 5.5.0] [--pair] [--proxy]
+    python -m tests.support.real_rocketmq mqadmin [--version 5.5.0] clusterList -n 127.0.0.1:9876
+
+Needs Java 17 and Maven.  The jars are fetched once, into the user's cache directory.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.jars import fetch_jars
+
+NEWEST = "5.5.0"
+CLUSTER = "interop"
+BROKER_NAME = "interop"
+START_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 600
+HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
+# The super user of `access`, whose rights brokers and tools have, too.
+ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
+# Java 17 hides from RocketMQ what it maps its files with.
+OPENS = [
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")),
+]
+_MAIN = "org.apache.rocketmq."
+
+
+class RocketMQError(Exception):
+    """A process of RocketMQ did not start, or ended with an error; the message has what it printed."""
+
+
+def rocketmq_jars(version: str = NEWEST) -> Path:
+    """The directory with RocketMQ's jars.  Maven Central has all of them from 5.1.4 on; 4.x has no broker there."""
+    pom = Path(__file__).with_suffix(".xml")
+    return fetch_jars(pom, f"rocketmq-{version}-with-tools", **{"rocketmq.version": version})
+
+
+def free_port() -> int:
+    """A port that is free, with those beside it that RocketMQ opens too: two below, and one above."""
+    while True:
+        with ExitStack() as sockets:
+            first = sockets.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                for neighbour in (port - 2, port + 1):
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            except OSError:
+                continue
+            return port
+
+
+def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
+    """The command that runs a main class, or a program's source, with RocketMQ's jars.  It logs below `home`."""
+    settings = ["-XX:+UseSerialGC", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
+    settings += ["-Drocketmq.client.logUseSlf4j=false"]
+    # Its own checks of the disk would delete or refuse on a machine that is nearly full.
+    settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
+    return ["java", *settings, *OPENS, "-cp", f"{jars}/*", *main]
+
+
+def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
+    """What it prints; RocketMQError if it ends with an error."""
+    answer = subprocess.run(java(jars, home, heap, *main), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
+    if answer.returncode:
+        raise RocketMQError(f"{' '.join(main)} ended with {answer.returncode}\n{answer.stderr[-4000:]}")
+    return answer.stdout
+
+
+def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
+    """What mqadmin prints for a command, whose words name the servers to ask: `-n NAME_SERVER`, `-b BROKER`.
+
+    mqadmin ends with status 0 and prints a stack trace where a command has failed: that is a RocketMQError here.
+    """
+    jars = rocketmq_jars(version)
+    command = java(jars, home, "64m", _MAIN + "tools.command.MQAdminStartup", *words)
+    environment = {**os.environ, "ROCKETMQ_HOME": str(home)}
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=environment)
+    if answer.returncode or "Exception" in answer.stdout + answer.stderr:
+        raise RocketMQError(f"mqadmin {' '.join(words)}: {answer.stdout[-2000:]}{answer.stderr[-4000:]}")
+    return answer.stdout
+
+
+class JavaServer:
+    """A server in a JVM of its own, which can be started again with the same files."""
+
+    def __init__(self, name: str, port: int, work: Path, command: list[str]) -> None:
+        self.name = name
+        self.port = port
+        self._work = work
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Returns once its port accepts connections."""
+        environment = {**os.environ, "ROCKETMQ_HOME": str(self._work)}
+        output = self._work / f"{self.name}.out"
+        with output.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, stdout=log, stderr=subprocess.STDOUT, env=environment, cwd=self._work
+            )
+        if not accepts_connections(self._process, self.port, START_TIMEOUT_S):
+            self.kill()
+            raise RocketMQError(f"nothing accepts on port {self.port}\n{output.read_text(errors='replace')[-4000:]}")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL if that does not end it."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+@dataclass(frozen=True)
+class RocketMQ:
+    """A running name server and broker, with a slave and a proxy if they were asked for."""
+
+    version: str
+    jars: Path
+    work: Path
+    name_server: str
+    master: JavaServer
+    slave: JavaServer | None = None
+    proxy: JavaServer | None = None  # its port is for gRPC
+    proxy_remoting: str = ""  # host:port; empty without a proxy
+
+    @property
+    def address(self) -> str:
+        """The master's."""
+        return self.master.address
+
+    def run(self, *main: str, heap: str = "512m") -> str:
+        """What a program prints that runs with RocketMQ's jars."""
+        return run_java(self.jars, self.work, heap, *main)
+
+    def mqadmin(self, *words: str) -> str:
+        """What mqadmin prints for a command; it is told the name server unless the words name a server."""
+        where = () if {"-n", "-b"} & {*words} else ("-n", self.name_server)
+        return mqadmin(self.work, *words, *where, version=self.version)
+
+
+@contextmanager
+def running(
+    work: Path,
+    *,
+    version: str = NEWEST,
+    store: Path | None = None,
+    pair: bool = False,
+    proxy: bool = False,
+    access: bool = False,
+    tls: Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> Iterator[RocketMQ]:
+    """Leaving stops all processes cleanly.
+
+    `store`: the directory that the master serves and writes to, so give it a copy; a new one by default.  `access`:
+    calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, from 5.3.0 on).  `tls`: a folder with
+    server.pem and server.key; plaintext stays possible.  `settings`: further keys of the brokers.
+    """
+    jars = rocketmq_jars(version)
+    work.mkdir(parents=True, exist_ok=True)
+    tls_options = _tls_options(work, tls)
+
+    def server(name: str, port: int, main: str, keys: Mapping[str, object]) -> JavaServer:
+        config = work / f"{name}.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in keys.items()))
+        return JavaServer(
+            name, port, work, java(jars, work, HEAPS[name], *tls_options, _MAIN + main, "-c", str(config))
+        )
+
+    def broker(name: str, broker_id: int, directory: Path) -> JavaServer:
+        port = free_port()
+        keys: dict[str, object] = {
+            "brokerClusterName": CLUSTER,
+            "brokerName": BROKER_NAME,
+            "brokerId": broker_id,
+            "brokerRole": "SLAVE" if broker_id else "ASYNC_MASTER",
+            "listenPort": port,
+            "haListenPort": port + 1,
+            "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
+            "namesrvAddr": name_server,
+            "storePathRootDir": directory,
+            "storePathCommitLog": directory / "commitlog",
+            "autoCreateTopicEnable": "false",
+            "timerWheelEnable": "false",
+            "fileReservedTime": 1_000_000,  # the messages may be of any age
+            "diskMaxUsedSpaceRatio": 95,
+            **_file_sizes(directory),
+            **(_ACCESS if access else {}),
+            **(settings or {}),
+        }
+        return server(name, port, "broker.BrokerStartup", keys)
+
+    with ExitStack() as stack:
+
+        def started(one: JavaServer) -> JavaServer:
+            stack.callback(one.stop)
+            one.start()
+            return one
+
+        port = free_port()
+        name_server = f"127.0.0.1:{port}"
+        keys = {"listenPort": port, "kvConfigPath": work / "kvConfig.json"}
+        started(server("namesrv", port, "namesrv.NamesrvStartup", keys))
+        master = started(broker("master", 0, store or work / "store"))
+        slave = started(broker("slave", 1, work / "slave-store")) if pair else None
+        found = RocketMQ(version, jars, work, name_server, master, slave)
+        if proxy:
+            remoting = free_port()
+            one = started(_proxy(found, remoting))
+            found = RocketMQ(version, jars, work, name_server, master, slave, one, f"127.0.0.1:{remoting}")
+        yield found
+
+
+_ACCESS: dict[str, object] = {
+    "authenticationEnabled": "true",
+    "authorizationEnabled": "true",
+    "authenticationMetadataProvider": _MAIN + "auth.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationMetadataProvider": _MAIN + "auth.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": ACCESS_KEY, "password": SECRET_KEY}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}),
+}
+
+
+def _tls_options(work: Path, tls: Path | None) -> list[str]:
+    if tls is None:
+        return []
+    config = work / "tls.properties"
+    config.write_text(
+        f"tls.test.mode.enable=false\ntls.server.certPath={tls}/server.pem\ntls.server.keyPath={tls}/server.key\n"
+    )
+    return ["-Dtls.server.mode=permissive", f"-Dtls.config.file={config}"]
+
+
+def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
+    """A proxy ends at once where no broker is registered yet."""
+    port = free_port()
+    while CLUSTER not in rocketmq.mqadmin("clusterList"):
+        pass
+    config = rocketmq.work / "conf" / "rmq-proxy.json"
+    config.parent.mkdir(exist_ok=True)
+    keys = {
+        "rocketMQClusterName": CLUSTER,
+        "namesrvAddr": rocketmq.name_server,
+        "proxyMode": "CLUSTER",
+        "grpcServerPort": port,
+        "remotingListenPort": remoting_port,
+        "localServeAddr": "127.0.0.1",
+    }
+    config.write_text(json.dumps(keys))
+    main = (_MAIN + "proxy.ProxyStartup", "-pc", str(config))
+    return JavaServer("proxy", port, rocketmq.work, java(rocketmq.jars, rocketmq.work, HEAPS["proxy"], *main))
+
+
+def _file_sizes(store: Path) -> dict[str, int]:
+    """RocketMQ refuses files of another size than configured.  Index files have four times as many entries as slots."""
+    sizes = {}
+    for key, pattern in {
+        "mappedFileSizeCommitLog": "commitlog/*",
+        "mappedFileSizeConsumeQueue": "consumequeue/*/*/*",
+    }.items():
+        first = next((path for path in store.glob(pattern) if path.name.isdigit()), None)
+        if first is not None:
+            sizes[key] = first.stat().st_size
+    index = next((path for path in (store / "index").glob("*") if path.name.isdigit()), None)
+    if index is not None:
+        slots = (index.stat().st_size - 40) // (4 + 4 * 20)
+        sizes |= {"maxHashSlotNum": slots, "maxIndexNum": 4 * slots}
+    return sizes
+
+
+def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> bool:
+    """Whether the process does in time; False as soon as it has ended."""
+    for _ in range(int(timeout_s / 0.1)):
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return True
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    return False
+
+
+def copy_store(store: Path, target: Path, *, whole: bool = False) -> Path:
+    """A copy; holes stay holes.  Unless it is `whole`, without the files of our brokers that RocketMQ does not know."""
+    target.mkdir(parents=True)
+    subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
+    if not whole:
+        shutil.rmtree(target / "rocketsim", ignore_errors=True)
+    return target
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    server = commands.add_parser("serve")
+    server.add_argument("--pair", action="store_true")
+    server.add_argument("--proxy", action="store_true")
+    tool = commands.add_parser("mqadmin")
+    for command in (server, tool):
+        command.add_argument("--version", default=NEWEST)
+    tool.add_argument("words", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="real-rocketmq-") as directory:
+        work = Path(directory)
+        if arguments.command == "mqadmin":
+            try:
+                print(mqadmin(work, *arguments.words, version=arguments.version), end="")
+            except RocketMQError as error:
+                print(error, file=sys.stderr)
+                return 1
+            return 0
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):
+            serve(work, arguments.version, pair=arguments.pair, proxy=arguments.proxy)
+    return 0
+
+
+def serve(work: Path, version: str, *, pair: bool, proxy: bool) -> None:
+    """Serves until it is interrupted."""
+    settings = {"autoCreateTopicEnable": "true"}
+    with running(work, version=version, pair=pair, proxy=proxy, settings=settings) as found:
+        print(f"name server {found.name_server}, master {found.address}", flush=True)
+        if found.slave is not None:
+            print(f"slave {found.slave.address}", flush=True)
+        if found.proxy is not None:
+            print(f"proxy {found.proxy.address}, for remoting {found.proxy_remoting}", flush=True)
+        signal.pause()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
