@@ -132,6 +132,12 @@ def idle_streams(bench: Bench) -> None:
     idle_streams.run(bench)
 
 
+def scrapes(bench: Bench) -> None:
+    from benchmarks import scrapes
+
+    scrapes.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
@@ -157,6 +163,7 @@ BENCHMARKS = (
     Benchmark("consumption", "P16", "what pending timers, deliveries and groups cost", "8 GiB", consumption),
     Benchmark("v2", "P17", "RocketMQ 5's official clients beside the real one", f"{_ROCKETMQ}; 5 GiB", v2),
     Benchmark("idle-streams", "P18", "what 10,000 idle Telemetry streams cost", "2 GiB of memory", idle_streams),
+    Benchmark("scrapes", "P19", "what a scrape of the metrics costs at 10,000 queues", "1 GiB", scrapes),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

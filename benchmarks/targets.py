@@ -1,4 +1,4 @@
-"""P1 to P18: the targets of figures and their references.  Pure."""
+"""P1 to P19: the targets of figures and their references.  Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -90,3 +90,4 @@ V2_JAVA = at_least("P17", 0.2)
 V2_ECHO = at_least("P17", 0.6)
 V2_MEMORY = at_most("P17", 0.4)
 IDLE_STREAMS = at_most("P18", 400, of_value=True)
+SCRAPE = at_most("P19", 5, of_value=True)  # milliseconds

@@ -1,28 +1,40 @@
-"""Metrics over HTTP for Prometheus.  The event loop renders them once a second; the HTTP thread serves that text.
+"""Metrics over HTTP for Prometheus.
+
+The event loop takes a picture of the broker's figures once a second.  The thread that answers a scrape makes the text,
+adds what each topic and group has, which may be ten thousand lines, and gives way to the event loop all the time.
 
 prometheus_client is imported by who needs it: a broker without metricsPort does not.
 """
 
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from broker_service.admin.group_figures import GroupFigures
 from broker_service.admin.http_connections import HttpConnections
 from broker_service.runtime.certificates import Certificates
-from broker_service.runtime.figures import Figure, HasFigures, by_labels
+from broker_service.runtime.figures import Figure, HasFigures
+from broker_service.runtime.histogram import Histogram
 
 if TYPE_CHECKING:
-    from prometheus_client.core import Metric
+    from prometheus_client.core import Metric, Sample
+
+SAMPLES_A_TURN = 50
+PAUSE_S = 0.0005
 
 
 class Metrics:
     """`serve` needs `picture` to have been called once."""
 
-    def __init__(self, parts: Iterable[HasFigures]) -> None:
+    def __init__(self, parts: Iterable[HasFigures], groups: GroupFigures, histograms: Iterable[Histogram]) -> None:
+        self.groups = groups
         self._parts = tuple(parts)
-        self.lags: Mapping[tuple[str, str], int] = {}  # by group and topic
+        self._histograms = tuple(histograms)
         self._picture: list[Metric] = []
+        self._reading = threading.Lock()  # scrapes come one after the other, each in a thread of its own
         self._server: Any = None
 
     def picture(self) -> None:
@@ -59,14 +71,14 @@ class Metrics:
             self._server.shutdown()
             self._server.server_close()
 
-    def collect(self) -> "Iterable[Metric]":
-        """The HTTP thread's."""
-        return self._picture
+    def collect(self) -> "Iterator[Metric]":
+        """The HTTP thread's.  The samples are made while they are read."""
+        with self._reading:
+            yield from self._picture
+            yield from map(_histogram, self._histograms)
+            yield from map(_long_family, self.groups.figures())
 
     def _families(self) -> "Iterator[Metric]":
-        help_text = "Messages that a group has yet to settle."
-        lags = sorted(self.lags.items())
-        yield _family(by_labels("rocketsim_consumer_lag_messages", help_text, ("group", "topic"), lags))
         for part in self._parts:
             yield from map(_family, part.figures())
 
@@ -86,3 +98,41 @@ def _family(figure: Figure) -> "Metric":
     for labels, value in figure.samples:
         family.add_metric(labels, float(value))
     return family
+
+
+def _long_family(figure: Figure) -> "Metric":
+    """As `_family`, of a figure that may have ten thousand samples."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    family = (CounterMetricFamily if figure.is_counter else GaugeMetricFamily)(figure.name, figure.help_text)
+    family.samples = _Samples(figure)  # type: ignore[assignment]  # prometheus_client iterates over them, once
+    return family
+
+
+class _Samples:
+    """The samples of a figure.  The thread that reads them pauses after each few.
+
+    Python runs one thread at a time.  Whoever computes on and on keeps the event loop waiting for five milliseconds
+    each time that it has waited for anything itself.
+    """
+
+    def __init__(self, figure: Figure) -> None:
+        self._figure = figure
+
+    def __iter__(self) -> "Iterator[Sample]":
+        from prometheus_client.core import Sample
+
+        figure = self._figure
+        name = figure.name + "_total" if figure.is_counter else figure.name
+        for number, (labels, value) in enumerate(figure.samples, start=1):
+            yield Sample(name, dict(zip(figure.labels, labels, strict=True)), float(value))
+            if number % SAMPLES_A_TURN == 0:
+                time.sleep(PAUSE_S)
+
+
+def _histogram(histogram: Histogram) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+
+    return HistogramMetricFamily(
+        histogram.name, histogram.help_text, buckets=histogram.buckets(), sum_value=histogram.total_s
+    )

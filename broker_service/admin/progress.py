@@ -1,26 +1,36 @@
 """Progress: how far groups have come and what they have yet to settle, for consumerProgress and the metrics."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from rocketsim_proto.lag import goes_on_at, lag
 
 from broker_service.broker.core.broker import Broker
-from broker_service.errors import SubscriptionGroupNotExist
+from broker_service.errors import RocketSimError, SubscriptionGroupNotExist
 from broker_service.names import check_group_name
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime import cold_reads
 from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
-ENTRIES_A_TURN = 256  # of a long list, before other calls get their turn
+ENTRIES_A_TURN = 64  # of a long list, before other calls get their turn
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
+class GroupLag(NamedTuple):
+    """`messages`: that the group has yet to settle; `under_way` of these are delivered and not acknowledged.
+    `oldest_ms`: the age of the oldest one, 0 if there is none, None if it cannot be read."""
+
+    messages: int
+    under_way: int
+    oldest_ms: int | None
+
+
+_NO_LAG = GroupLag(0, 0, 0)
+
+
+class QueueProgress(NamedTuple):
     """`consumer_offset`: where the group goes on.  `lag`: the messages that it has yet to settle, which are those from
     there on, but for messages that a group which pops has settled out of turn."""
 
@@ -41,6 +51,7 @@ class Progress:
     def __init__(self, broker: Broker, consumption: Consumption) -> None:
         self._broker = broker
         self._consumption = consumption
+        self._oldest: dict[Place, tuple[int, int]] = {}
 
     async def of(self, group: str, topic: str) -> list[tuple[QueueProgress, int]]:
         """Every queue of each topic that the group has read from, and of the retry topics that belong to these; of all
@@ -55,14 +66,40 @@ class Progress:
             found.append((one, await cold_reads.read(store, read) if last >= 0 else 0))
         return found
 
-    async def lags(self) -> dict[tuple[str, str], int]:
+    async def lags(self) -> dict[tuple[str, str], GroupLag]:
         """By group and topic; retry topics have their own."""
-        lags = Counter[tuple[str, str]]()
+        lags: dict[tuple[str, str], GroupLag] = {}
+        kept, self._oldest = self._oldest, {}
+        now_ms, queues = self._broker.now_ms(), self._consumption.state.queues
         async for place in _taking_turns(self._places("", "")):
-            lags[place.group, place.topic] += self._of_queue(place).lag
-        return dict(lags)
+            key = place.group, place.topic
+            messages, under_way, oldest_ms = lags.get(key, _NO_LAG)
+            one = self._of_queue(place)
+            if (queue := queues.get(place)) is not None:
+                under_way += len(queue.under_way)
+            if one.lag and oldest_ms is not None:
+                known = kept.get(place)
+                if known is None or known[0] != one.consumer_offset:
+                    known = await self._read_time(one)
+                if known is not None:
+                    self._oldest[place] = known
+                oldest_ms = None if known is None else max(oldest_ms, now_ms - known[1])
+            lags[key] = GroupLag(messages + one.lag, under_way, oldest_ms)
+        return lags
+
+    async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
+        """Returns the offset at which the group goes on, and when that message was stored; None if it cannot be read.
+        The result holds as long as the group stands there."""
+        place, offset = one.place, one.consumer_offset
+        read = partial(self._broker.store.store_timestamp_of, place.topic, place.queue_id, offset)
+        try:
+            stored_ms = await cold_reads.read(self._broker.store, read)
+        except (RocketSimError, OSError):  # who reads the message gets the error, and the log has it
+            return None
+        return (offset, stored_ms) if stored_ms else None  # 0: it has expired since
 
     def _places(self, group: str, topic: str) -> Iterator[Place]:
+        """May be read over several turns of the event loop: what changes meanwhile is told as it is then."""
         read = self._broker.offsets.topics_by_group()
         for name in [group] if group else sorted(read):
             topics = read.get(name, set())
@@ -89,7 +126,7 @@ class Progress:
 
 
 async def _taking_turns(places: Iterable[Place]) -> AsyncIterator[Place]:
-    for number, place in enumerate(list(places), start=1):
+    for number, place in enumerate(places, start=1):
         yield place
         if number % ENTRIES_A_TURN == 0:
             await asyncio.sleep(0)

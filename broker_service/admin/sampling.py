@@ -7,6 +7,7 @@ from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.leadership.following import Following
+from broker_service.pop.consumers import Consumers
 from broker_service.runtime.tasks import OwnedTasks
 
 SAMPLE_EVERY_S = 1.0
@@ -15,13 +16,20 @@ LAGS_EVERY_S = 15.0  # as often as Prometheus asks; 10,000 groups take it a seco
 
 class Sampling:
     def __init__(
-        self, broker: Broker, following: Following, status: Status, metrics: Metrics, progress: Progress
+        self,
+        broker: Broker,
+        following: Following,
+        status: Status,
+        metrics: Metrics,
+        progress: Progress,
+        consumers: Consumers,
     ) -> None:
         self._broker = broker
         self._following = following
         self._status = status
         self._metrics = metrics
         self._progress = progress
+        self._consumers = consumers
 
     def start(self, tasks: OwnedTasks) -> None:
         tasks.own("sample", self._sample())
@@ -37,7 +45,10 @@ class Sampling:
             await asyncio.sleep(SAMPLE_EVERY_S)
 
     async def _take_lags(self) -> None:
+        broker, groups = self._broker, self._metrics.groups
         while True:
-            if self._broker.config.metrics_port:
-                self._metrics.lags = await self._progress.lags()
+            groups.passed.forget(lambda topic: broker.topics.get(topic) is None)
+            groups.consumers = self._consumers.counts(broker.clock())
+            if broker.config.metrics_port:
+                groups.lags = await self._progress.lags()
             await asyncio.sleep(LAGS_EVERY_S)

@@ -13,6 +13,7 @@ from broker_service.broker.core.traffic import Traffic
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.leadership.following import Following
 from broker_service.leadership.promises import Promises
+from broker_service.replication.log_ages import LogAges
 from broker_service.replication.master import ReplicationMaster
 from broker_service.replication.slave import ReplicationSlave
 from broker_service.replication.tracker import SlaveProgress
@@ -53,12 +54,15 @@ class Status:
         self._given = given
         self._schedule = schedule
         self._rates = Rates()
+        self._ages = LogAges()
         self._booted_ms = broker.now_ms()
 
     def sample(self) -> None:
         """To be called about once a second."""
         acked = {f"slave-{slave.slave_id}": slave.ack_offset or 0 for slave in self._slaves()}
+        all_have = min(acked.values(), default=None)
         self._rates.sample(self._broker.clock(), {**self.counters(), **acked})
+        self._ages.sample(self._broker.clock(), self._broker.store.end_offset, all_have)
 
     def counters(self) -> dict[str, int]:
         return {
@@ -69,7 +73,13 @@ class Status:
         }
 
     def figures(self) -> Iterator[Figure]:
-        broker, store = self._broker, self._broker.store
+        broker, store, config = self._broker, self._broker.store, self._broker.config
+        yield by_labels(
+            "rocketsim_broker_info",
+            "1. The labels say which broker this is, and its role.",
+            ("cluster", "broker", "broker_id", "role"),
+            [((config.broker_cluster_name, config.broker_name, str(broker.broker_id), broker.mastership.role.name), 1)],
+        )
         yield counter("rocketsim_messages_in", "Messages taken from clients since the start.", self._taken.messages)
         yield counter("rocketsim_bytes_in", "Record bytes taken from clients since the start.", self._taken.bytes)
         yield counter("rocketsim_messages_out", "Messages given to consumers since the start.", self._given.messages)
@@ -95,6 +105,11 @@ class Status:
         yield gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
         yield gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
         yield gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
+        yield from self._slave_figures()
+        yield from self._disk_figures()
+
+    def _slave_figures(self) -> Iterator[Figure]:
+        broker, now = self._broker, self._broker.clock()
         slaves = {(str(slave.broker_id),): slave for slave in self.slaves()}
         yield by_labels(
             "rocketsim_slave_behind_bytes",
@@ -103,11 +118,44 @@ class Status:
             ((labels, slave.diff_bytes) for labels, slave in slaves.items()),
         )
         yield by_labels(
-            "rocketsim_slave_in_sync",
-            "1: the slave counts for SYNC_MASTER.",
+            "rocketsim_slave_behind_seconds",
+            "For how long the log has had bytes that a slave has not acknowledged.",
             ("slave",),
-            ((labels, slave.in_sync) for labels, slave in slaves.items()),
+            ((labels, self._ages.behind_s(now, slave.ack_offset)) for labels, slave in slaves.items()),
         )
+        known = {} if broker.is_slave else {(str(slave),): False for slave in sorted(broker.known_slaves.addresses)}
+        yield by_labels(
+            "rocketsim_slave_in_sync",
+            "1: the slave counts for SYNC_MASTER. 0: it does not, or is not connected to this master.",
+            ("slave",),
+            (known | {labels: slave.in_sync for labels, slave in slaves.items()}).items(),
+        )
+
+    def _disk_figures(self) -> Iterator[Figure]:
+        store, config = self._broker.store, self._broker.config
+        help_text = "Bytes of the log that are not on disk yet."
+        yield gauge("rocketmq_storage_flush_behind_bytes", help_text, store.end_offset - store.flushed_offset)
+        try:
+            usage = store.disk.disk_usage(config.store_path_root_dir)
+            refused = store.why_no_sends() is not None
+        except OSError:
+            return  # figures that are missing say it
+        levels = (
+            config.disk_max_used_space_ratio,
+            config.disk_space_clean_forcibly_ratio,
+            config.disk_space_warning_level_ratio,
+        )
+        yield gauge("rocketsim_disk_size_bytes", "Size of the disk that has the store.", usage.total)
+        yield gauge("rocketsim_disk_free_bytes", "Free bytes of the disk that has the store.", usage.free)
+        yield gauge("rocketsim_disk_used_ratio", "Used part of the disk, from 0 to 1.", usage.used_percent / 100)
+        yield gauge(
+            "rocketsim_disk_level",
+            "How many of these the disk has passed: diskMaxUsedSpaceRatio, from which on old files are deleted early, "
+            "diskSpaceCleanForciblyRatio, and diskSpaceWarningLevelRatio, from which on clients may not send.",
+            sum(usage.used_percent > level for level in levels),
+        )
+        help_text = "1: clients may not send, because the disk is full, fails, or is above its warning level."
+        yield gauge("rocketsim_sends_refused_by_disk", help_text, refused)
 
     def slaves(self) -> list[SlaveStatus]:
         end = self._broker.store.end_offset

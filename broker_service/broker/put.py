@@ -7,6 +7,7 @@ as the mode promises.
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,8 +21,18 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.frame import Frame, FrameLimits, check_frame, check_records
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.errors import DiskFull, InvalidParameter, MessageIllegal, QueueNotExist, SystemBusy, TopicNotExist
+from broker_service.errors import (
+    DiskFull,
+    InvalidParameter,
+    MessageIllegal,
+    QueueNotExist,
+    RocketSimError,
+    SystemBusy,
+    TopicNotExist,
+)
 from broker_service.model import Appended, PutStatus
+from broker_service.runtime.figures import Figure, by_labels
+from broker_service.runtime.histogram import Histogram
 from broker_service.state.timer_record import MAX_TIMERS, waiting_record
 
 logger = logging.getLogger(__name__)
@@ -96,11 +107,12 @@ class RecordsSend(Send):
 @dataclass(frozen=True, slots=True)
 class Placed:
     """Where records were appended, with their size in bytes.  `waits`: whether their sender waits until they are safe,
-    or only until they are appended."""
+    or only until they are appended.  `began`: when the append began, on the broker's monotonic clock."""
 
     appended: Appended
     size: int = 0
     waits: bool = True
+    began: float = 0.0
 
 
 @dataclass(slots=True)
@@ -118,6 +130,11 @@ class PutPath:
         self._broker = broker
         self._timers = timers
         self._traffic = traffic
+        self._refused: Counter[str] = Counter()
+        self.seconds = Histogram(
+            "rocketsim_put_seconds",
+            "How long it took to append a send and to have it as safe as the broker's mode promises.",
+        )
         self._pending = 0
         self._pending_bytes = 0
         self._idle = asyncio.Event()
@@ -135,6 +152,13 @@ class PutPath:
     async def admit(self, send: Send) -> Frame:
         """The checked records, to be appended with `place` before the caller awaits anything else: until then nothing
         has changed that they were checked against."""
+        try:
+            return await self._admitted(send)
+        except RocketSimError as error:
+            self._refused[type(error).__name__] += 1
+            raise
+
+    async def _admitted(self, send: Send) -> Frame:
         size = send.size
         self._check_room(size)
         if send.topic not in self._turns and not self._broker.topics.is_changing(send.topic):
@@ -146,12 +170,13 @@ class PutPath:
 
     def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
         """Append what `admit` has returned.  `instead`: the record that is appended in place of the only message."""
+        began = self._broker.clock()
         self._broker.acknowledgements.check_room()
         stored = instead or self._waiting(frame)
         appended = self._broker.append(frame.batch, send.topic) if stored is None else self._append_one(stored)
         size = frame.batch.size
-        self._traffic.add(len(frame.batch), size)
-        return Placed(appended, size, frame.waits)
+        self._traffic.add((send.topic,), len(frame.batch), size)
+        return Placed(appended, size, frame.waits, began)
 
     def append_own(self, message: Record) -> Placed:
         """Append a record for a topic that the broker has made, which a client has asked for: a recall.  The disk's
@@ -162,14 +187,26 @@ class PutPath:
             raise DiskFull(reason)
         broker.acknowledgements.check_room()
         self._check_timers()
-        return Placed(self._append_one(message), len(message.body))
+        began = self._broker.clock()
+        return Placed(self._append_one(message), len(message.body), began=began)
 
     async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
         """Wait until the records are as safe as the mode promises, or until their time is over."""
         if not placed.waits:
+            self._observe(placed)
             return PutStatus.PUT_OK
         with self._counted(placed.size):
-            return await self._broker.acknowledgements.wait(placed.appended.end_offset, timeout_s)
+            status = await self._broker.acknowledgements.wait(placed.appended.end_offset, timeout_s)
+        self._observe(placed)
+        return status
+
+    def figures(self) -> Iterator[Figure]:
+        help_text = "Sends that were refused, by the error that their clients got."
+        refused = [((error,), count) for error, count in sorted(self._refused.items())]
+        yield by_labels("rocketsim_sends_refused", help_text, ("error",), refused, is_counter=True)
+
+    def _observe(self, placed: Placed) -> None:
+        self.seconds.observe(self._broker.clock() - placed.began)
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:

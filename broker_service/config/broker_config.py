@@ -82,6 +82,14 @@ class BrokerConfig:
         None, "own: written with `host:port` once the port is bound; default `<root>/rocketsim/address`"
     )
     metrics_port: int = key(0, "own: Prometheus metrics over HTTP on `bindAddress`; 0: off", low=0, high=65535)
+    # RocketMQ's default is 50,000, with which one page of metrics could have a hundred megabytes.
+    metrics_otel_cardinality_limit: int = key(
+        10_000,
+        "most topics, or topics with a group, that one metric shows by themselves; counters add up the others as "
+        "`(others)`, and gauges leave out those with the least lag",
+        low=1,
+        high=INT32_MAX,
+    )
 
     # --- access control --------------------------------------------------------------------------------------------
     authentication_enabled: bool = key(

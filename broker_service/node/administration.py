@@ -4,6 +4,7 @@ import logging
 
 from rocketsim_proto import admin_pb2, admin_pb2_grpc
 
+from broker_service.admin.group_figures import GroupFigures, Passed
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
@@ -18,6 +19,7 @@ from broker_service.node.features import Features
 from broker_service.node.replication import Replication
 from broker_service.node.wire import Wire
 from broker_service.pop.figures import ConsumptionFigures
+from broker_service.replication.flusher import Flusher
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Service, host_port
 from broker_service.runtime.tasks import OwnedTasks
@@ -34,6 +36,7 @@ class Administration:
         replication: Replication,
         access: AccessControl,
         machine: Machine,
+        flusher: Flusher,
     ) -> None:
         self._broker = broker
         self._lookup = wire.lookup
@@ -51,8 +54,20 @@ class Administration:
         )
         self.progress = Progress(broker, features.consumption)
         consumption = ConsumptionFigures(features.consumption)
-        self.metrics = Metrics((self.status, consumption, access.refusals, wire.v2_port, wire.range_streams))
-        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.progress)
+        config, counts = broker.config, features.consumption.counts
+        groups = GroupFigures(
+            config.broker_cluster_name,
+            config.broker_name,
+            config.metrics_otel_cardinality_limit,
+            Passed(wire.taken, wire.given, counts.retried, counts.dead_letters),
+        )
+        self.metrics = Metrics(
+            (self.status, consumption, wire.puts, access.refusals, wire.v2_port, wire.range_streams),
+            groups,
+            (wire.puts.seconds, wire.pulls.seconds, wire.ranges.seconds, flusher.seconds),
+        )
+        consumers = features.consumption.popping.consumers
+        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.progress, consumers)
 
     def start(self, tasks: OwnedTasks) -> None:
         self._sampling.start(tasks)

@@ -1,11 +1,13 @@
 """Features: what the broker does with messages beside storing and reading them: delays and consumption by pops."""
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.node.storage import Storage
 from broker_service.pop.consumption import Consumption
+from broker_service.pop.model import Counts
 from broker_service.runtime.machine import Machine
 from broker_service.wire.clients import Clients
 
@@ -16,6 +18,8 @@ class Features:
         self.commits = Commits(broker)
         self.checks = ReadChecks(broker, self.commits)
         self.clients = Clients(machine.monotonic)
-        self.consumption = Consumption(broker, self.checks, self.clients, self.clients, machine.chance)
+        most = broker.config.metrics_otel_cardinality_limit
+        counts = Counts(given=Traffic(most), retried=Traffic(most), dead_letters=Traffic(most))
+        self.consumption = Consumption(broker, self.checks, self.clients, self.clients, machine.chance, counts)
         self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()

@@ -96,7 +96,7 @@ class BrokerNode:
         )
 
         administration = self.administration = Administration(
-            self.broker, features, wire, replication, self.access_control, machine
+            self.broker, features, wire, replication, self.access_control, machine, core.flusher
         )
         self.status, self.progress = administration.status, administration.progress
         self.metrics = administration.metrics

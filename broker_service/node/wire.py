@@ -45,7 +45,8 @@ class Wire:
         self._features = features
         self._machine = machine
         self._stream_sockets: list[socket.socket] = []
-        self.taken, self.given = Traffic(), Traffic()
+        most = broker.config.metrics_otel_cardinality_limit
+        self.taken, self.given = Traffic(most), features.consumption.counts.given
         consumption, commits = features.consumption, features.commits
         self.lookup = QueueLookup(broker)
         self.puts = PutPath(broker, self.taken, timers=lambda: consumption.state.timers.weight)

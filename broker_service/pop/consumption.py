@@ -38,11 +38,12 @@ class Consumption:
         clients: ConnectedClients,
         producers: Producers,
         chance: random.Random,
+        counts: Counts,
     ) -> None:
         self._broker = broker
         self.log = StateLog(broker.store, broker.config.store_path_root_dir / "rocketsim" / "consumption.snapshot")
         self.writer = writer = StateWriter(broker, self.log)
-        self.counts = Counts()
+        self.counts = counts
         self.take_over = TakeOver(broker, writer, chance)
         self.timer_delivery = TimerDelivery(broker, writer, self.take_over.done)
         self.transactions = Transactions(broker, writer, producers)

@@ -11,6 +11,7 @@ from broker_service.pop.calls import ConnectedClients
 from broker_service.pop.model import Counts
 from broker_service.pop.mover import Mover, NotReadable, copy_of, name_of
 from broker_service.pop.outcome import Outcome
+from broker_service.state.moves import original_topic
 from broker_service.state.state import Due
 from broker_service.state.transitions import Deadline, DeliveryId, Place, Return, Settle
 from broker_service.state.writer import StateWriter
@@ -65,7 +66,8 @@ class Expiry:
                 later_ms, some = now_ms + outcome.RENEWED_FOR_MS, tuple(deliveries)
                 self._writer.append(Deadline(place=place, deliveries=some, deadline_ms=later_ms, renewed=True))
             self._writer.append(*(Return(place, tuple(deliveries)) for place, deliveries in returned.items()))
-            self._counts.retried += sum(map(len, returned.values()))
+            for place, deliveries in returned.items():
+                self._counts.retried.add((original_topic(place), place.group), len(deliveries), 0)
             for due, ends in others:
                 await self._expire_one(due, ends)
             await asyncio.sleep(0)

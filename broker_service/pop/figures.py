@@ -15,9 +15,11 @@ class ConsumptionFigures:
         yield counter("rocketsim_pops", "Pops answered with messages since the start.", counts.pops)
         yield counter("rocketsim_deliveries", "Messages delivered by pops since the start.", counts.delivered)
         yield counter("rocketsim_acknowledged", "Deliveries acknowledged since the start.", counts.acknowledged)
-        yield counter("rocketsim_retries", "Messages put into retry topics since the start.", counts.retried)
+        yield counter("rocketsim_retries", "Messages put into retry topics since the start.", counts.retried.messages)
         yield counter(
-            "rocketsim_dead_letters", "Messages put into dead letter topics since the start.", counts.dead_letters
+            "rocketsim_dead_letters",
+            "Messages put into dead letter topics since the start.",
+            counts.dead_letters.messages,
         )
         state = consumption.state
         yield gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", state.under_way_count)

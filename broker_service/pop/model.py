@@ -1,9 +1,10 @@
 """The values of pop, ack and change.  Times are milliseconds since 1970 on the broker's clock; waits are seconds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from broker_service.broker.core.traffic import Traffic
 from broker_service.errors import InvalidParameter
 from broker_service.model import PutStatus
 
@@ -74,8 +75,9 @@ class Counts:
     pops: int = 0  # those that were answered with messages
     delivered: int = 0  # messages
     acknowledged: int = 0
-    retried: int = 0
-    dead_letters: int = 0
+    given: Traffic = field(default_factory=Traffic)  # what the pops got, by topic and group
+    retried: Traffic = field(default_factory=Traffic)
+    dead_letters: Traffic = field(default_factory=Traffic)
 
 
 class HandleStatus(Enum):

@@ -13,6 +13,7 @@ from broker_service.pop.model import Counts
 from broker_service.pop.outcome import Outcome
 from broker_service.runtime import cold_reads
 from broker_service.state import moves
+from broker_service.state.moves import original_topic
 from broker_service.state.state import Due
 from broker_service.state.transitions import Settle
 from broker_service.state.writer import StateWriter
@@ -49,13 +50,15 @@ class Mover:
     def move(self, copy: Record) -> int:
         """Appends a copy, whose topic is made already, which settles its delivery; returns the log's end after it."""
         end = self._writer.append_record(copy)
+        move = moves.move_of(copy)
+        labels = ("", "") if move is None else (original_topic(move.place), move.place.group)
         if copy.topic.startswith(DLQ_PREFIX):
-            self._counts.dead_letters += 1
-            if (move := moves.move_of(copy)) is not None:
+            self._counts.dead_letters.add(labels, 1, len(copy.body))
+            if move is not None:
                 # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(RETRY_PREFIX):
-            self._counts.retried += 1
+            self._counts.retried.add(labels, 1, len(copy.body))
         return end
 
 

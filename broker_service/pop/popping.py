@@ -14,6 +14,7 @@ from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
+from broker_service.pop.consumers import Consumers
 from broker_service.pop.finder import Finder, QueueBatch
 from broker_service.pop.model import MAX_MESSAGES, Counts, Delivery, Pop, Popped, PopStatus
 from broker_service.pop.places import Places
@@ -56,6 +57,7 @@ class Popping:
         self._counts = counts
         self._selections = Selections()
         self._finder = Finder(broker, writer, places, chance)
+        self.consumers = Consumers()
         self.polls = Polls(broker.config.max_long_polls)
         broker.visibility.arrived.append(self.polls.arrived)
         writer.changed.append(self._notify_of_released)
@@ -71,6 +73,7 @@ class Popping:
         await self._access.make_group(pop.group)
         until = self._broker.clock() + pop.poll_s
         status = PopStatus.NO_MESSAGE
+        self._note(pop)
         while True:
             try:
                 if self._writer.pending and self._needs_pending_applied(pop.group):
@@ -91,8 +94,13 @@ class Popping:
                 goes_on = self._broker.clock() < until  # there may be more than one look passes over
             else:
                 goes_on = await self.polls.wait(pop.group, pop.topic, until - self._broker.clock(), pop.client_id)
+            self._note(pop)
             if not goes_on:
                 return Popped(status=status, popped_ms=self._broker.now_ms())
+
+    def _note(self, pop: Pop) -> None:
+        if pop.client_id:
+            self.consumers.popped(pop.group, pop.client_id, self._broker.clock())
 
     def end_polls(self, group: str, topic: str, client_id: str) -> None:
         """The client's pops that are held are answered now."""
@@ -213,6 +221,8 @@ class Popping:
         ]
         self._counts.pops += 1
         self._counts.delivered += len(deliveries)
+        size = sum([len(one.record) for one in deliveries])
+        self._counts.given.add((pop.topic, pop.group), len(deliveries), size)
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     def _notify_of_released(self) -> None:

@@ -7,11 +7,13 @@ failure is reported once, and the thread ends.
 import asyncio
 import heapq
 import threading
+import time
 from collections.abc import Callable
 from itertools import count
 from typing import Protocol
 
 from broker_service.errors import ServiceNotAvailable
+from broker_service.runtime.histogram import Histogram
 
 
 class Flushable(Protocol):
@@ -40,6 +42,9 @@ class Flusher:
         self.flushed: list[Callable[[int], None]] = []  # called with the offset up to which the log is on disk
         self.failed: list[Callable[[BaseException], None]] = []  # called once, when a flush fails; no flush follows
         self.failure: BaseException | None = None
+        self.seconds = Histogram(
+            "rocketsim_flush_seconds", "How long a flush of the log took, of those that had something to flush."
+        )
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
         # The following two are shared with the thread and protected by the condition.
@@ -92,11 +97,14 @@ class Flusher:
                 self._asked = False
                 closing = self._closing
             # The flush covers everything appended before this line.  A later put sets `_asked` again.
+            before, began = self._log.flushed_offset, time.monotonic()
             try:
                 self._log.flush()
             except BaseException as failure:
                 self._loop.call_soon_threadsafe(self._failed, failure)
                 return
+            if self._log.flushed_offset > before:
+                self.seconds.observe(time.monotonic() - began)
             self._loop.call_soon_threadsafe(self._flushed)
             if closing:
                 return

@@ -9,11 +9,11 @@ Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figu
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`help_text` is what an operator reads beside it.  A counter only rises."""
+    """`help_text` is what an operator reads beside it.  A counter only rises.  `samples` are read once."""
 
     name: str
     help_text: str
-    samples: tuple[Sample, ...]
+    samples: Iterable[Sample]
     labels: tuple[str, ...] = ()
     is_counter: bool = False
 

@@ -306,7 +306,7 @@ def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
             calls.append(answer.valid)
             if len(calls) > 1:
                 return answer
-            wait_until(lambda: broker.node.consumption.counts.retried, "the retry")
+            wait_until(lambda: broker.node.consumption.counts.retried.messages, "the retry")
             return Settled(answer.valid, again=True)
 
         with monkeypatch.context() as patched:
@@ -705,7 +705,7 @@ def test_an_ack_of_several_names_those_that_come_again(broker: BrokerThread) -> 
     with consumer_of(broker) as consumer:
         over, good = consumer.receive(timeout_s=SOON_S)
         consumer.nack(over, delay_s=0)
-        wait_until(lambda: broker.node.consumption.counts.retried, "the retry")
+        wait_until(lambda: broker.node.consumption.counts.retried.messages, "the retry")
         with pytest.raises(InvalidReceiptHandle) as caught:
             consumer.ack([over, good])
         assert over.msg_id in str(caught.value) and good.msg_id not in str(caught.value)

@@ -126,6 +126,7 @@ BROKER_KEYS = {
     "haSlaveAddresses": "broker/test_start::test_without_a_name_server_a_master_takes_no_writes_until_a_configured_slave_has_answered",
     "addressFile": "broker/test_each_key::test_address_file",
     "metricsPort": "broker/test_each_key::test_metrics_port",
+    "metricsOtelCardinalityLimit": "admin/test_metrics::test_topics_and_groups_beyond_the_limit_are_added_up_or_left_out",
     "tlsCert": "broker/test_tls::test_a_certificate_is_replaced_while_the_broker_runs",
     "tlsKey": "broker/test_tls::test_a_certificate_is_replaced_while_the_broker_runs",
     "tlsCa": "broker/test_tls::test_a_broker_whose_name_server_has_another_ca_says_so",

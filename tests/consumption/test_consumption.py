@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from rocketsim_proto.limits import MAX_BODY_BYTES, MAX_RPC_BYTES
@@ -33,7 +34,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.pop import finder as finder_module
 from broker_service.pop import popping, receipt_handle, selection
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.model import ChangeInvisible, Counts, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.pop.outcome import RENEWED_FOR_MS
 from broker_service.pop.polls import Polls
 from broker_service.state import state_log
@@ -541,7 +542,7 @@ async def lags(one: Consumer, topic: str = "") -> dict[str, int]:
     """As consumerProgress tells them, by topic; metrics tell the same."""
     told = {row.place.topic: row.lag for row, _ in await one.node.progress.of(one.group, topic)}
     metrics = await one.node.progress.lags()
-    assert topic or told == {name: lag for (group, name), lag in metrics.items() if group == one.group}
+    assert topic or told == {name: lag.messages for (group, name), lag in metrics.items() if group == one.group}
     return told
 
 
@@ -910,7 +911,11 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         await one.later(0)
         await one.pop()
         await one.consumption.forward_to_dlq("g", "t", c.receipt_handle)
-        assert one.consumption.counts == Counts(pops=2, delivered=4, acknowledged=1, retried=1, dead_letters=2)
+        counts = one.consumption.counts
+        assert (counts.pops, counts.delivered, counts.acknowledged) == (2, 4, 1)
+        assert counts.retried.rows() == [(("t", "g"), [1, 1])]
+        assert counts.dead_letters.rows() == [(("t", "g"), [2, 2])]
+        assert counts.given.rows() == [(("t", "g"), [4, ANY])]
         polling = asyncio.create_task(one.pop(poll_s=60))
         await until(lambda: one.consumption.polls_held == 1, "a poll is held")
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
@@ -927,8 +932,8 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         assert (await polling).status is PopStatus.FOUND
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
         assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
-        one.node.metrics.lags = await one.node.progress.lags()
-        (lag,) = (it for it in one.node.metrics._families() if it.name == "rocketsim_consumer_lag_messages")
+        one.node.metrics.groups.lags = await one.node.progress.lags()
+        (lag,) = (it for it in one.node.metrics.collect() if it.name == "rocketsim_consumer_lag_messages")
         assert [(sample.labels, sample.value) for sample in lag.samples] == [
             ({"group": "g", "topic": "%RETRY%g+t"}, 0.0),
             ({"group": "g", "topic": "t"}, 1.0),

@@ -240,7 +240,9 @@ async def test_a_damaged_copy_for_a_retry_settles_nothing_after_a_start(
     forget_snapshots(tmp_path)
     async with consumer(tmp_path) as one:
         assert f"the record of %RETRY%g+t at log offset {bad} cannot be read" in caplog.text
-        assert one.consumption.state.under_way_count + one.consumption.counts.retried == 1, "or it has expired by now"
+        assert one.consumption.state.under_way_count + one.consumption.counts.retried.messages == 1, (
+            "or it has expired by now"
+        )
         await one.later(2 * INVISIBLE_MS)
         assert len(one.node.store.log_offsets("%RETRY%g+t", 0, 0)) == 3, "its message comes again"
 

@@ -142,7 +142,7 @@ async def test_a_delivery_does_not_expire_while_its_ack_is_pending(tmp_path: Pat
         await one.later(INVISIBLE_MS)
         assert await acked == [OK]
         assert await one.bodies() == []
-        assert one.consumption.counts.retried == 0
+        assert one.consumption.counts.retried.messages == 0
 
 
 async def test_a_message_whose_ack_is_pending_is_no_dead_letter_any_more(tmp_path: Path) -> None:

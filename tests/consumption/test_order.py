@@ -282,7 +282,7 @@ async def test_redelivery_begins_at_the_first_message_without_an_ack_and_include
             await one.later(INVISIBLE_MS)
         taken = await one.take()
         assert (said(taken), attempts(taken)) == ("a1 a2 a3 a4 a5", [4, 4, 4, 1, 1])
-        assert one.consumption.counts.retried == 3
+        assert one.consumption.counts.retried.messages == 3
         assert await one.ack(*taken) == [OK] * 5
         assert (one.committed(), one.consumption.state.ordered_count) == (5, 0)
         assert one.node.topics.get("%RETRY%g+t") is None

@@ -15,6 +15,7 @@ from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import InvalidParameter
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 from broker_service.runtime import cold_reads
+from broker_service.runtime.histogram import Histogram
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1
@@ -55,6 +56,10 @@ class PullPath:
         self._checks = checks
         self._commits = commits
         self._traffic = traffic
+        self.seconds = Histogram(
+            "rocketsim_pull_seconds",
+            "How long it took to read the messages of a pull, without the time for which it waited for messages.",
+        )
 
     async def pull(self, pull: Pull) -> Pulled:
         if pull.max_msg_nums < 0 or pull.max_msg_bytes < 0:
@@ -75,7 +80,7 @@ class PullPath:
             self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         if pulled.code is PullCode.PULL_NOT_FOUND:
             pulled = await self._held(pull, pulled, deadline, group, tags)
-        self._traffic.add(pulled.count, len(pulled.records))
+        self._traffic.add((pull.topic, pull.group), pulled.count, len(pulled.records))
         return pulled
 
     async def _held(
@@ -93,7 +98,10 @@ class PullPath:
         return pulled
 
     async def _read(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
-        return await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
+        began = self._broker.clock()
+        pulled = await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
+        self.seconds.observe(self._broker.clock() - began)
+        return pulled
 
     def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
         policy = self._checks.policy(group)

@@ -1,11 +1,14 @@
 """RangePath: ranges of many queues as a stream of large frames, each with its suggestion; what feeds Spark."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice, repeat
 from typing import NamedTuple
+
+import numpy as np
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
@@ -16,6 +19,7 @@ from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 from broker_service.runtime import cold_reads
+from broker_service.runtime.histogram import Histogram
 
 DEFAULT_FRAME_BYTES = 1 << 20
 
@@ -58,6 +62,9 @@ class RangePath:
         self._checks = checks
         self._traffic = traffic
         self.calls = RangeCalls()
+        self.seconds = Histogram(
+            "rocketsim_range_frame_seconds", "How long it took to read one frame of messages of a pull of ranges."
+        )
 
     def frame_bytes(self, max_frame_bytes: int) -> int:
         """The most record bytes of a frame for a caller who wants at most so many, or 0: he does not say; one record
@@ -80,14 +87,32 @@ class RangePath:
         index, offset, entries = 0, ranges[0].from_offset if ranges else 0, 0
         while index < len(ranges):
             make = partial(self._frame, ranges, epochs, index, offset, tags, frame_bytes, group, entries)
+            began = self._broker.clock()
             frame, index, offset = await cold_reads.read(self._broker.store, make)
             entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many
-            self._traffic.add(sum(segment.count for segment in frame.segments), sum(map(len, frame.records)))
+            self.seconds.observe(self._broker.clock() - began)
+            self._count(frame, ranges, group_name)
             yield frame
             # Other calls get their turn even if this client's window never fills up.
             await asyncio.sleep(0)
             if self._broker.stopping:
                 raise ServiceNotAvailable("this broker is stopping; read from another one")
+
+    def _count(self, frame: Frame, ranges: Sequence[Range], group: str) -> None:
+        counts = Counter[str]()
+        for segment in frame.segments:
+            counts[ranges[segment.range_index].topic] += segment.count
+        if len(counts) == 1:
+            sizes = {topic: sum(map(len, frame.records)) for topic in counts}
+        else:
+            # Where the records of each segment end, in bytes from the frame's beginning.
+            ends = np.concatenate(([0], np.cumsum(np.frombuffer(frame.sizes, "<u4"), dtype=np.int64)))
+            sizes, at = Counter[str](), 0
+            for segment in frame.segments:
+                sizes[ranges[segment.range_index].topic] += int(ends[at + segment.count] - ends[at])
+                at += segment.count
+        for topic, count in counts.items():
+            self._traffic.add((topic, group), count, sizes[topic])
 
     def _frame(
         self,

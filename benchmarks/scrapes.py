@@ -1,0 +1,126 @@
+"""P19: what a scrape of the metrics costs a broker's event loop, with 10,000 queues that a group is behind on each.
+
+A broker runs in this process, and another process scrapes it.  The loop's time is the CPU time of its thread.
+"""
+
+import asyncio
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.record import Record
+
+from benchmarks import targets
+from benchmarks.bench import Bench, WrongResult
+from benchmarks.figures import Series
+from broker_service.broker.core.mastership import Standing
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.put import FrameSend
+from broker_service.config.broker_config import BrokerConfig
+from broker_service.node.app import broker
+from broker_service.node.node import BrokerNode
+from tests.support.polling import until
+from tests.support.real_rocketmq import free_port
+
+QUEUES_A_TOPIC = 8
+TICK_S = 0.001
+IDLE_S = 2.0
+SCRAPER = "import sys, urllib.request; print(len(urllib.request.urlopen(sys.argv[1], timeout=60).read()))"
+
+
+def run(bench: Bench) -> None:
+    queues = bench.plan.pick(10_000, 10_000, 80)
+    rounds = bench.plan.pick(5, 3, 1)
+    root = bench.folder / "scraped"
+    asyncio.run(_measured(bench, root, queues, rounds))
+
+
+async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
+    port = free_port()
+    config = BrokerConfig(
+        broker_name="scraped", listen_port=0, grpc_server_port=-1, metrics_port=port, store_path_root_dir=root
+    )
+    async with broker(config) as node:
+        await until(lambda: node.mastership.standing is Standing.WRITABLE, "the broker takes writes")
+        await _fill(node, queues // QUEUES_A_TOPIC)
+        busy, delays, alone = [], [], []
+        await _passes(node)
+        for _ in range(rounds):
+            idle_s, idle_delay = await _watched(asyncio.create_task(asyncio.sleep(IDLE_S)))
+            scrape = asyncio.create_task(_scrape(f"http://127.0.0.1:{port}/metrics", queues // QUEUES_A_TOPIC))
+            scraped_s, delay = await _watched(scrape)
+            busy.append(max(0.0, scraped_s - idle_s * scrape.result() / IDLE_S) * 1000)
+            delays.append(delay * 1000)
+            alone.append(idle_delay * 1000)
+        passes = [await _passes(node) for _ in range(rounds)]
+    bench.report(f"{queues} queues: a scrape, CPU time of the event loop", "ms", Series.of(busy), target=targets.SCRAPE)
+    bench.report(
+        f"{queues} queues: the longest that a scrape keeps the event loop waiting",
+        "ms",
+        Series.of(delays),
+        "without it",
+        Series.of(alone),
+    )
+    bench.report(
+        f"{queues} queues: all lags once (every 15 s), CPU time of the event loop",
+        "ms",
+        Series.of([cpu for cpu, _ in passes]),
+    )
+    bench.report(f"{queues} queues: the longest turn of that", "ms", Series.of([turn for _, turn in passes]))
+
+
+async def _fill(node: BrokerNode, topics: int) -> None:
+    """A group of each topic has read one of the two messages of each queue."""
+    for number in range(topics):
+        name = f"topic-{number:05d}"
+        node.topics.entries[name] = TopicConfig(name, QUEUES_A_TOPIC, QUEUES_A_TOPIC)  # thousands of writes less
+        records = [
+            record.encode(Record(topic=name, body=b"x", queue_id=queue))
+            for queue in range(QUEUES_A_TOPIC)
+            for _ in range(2)
+        ]
+        data = b"".join(records)
+        await node.puts.append(
+            FrameSend(topic=name, records=memoryview(bytearray(data)), count=len(records), crc32=zlib.crc32(data))
+        )
+        node.offsets.commit(f"group-{number:05d}", name, dict.fromkeys(range(QUEUES_A_TOPIC), 1))
+        node.wire.given.add((name, f"group-{number:05d}"), QUEUES_A_TOPIC, 100)
+        await asyncio.sleep(0)
+
+
+async def _scrape(url: str, topics: int) -> float:
+    """Scrapes once, from another process; returns how long it took in seconds."""
+    began = time.perf_counter()
+    scraper = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SCRAPER, url, stdout=asyncio.subprocess.PIPE, env={}
+    )
+    out, _ = await scraper.communicate()
+    if int(out) < 1000 * topics:
+        raise WrongResult(f"the page has {int(out)} bytes, too few for {topics} topics and groups")
+    return time.perf_counter() - began
+
+
+async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
+    """Seconds of CPU of this thread until the task is done, and the longest delay of a timer meanwhile."""
+    began, longest = time.thread_time(), 0.0
+    while not task.done():
+        before = time.perf_counter()
+        await asyncio.sleep(TICK_S)
+        longest = max(longest, time.perf_counter() - before - TICK_S)
+    return time.thread_time() - began, longest
+
+
+async def _passes(node: BrokerNode) -> tuple[float, float]:
+    """All lags once: (milliseconds of CPU, milliseconds of the longest turn of the event loop)."""
+    began = time.thread_time()
+    task = asyncio.create_task(node.progress.lags())
+    longest = 0.0
+    while not task.done():
+        before = time.perf_counter()
+        await asyncio.sleep(0)
+        longest = max(longest, time.perf_counter() - before)
+    node.metrics.groups.lags = task.result()
+    return (time.thread_time() - began) * 1000, longest * 1000

@@ -1,0 +1,19 @@
+"""Consumers: how many clients of each group have popped lately.  Pure."""
+
+LATELY_S = 60.0  # longer than a client waits between two pops
+
+
+class Consumers:
+    def __init__(self) -> None:
+        self._last: dict[str, dict[str, float]] = {}  # group -> client id -> when it popped last
+
+    def popped(self, group: str, client_id: str, now: float) -> None:
+        self._last.setdefault(group, {})[client_id] = now
+
+    def counts(self, now: float) -> dict[str, int]:
+        """By group; what has not popped lately is forgotten."""
+        for clients in self._last.values():
+            for client_id in [one for one, last in clients.items() if now - last > LATELY_S]:
+                del clients[client_id]
+        self._last = {group: clients for group, clients in self._last.items() if clients}
+        return {group: len(clients) for group, clients in self._last.items()}

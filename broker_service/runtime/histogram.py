@@ -1,0 +1,25 @@
+"""Histogram: how long something took, counted in buckets, without knowing Prometheus."""
+
+from bisect import bisect_left
+from itertools import accumulate
+
+BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
+
+
+class Histogram:
+    """One thread observes; any thread may call `buckets`."""
+
+    def __init__(self, name: str, help_text: str) -> None:
+        self.name = name
+        self.help_text = help_text
+        self.total_s = 0.0
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(BOUNDS_S, seconds)] += 1
+        self.total_s += seconds
+
+    def buckets(self) -> list[tuple[str, int]]:
+        """(upper bound in seconds, how many took at most that), as Prometheus wants them; the last bound is +Inf."""
+        names = [*map(str, BOUNDS_S), "+Inf"]
+        return list(zip(names, accumulate(list(self._counts)), strict=True))
