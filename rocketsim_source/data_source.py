@@ -32,8 +32,13 @@ class RocketSimDataSource(DataSource):
     def schema(self) -> "StructType":
         """The columns that the options select."""
         from rocketsim_source.options.source_options import source_options
+        from rocketsim_source.options.view_options import MESSAGES, view_of, view_options
         from rocketsim_source.schema import source_schema
 
+        if view_of(self._given()) != MESSAGES:
+            from rocketsim_source.views.columns import view_schema
+
+            return view_schema(view_options(self._given()).view)
         # Whether it is for a stream is not known here; what is only wrong for one of them is refused by the reader.
         return source_schema(source_options(self._given(), streaming=True))
 
@@ -41,8 +46,13 @@ class RocketSimDataSource(DataSource):
         """For `spark.read`."""
         from rocketsim_source.batch_reader import RocketSimReader
         from rocketsim_source.options.source_options import source_options
+        from rocketsim_source.options.view_options import MESSAGES, view_of, view_options
         from rocketsim_source.schema import check_schema
 
+        if view_of(self._given()) != MESSAGES:
+            from rocketsim_source.views.view_reader import RocketSimViewReader
+
+            return RocketSimViewReader(schema, view_options(self._given()))
         options = source_options(self._given(), streaming=False)
         check_schema(schema, options)
         return RocketSimReader(schema, options)
@@ -50,23 +60,29 @@ class RocketSimDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
         """For `spark.readStream`."""
         from rocketsim_source.options.source_options import source_options
+        from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.schema import check_schema
         from rocketsim_source.stream_reader import RocketSimStreamReader
 
+        refuse_view(self._given(), "read as a stream")
         options = source_options(self._given(), streaming=True)
         check_schema(schema, options)
         return RocketSimStreamReader(schema, options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
         """For `df.write`."""
+        from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.sink.writer import RocketSimWriter, sink_plan
 
+        refuse_view(self._given(), "written to")
         return RocketSimWriter(sink_plan(schema, self._given(), overwrite))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
         """For `df.writeStream`."""
+        from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.sink.writer import RocketSimStreamWriter, sink_plan
 
+        refuse_view(self._given(), "written to")
         return RocketSimStreamWriter(sink_plan(schema, self._given(), overwrite))
 
     def _given(self) -> Mapping[str, str]:

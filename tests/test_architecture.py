@@ -39,7 +39,8 @@ ABOVE_CONSUMPTION = {
 }
 
 SOURCE_ROOMS = {
-    f"rocketsim_source.{room}" for room in ("options", "planning", "commits", "reading", "sink", "stream_query")
+    f"rocketsim_source.{room}"
+    for room in ("options", "planning", "commits", "reading", "sink", "stream_query", "views")
 }
 
 # A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
@@ -151,6 +152,7 @@ STAYS_OUT_OF = {
     "rocketsim_source/commits": {"rocketsim_source.reading", "rocketsim_source.sink", "rocketsim_source.stream_query"},
     "rocketsim_source/reading": {"rocketsim_source.commits", "rocketsim_source.sink", "rocketsim_source.stream_query"},
     "rocketsim_source/sink": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.sink"},
+    "rocketsim_source/views": SOURCE_ROOMS - {"rocketsim_source.options", "rocketsim_source.views"},
     # Of a task: what a frame is worth, and which broker to ask, are decided without network, clock or log.
     "rocketsim_source/reading/task_progress.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/reading/broker_choice.py": {"grpc", "time", "logging", "pyspark"},

@@ -159,7 +159,7 @@ class SourceOptions:
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
 
-    view: str | None = unsupported("view", "messages")
+    view: str | None = unsupported("view", "messages")  # the others are tables: view_options.py
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
     align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
     slow_queue_adjustment: str | None = unsupported("slowQueueAdjustment", "false")

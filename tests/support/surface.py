@@ -356,6 +356,7 @@ def spark() -> Iterator[str]:
     from rocketsim_source import RocketSimDataSource
     from rocketsim_source.options.sink_options import FROM_SPARK_STREAMS, SinkOptions
     from rocketsim_source.options.source_options import FROM_SPARK, READER_GROUP, SourceOptions
+    from rocketsim_source.options.view_options import VIEWS, ViewOptions
     from rocketsim_source.schema import OTHER_FORMS
     from rocketsim_source.sink.sink_columns import NAMES, check_type
 
@@ -363,8 +364,12 @@ def spark() -> Iterator[str]:
     yield "from rocketsim_source import RocketSimDataSource"
     yield "from pyspark_rocketsim import DefaultSource"
     yield f"format {DefaultSource.name()}"
-    for side, kind in (("source", SourceOptions), ("sink", SinkOptions)):
+    for side, kind in (("source", SourceOptions), ("sink", SinkOptions), ("view", ViewOptions)):
         yield from of_options(side, kind)
+    for view in VIEWS:
+        for number, column in enumerate(DefaultSource({"nameServer": "h:1", "view": view}).schema()):
+            null = "" if column.nullable else " not null"
+            yield f"view {view} {number} {column.name} {column.dataType.simpleString()}{null}"
     yield from (f"source and sink let option {name} pass" for name in FROM_SPARK)
     yield from (f"sink lets option {name} pass" for name in FROM_SPARK_STREAMS)
     yield f"source without group reads as {READER_GROUP}"
