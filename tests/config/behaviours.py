@@ -94,7 +94,7 @@ OPTIONS = {
     "unsyncedSendPolicy": "source/test_writer::test_unsynced_sends_fail_the_task_if_the_options_say_so",
     # not there yet
     "filterType": "source/test_stream::test_a_condition_over_properties_selects_rows",
-    "view": "source/test_views::test_lag_and_offsets_are_what_consumer_progress_says",
+    "view": "source/test_views::test_a_view_is_neither_a_stream_nor_written_to",
     "maxTimeRangePerTrigger": "source/test_options::test_a_refusal_says_what_is_wrong",
     "alignQueuesByTimestamp": "source/test_options::test_a_refusal_says_what_is_wrong",
     "slowQueueAdjustment": "source/test_options::test_a_refusal_says_what_is_wrong",
