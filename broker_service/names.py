@@ -53,6 +53,11 @@ def check_group_name(group: str) -> None:
     _check("consumer group", group, MAX_GROUP_LENGTH, InvalidParameter)
 
 
+def is_group_name(group: str) -> bool:
+    """Whether `check_group_name` takes it."""
+    return len(group) <= MAX_GROUP_LENGTH and _NAME.fullmatch(group) is not None
+
+
 def refuse_system_topic(topic: str) -> None:
     if is_system_topic(topic):
         raise NoPermission(f"topic {topic} belongs to the broker; choose another name")

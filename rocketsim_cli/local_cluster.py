@@ -39,10 +39,11 @@ def end_in_order() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1) -> list[dict[str, str]]:
+def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1, remoting_port: int = -1) -> list[dict[str, str]]:
     """Master and slave of the pair with this number (0: broker-a), in RocketMQ's keys.
 
-    `grpc_port`: the port for RocketMQ 5's clients, the same for both: only the master opens it.  -1: none.
+    `grpc_port`: the port for RocketMQ 5's clients, the same for both: only the master opens it.  `remoting_port`: that
+    for RocketMQ 4's clients and tools, which both open: 0, any free one.  -1: none.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -51,12 +52,17 @@ def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1) -> list[dict[
         "flushDiskType": "ASYNC_FLUSH",
         "slaveReadEnable": "true",
         "grpcServerPort": str(grpc_port),
+        **_remoting(remoting_port),
         "enablePropertyFilter": "true",
         **LAPTOP,
     }
     master = {**shared, "brokerId": "0", "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER"}
     slave = {**shared, "brokerId": "1", "brokerRole": "SLAVE"}
     return [master, slave]
+
+
+def _remoting(port: int) -> dict[str, str]:
+    return {"remotingPort": str(port)} if port >= 0 else {}
 
 
 def free_port(preferred: int) -> int:
@@ -203,10 +209,11 @@ def _text(value: object) -> str:
 class LocalCluster:
     """A context: the servers are started by `start` and gone when the `with` block ends, however it ends."""
 
-    def __init__(self, folder: Path, brokers: Iterable[dict[str, str]]) -> None:
+    def __init__(self, folder: Path, brokers: Iterable[dict[str, str]], remoting_port: int = -1) -> None:
+        """`remoting_port`: the name server's port for RocketMQ's remoting protocol; -1: none."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": 0}, folder)
+        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": 0, **_remoting(remoting_port)}, folder)
         self.brokers: list[ServerProcess] = []
         self._broker_properties = list(brokers)
 

@@ -17,6 +17,7 @@ ConfigFile = Annotated[
 ]
 
 GRPC_PORT = 8081  # of RocketMQ's proxy
+REMOTING_PORT = 9876  # of RocketMQ's name server
 
 
 def namesrv(config: ConfigFile) -> None:
@@ -43,6 +44,9 @@ def up(
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
     topic: Annotated[str, typer.Option(help="A topic to make at the start.")] = "TopicTest",
+    remoting: Annotated[
+        bool, typer.Option("--remoting", help="Open ports for RocketMQ 4's clients, mqadmin and RocketMQ's dashboard.")
+    ] = False,
 ) -> None:
     """Run a name server and broker pairs on this machine until Ctrl-C."""
     say = console().print
@@ -51,16 +55,19 @@ def up(
         if folder is None:
             folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
         grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
+        remoting_port = free_port(REMOTING_PORT) if remoting else -1
         brokers = [
             properties
             for pair, grpc_port in enumerate(grpc_ports)
-            for properties in pair_properties(pair, sync=sync, grpc_port=grpc_port)
+            for properties in pair_properties(pair, sync=sync, grpc_port=grpc_port, remoting_port=0 if remoting else -1)
         ]
-        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers))
+        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers, remoting_port))
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
             say(_welcome(cluster, topic, grpc_ports[0]), markup=False)
+            if remoting:
+                say(_welcome_of_remoting(f"127.0.0.1:{remoting_port}"), markup=False)
             _watch(cluster, say)
         except KeyboardInterrupt:
             say("stopping …")
@@ -105,6 +112,14 @@ RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).  A topi
 Paste into pyspark, or a script:
 
 {snippet(name_server, topic)}"""
+
+
+def _welcome_of_remoting(name_server: str) -> str:
+    return f"""
+RocketMQ 4's clients, mqadmin and RocketMQ's dashboard: name server {name_server} (docs/clients.md)
+
+  mqadmin clusterList -n {name_server}
+"""
 
 
 def snippet(name_server: str, topic: str) -> str:

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import unquote
 
+from rocketsim_proto.remoting.frame import Header
 from rocketsim_proto.signature import Credentials
 
 from broker_service.access import signature
@@ -77,6 +78,10 @@ class Gate:
         if self._v2:
             return signature.v2_caller(text, self._find_user)
         return signature.own_caller(text, method, self.now_s, self._find_user)
+
+    def remoting_caller(self, header: Header, body: bytes) -> User:
+        """Returns the user who signed a request of RocketMQ's remoting protocol; raises NotAuthenticated."""
+        return signature.remoting_caller(header, body, self._find_user)
 
     def current(self, user: User) -> User:
         """Returns the current state of the user of an admitted call.  Raises NotAuthenticated."""

@@ -11,12 +11,16 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from rocketsim_proto.remoting import acl
+from rocketsim_proto.remoting.frame import Header
 from rocketsim_proto.signature import AUTHORIZATION, DATE, DATE_FORMAT, SCHEME, signature, v2_signature
 
 from broker_service.access.model import User
 from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, UnknownUser
 
 MAX_AGE_S = 15 * 60
+_ADDED_LATE = "_UNIQUE_KEY_QUERY"  # a field that clients of this version and before add when they have signed
+_ADDED_LATE_BY = 399  # 4.9.3
 
 FindUser = Callable[[str], User | None]
 
@@ -58,6 +62,22 @@ def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user:
             user.username,
         )
     return user
+
+
+def remoting_caller(header: Header, body: bytes, find_user: FindUser) -> User:
+    """Returns the user who signed a request of RocketMQ's remoting protocol; raises NotAuthenticated."""
+    fields = header.fields
+    if header.version <= _ADDED_LATE_BY and _ADDED_LATE in fields:
+        fields = {name: value for name, value in fields.items() if name != _ADDED_LATE}
+    username = fields.get(acl.ACCESS_KEY, "")
+    if not username:
+        raise NotAuthenticated("username cannot be null.")
+    given = fields.get(acl.SIGNATURE, "").encode()
+
+    def is_right(user: User) -> bool:
+        return hmac.compare_digest(acl.signature(user.password, fields, body).encode(), given)
+
+    return proved(username, find_user, is_right)
 
 
 @lru_cache(maxsize=1024)
@@ -107,8 +127,14 @@ def _claim(headers: Mapping[str, str]) -> _Claim:
 
 
 def _proved(claim: _Claim, find_user: FindUser, expected: Callable[[User], str]) -> User:
-    user = _found(claim.username, find_user)
-    if not hmac.compare_digest(expected(user).encode(), claim.signature.lower().encode()):
+    given = claim.signature.lower().encode()
+    return proved(claim.username, find_user, lambda user: hmac.compare_digest(expected(user).encode(), given))
+
+
+def proved(username: str, find_user: FindUser, is_right: Callable[[User], bool]) -> User:
+    """Returns the user of a call whose signature is right for that user; raises NotAuthenticated."""
+    user = _found(username, find_user)
+    if not is_right(user):
         raise _wrong(user)
     return _enabled(user)  # after the signature, so that only somebody with the secret learns that it is disabled
 

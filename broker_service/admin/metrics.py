@@ -31,11 +31,15 @@ class Metrics:
 
     def __init__(self, parts: Iterable[HasFigures], groups: GroupFigures, histograms: Iterable[Histogram]) -> None:
         self.groups = groups
-        self._parts = tuple(parts)
+        self._parts = list(parts)
         self._histograms = tuple(histograms)
         self._picture: list[Metric] = []
         self._reading = threading.Lock()  # scrapes come one after the other, each in a thread of its own
         self._server: Any = None
+
+    def add(self, part: HasFigures) -> None:
+        """A part that not every broker has."""
+        self._parts.append(part)
 
     def picture(self) -> None:
         """What the next reader sees; called on the event loop."""

@@ -234,6 +234,15 @@ class Operations:
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
             await asyncio.sleep(0)  # others get their turn
 
+    async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
+        """The record that starts at this offset of the log, and is of the topic, if one is named."""
+        store = self._broker.store
+        found = await cold_reads.read(store, partial(store.find_record, commit_log_offset))
+        if found is None or (topic and decode(found, check_crc=False).topic != topic):
+            where = f" of topic {topic}" if topic else ""
+            raise NotFound(f"no record{where} starts at {commit_log_offset} of this broker's log")
+        return found
+
     async def messages_by_key(
         self, topic: str, key: str, max_num: int, begin: int, end: int | None, before: int | None
     ) -> tuple[list[bytes], int | None]:

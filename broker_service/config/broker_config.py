@@ -71,6 +71,13 @@ class BrokerConfig:
         low=-1,
         high=65535,
     )
+    remoting_port: int = key(
+        -1,
+        "own: the port for RocketMQ's remoting protocol, which RocketMQ 4's clients, mqadmin and RocketMQ's dashboard "
+        "speak; they find it through a name server that has one, too. 0: any free one, -1: none",
+        low=-1,
+        high=65535,
+    )
     # Loopback, because nothing is authenticated by default: opening it to a network must be somebody's decision.
     bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
     broker_ip1: str = key("", "the address told to others, `bindAddress` by default", name="brokerIP1")
@@ -116,8 +123,8 @@ class BrokerConfig:
     )
     tls_client_auth: str = key(
         "",
-        "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `grpcServerPort`, `metricsPort`, "
-        "separated by `;`",
+        "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `grpcServerPort`, "
+        "`remotingPort`, `metricsPort`, separated by `;`",
     )
     grpc_server_tls_mode: TlsMode = key(
         TlsMode.PERMISSIVE,
@@ -320,7 +327,7 @@ class BrokerConfig:
         check_access(self)
         if self.authorization_enabled and not self.authentication_enabled:
             raise ConfigError("authorizationEnabled=true: set authenticationEnabled=true, too")
-        check_tls(self, ("listenPort", "grpcServerPort", "metricsPort"))
+        check_tls(self, ("listenPort", "grpcServerPort", "remotingPort", "metricsPort"))
         if "grpcServerPort" in self.client_auth_ports and self.grpc_server_tls_mode is not TlsMode.ENFORCING:
             raise ConfigError(
                 f"tlsClientAuth={self.tls_client_auth}: with grpcServerTlsMode={self.grpc_server_tls_mode.name} "
@@ -377,6 +384,11 @@ class BrokerConfig:
     def grpc_address_path(self) -> Path:
         """Written with `host:port` whenever the port for RocketMQ 5's clients is opened."""
         return self.address_path.with_name(self.address_path.name + ".grpc")
+
+    @property
+    def remoting_address_path(self) -> Path:
+        """Written with `host:port` once the port for RocketMQ's remoting protocol is bound."""
+        return self.address_path.with_name(self.address_path.name + ".remoting")
 
 
 RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).items() if field.metadata["runtime"])

@@ -23,6 +23,13 @@ class NamesrvConfig:
     """One name server process."""
 
     listen_port: int = key(9876, "the port; 0: any free one", low=0, high=65535)
+    remoting_port: int = key(
+        -1,
+        "own: the port for RocketMQ's remoting protocol: RocketMQ 4's clients, mqadmin and RocketMQ's dashboard take "
+        "it for a name server of RocketMQ, which listens on 9876. 0: any free one, -1: none",
+        low=-1,
+        high=65535,
+    )
     bind_address: str = key("127.0.0.1", "the address listened on; loopback unless said otherwise")
     address_file: Path | None = key(None, "own: written with `host:port` once the port is bound; empty: nowhere")
     broker_expire_time_ms: int = key(120_000, "own: a broker silent for this long is removed", low=10, high=INT32_MAX)
@@ -43,12 +50,15 @@ class NamesrvConfig:
     tls_ca: Path | None = key(
         None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
     )
-    tls_client_auth: str = key("", "own: `listenPort`: clients need a certificate of `tlsCa`")
+    tls_client_auth: str = key(
+        "",
+        "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `remotingPort`, separated by `;`",
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
         check_access(self)
-        check_tls(self, ("listenPort",))
+        check_tls(self, ("listenPort", "remotingPort"))
 
     @property
     def init_user(self) -> Credentials | None:

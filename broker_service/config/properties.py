@@ -92,6 +92,14 @@ def read_settings(path: Path) -> dict[str, Setting]:
     return settings
 
 
+def values_in(text: str) -> dict[str, str]:
+    """The keys and values of lines as a `.properties` file has them; raises ConfigError."""
+    try:
+        return {key: value.strip() for key, value in javaproperties.loads(text).items()}
+    except javaproperties.InvalidUEscapeError as error:
+        raise ConfigError(str(error)) from error
+
+
 def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[str, Any], list[str]]:
     """Field name -> value, and a line for every key that is unknown or badly set."""
     fields = fields_by_key(config_class)

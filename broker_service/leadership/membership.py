@@ -32,11 +32,14 @@ class HasAddress(Protocol):
 
 
 class Membership:
-    def __init__(self, broker: Broker, address: str, v2_endpoint: HasAddress, role_file: RoleFile) -> None:
+    def __init__(
+        self, broker: Broker, address: str, v2_endpoint: HasAddress, role_file: RoleFile, remoting_address: str = ""
+    ) -> None:
         self._broker = broker
         self._address = address
         self._v2_endpoint = v2_endpoint
         self._role_file = role_file
+        self._remoting_address = remoting_address
         self._refusals: dict[str, str] = {}
 
     def registration(self) -> namesrv_pb2.BrokerRegistration:
@@ -56,7 +59,13 @@ class Membership:
             v2_address=self._v2_endpoint.address,
             broker_role=broker.config.broker_role.name,
             wire_version=WIRE,
+            remoting_address=self._remoting_address,
+            groups=sorted(self._groups()) if self._remoting_address else (),
         )
+
+    def _groups(self) -> set[str]:
+        """Those that RocketMQ's tools list, by the retry topic that each group has at RocketMQ."""
+        return {*self._broker.groups.entries, *self._broker.offsets.groups()}
 
     def name_server_answered(self, name_server: str, reply: namesrv_pb2.RegistrationReply) -> None:
         broker = self._broker

@@ -41,6 +41,8 @@ class Registration:
     v2_address: str = ""
     broker_role: str = ""
     wire_version: int = 0
+    remoting_address: str = ""
+    groups: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class BrokerSet:
     cluster_name: str = ""
     newest_epoch: int = 0
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()  # as `topics`
     permission: int = PERM_READ | PERM_WRITE
     write_wiped: bool = False
     members: dict[int, Member] = field(default_factory=dict)
@@ -129,6 +132,7 @@ class RouteTable:
         brokers.newest_epoch = max(brokers.newest_epoch, new.epoch)
         if new.broker_id == MASTER_ID:
             brokers.topics, brokers.permission = new.topics, new.broker_permission
+            brokers.groups = new.groups
         if new.broker_id == MASTER_ID or not brokers.cluster_name:
             brokers.cluster_name = new.cluster_name
         return ""

@@ -9,14 +9,18 @@ from broker_service.access.gate import Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
+from broker_service.access.remoting import NAMESRV_REMOTING_RIGHTS, RemotingGuard, by_method
 from broker_service.access.rights import NAMESRV_RIGHTS
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import UnknownUser
+from broker_service.namesrv.remoting import NamesrvAnswers
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.runtime.clocks import WallClock
 from broker_service.runtime.machine import Machine
+from broker_service.runtime.remoting.calls import Calls
+from broker_service.runtime.remoting.server import RemotingServer
 from broker_service.runtime.server import Network, Service, check_protobuf, host_port, start_server, warn_of_open_access
 
 logger = logging.getLogger(__name__)
@@ -24,6 +28,8 @@ logger = logging.getLogger(__name__)
 # A registration has every topic of a broker, about 100 bytes each.
 MAX_MESSAGE_BYTES = 64 << 20
 GRACE_S = 1.0
+REMOTING_KEY = "remotingPort"
+OFF = -1
 
 
 class ConfiguredUsers:
@@ -55,6 +61,21 @@ def interceptors(config: NamesrvConfig, clock: WallClock | None = None) -> list[
     return [AccessInterceptor(gate, Refusals(), UnsignedRequests())]
 
 
+def remoting_server(config: NamesrvConfig, table: RouteTable, machine: Machine) -> RemotingServer | None:
+    """The port for RocketMQ's remoting protocol; None if remotingPort is -1.  Raises ConfigError."""
+    if config.remoting_port == OFF:
+        return None
+    guard = None
+    if config.authentication_enabled:
+        gate = Gate(by_method(NAMESRV_REMOTING_RIGHTS), ConfiguredUsers(config), machine)
+        guard = RemotingGuard(gate, Refusals())
+    network = machine.network
+    listening, _ = network.listen_for_front(config.bind_address, config.remoting_port, REMOTING_KEY)
+    answers = Calls(NamesrvAnswers(table).handlers(), guard).answer
+    client_auth = REMOTING_KEY in network.client_auth_ports
+    return RemotingServer(REMOTING_KEY, listening, answers, network.certificates, client_auth=client_auth)
+
+
 async def run_namesrv(
     config: NamesrvConfig,
     shutdown: asyncio.Event,
@@ -70,6 +91,7 @@ async def run_namesrv(
         namesrv_pb2_grpc.add_NameServerServicer_to_server,
         NamesrvServicer(table, machine),
     )
+    remoting = remoting_server(config, table, machine)
     server, port = await start_server(
         [service],
         bind_address=config.bind_address,
@@ -80,7 +102,12 @@ async def run_namesrv(
         interceptors=interceptors(config, machine),
     )
     logger.info("name server listening on %s", host_port(config.bind_address, port))
+    serving: asyncio.Task[None] | None = None
     try:
+        if remoting is not None:
+            serving = asyncio.create_task(remoting.run(), name="remoting")
+            at = host_port(config.bind_address, remoting.port)
+            logger.info("RocketMQ 4's clients and tools may take %s for a name server", at)
         while not shutdown.is_set():
             for member in table.expire(int(machine.monotonic() * 1000)):
                 logger.warning("%s is gone: silent for %d s", member, config.broker_expire_time_ms // 1000)
@@ -90,5 +117,9 @@ async def run_namesrv(
             except TimeoutError:
                 pass
     finally:
+        if remoting is not None and serving is not None:
+            await remoting.stop(GRACE_S)
+            serving.cancel()
+            await asyncio.wait([serving])
         await server.stop(GRACE_S)
         logger.info("name server stopped")

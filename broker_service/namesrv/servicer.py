@@ -16,7 +16,7 @@ from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service.errors import InvalidParameter, RocketSimError, TopicNotExist
 from broker_service.model import BrokerRole
-from broker_service.names import SERVER_NAME, check_topic_name, is_address, is_server_name
+from broker_service.names import SERVER_NAME, check_topic_name, is_address, is_group_name, is_server_name
 from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
 from broker_service.runtime import rpc_errors
 from broker_service.runtime.clocks import Monotonic
@@ -209,6 +209,8 @@ class RegistrationStream:
             v2_address=request.v2_address,
             broker_role=request.broker_role,
             wire_version=request.wire_version,
+            remoting_address=request.remoting_address,
+            groups=frozenset(name for name in request.groups if is_group_name(name)),
         )
 
     def is_news(self, new: Registration, refused: str) -> bool:
@@ -216,7 +218,7 @@ class RegistrationStream:
 
         A broker registers every 30 s; one is logged only if something other than the end offset has changed.
         """
-        address = new.address, new.v2_address
+        address = new.address, new.v2_address, new.remoting_address
         role = new.broker_role, new.epoch, new.writable
         facts = (new.broker_name, new.broker_id, address, role, len(new.topics), refused)
         changed, self._last_logged = facts != self._last_logged, facts
@@ -250,7 +252,7 @@ def what_is_wrong(request: namesrv_pb2.BrokerRegistration) -> str:
         return ""
     if request.cluster_name and not is_server_name(request.cluster_name):
         return f"{request.broker_name} registers with cluster {request.cluster_name[:200]!a}: {SERVER_NAME} are allowed"
-    for address in (request.address, *([request.v2_address] if request.v2_address else [])):
+    for address in (request.address, *filter(None, (request.v2_address, request.remoting_address))):
         if not is_address(address):
             return f"{request.broker_name} registers with address {address[:300]!a}, which is not host:port"
     if request.broker_role and request.broker_role not in BrokerRole.__members__:

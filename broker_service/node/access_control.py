@@ -8,6 +8,7 @@ from broker_service.access.gate import Addresses, Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor, ClientProtocol
 from broker_service.access.model import User
 from broker_service.access.refusals import Refusals
+from broker_service.access.remoting import REMOTING_RIGHTS, RemotingGuard, by_method
 from broker_service.access.rights import RIGHTS, Right
 from broker_service.access.signature import is_client_of_user
 from broker_service.access.unsigned import UnsignedRequests
@@ -49,6 +50,15 @@ class AccessControl:
     def guards_of_v2(self, addresses: Addresses) -> list[AccessInterceptor]:
         """The guards of the port for RocketMQ 5's clients."""
         return self._guards(v2_rights.V2_RIGHTS, v2_rights, addresses)
+
+    def remoting_guard(self) -> RemotingGuard | None:
+        """The guard of the port for RocketMQ's remoting protocol."""
+        if self._tables is None:
+            return None
+        guard = RemotingGuard(Gate(by_method(REMOTING_RIGHTS), self, self._clock), self.refusals)
+        self._tables.users.changed.append(guard.changed)
+        self._tables.acls.changed.append(guard.changed)
+        return guard
 
     def _guards(
         self,

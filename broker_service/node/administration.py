@@ -53,6 +53,7 @@ class Administration:
             features.schedule,
         )
         self.progress = Progress(broker, features.consumption)
+        self.operations = Operations(broker, replication.leadership)
         consumption = ConsumptionFigures(features.consumption)
         config, counts = broker.config, features.consumption.counts
         groups = GroupFigures(
@@ -74,8 +75,8 @@ class Administration:
 
     def services(self) -> list[Service]:
         broker = self._broker
-        operations, users = Operations(broker, self._leadership), UserOperations(broker, self._leadership)
-        servicer = AdminServicer(broker, operations, self.progress, self.status, self._lookup, users)
+        users = UserOperations(broker, self._leadership)
+        servicer = AdminServicer(broker, self.operations, self.progress, self.status, self._lookup, users)
         name = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
         return [Service(name, admin_pb2_grpc.add_AdminServicer_to_server, servicer)]
 

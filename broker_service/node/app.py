@@ -13,6 +13,7 @@ from rocketsim_proto.records.record import encode_host
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import ConfigError
 from broker_service.node.node import BrokerNode
+from broker_service.node.remoting import KEY, OFF
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import Network, check_protobuf, host_port, warn_of_open_access, write_address_file
 
@@ -35,23 +36,32 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     machine = machine or Machine(network=Network.of(config))
     # The store first: a second process on one directory must hear that, and not that the port is taken.
     node = BrokerNode.open(config, machine)
+    remoting: socket.socket | None = None
     try:
         # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
         server, port = machine.network.listen(
             config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.access_control.guards()
         )
-        await node.start(
-            server, host_port(config.advertised_host, port), encode_host(ip_of(config.advertised_host), port)
-        )
+        if config.remoting_port != OFF:
+            remoting, found = machine.network.listen_for_front(config.bind_address, config.remoting_port, KEY)
+        # RocketMQ's tools ask for a message at the address that its id has.
+        store_host = encode_host(ip_of(config.advertised_host), port if remoting is None else found)
+        await node.start(server, host_port(config.advertised_host, port), store_host, remoting)
     except BaseException:
+        if remoting is not None:
+            remoting.close()
         node.store.close()
         raise
     try:
         try:
             path, private = config.address_path, config.is_private(config.address_path)
+            if remoting is not None:  # first: who waits for the other file finds this one, too
+                path = config.remoting_address_path
+                write_address_file(path, config.advertised_host, found, machine.files, private=private)
+                path = config.address_path
             write_address_file(path, config.advertised_host, port, machine.files, private=private)
         except OSError as error:
-            logger.error("%s is not written: %s", config.address_path, error)
+            logger.error("%s is not written: %s", path, error)
         logger.info(
             "broker %s id %d listening on %s",
             config.broker_name,

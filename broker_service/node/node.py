@@ -1,5 +1,7 @@
 """BrokerNode: one broker process's parts, put together, started in order and stopped in reverse."""
 
+import socket
+
 import grpc
 
 from broker_service.config.broker_config import BrokerConfig
@@ -9,6 +11,7 @@ from broker_service.node.channels import Channels
 from broker_service.node.core import Core
 from broker_service.node.features import Features
 from broker_service.node.masters_work import MastersWork
+from broker_service.node.remoting import Remoting
 from broker_service.node.replication import Replication
 from broker_service.node.retention import Retention
 from broker_service.node.saving import Saving
@@ -17,7 +20,7 @@ from broker_service.node.storage import Storage
 from broker_service.node.tick import Tick
 from broker_service.node.wire import Wire
 from broker_service.runtime.machine import Machine
-from broker_service.runtime.server import add_services
+from broker_service.runtime.server import add_services, host_port
 from broker_service.runtime.tasks import OwnedTasks
 
 
@@ -38,9 +41,12 @@ class BrokerNode:
         machine = machine or Machine()
         return cls(Storage.open(config, machine), machine)
 
-    async def start(self, server: grpc.aio.Server, address: str, store_host: bytes) -> None:
+    async def start(
+        self, server: grpc.aio.Server, address: str, store_host: bytes, remoting: socket.socket | None = None
+    ) -> None:
+        """`remoting`: the bound socket of remotingPort."""
         self.server = server
-        self.assemble(address, store_host)
+        self.assemble(address, store_host, remoting)
         services = (part.services() for part in (self.wire, self.replication, self.administration))
         self.health = await add_services(server, [service for part in services for service in part])
         self.administration.serve_metrics()
@@ -49,12 +55,14 @@ class BrokerNode:
         await server.start()
         self.replication.start()
         self.wire.start(self.tasks)
+        if self.remoting is not None:
+            self.remoting.start(self.tasks)
         self.tasks.own("tick", self.tick.run())
         self.administration.start(self.tasks)
         self.tasks.own("expire", self.retention.run())
         self.saving.start(self.tasks)
 
-    def assemble(self, address: str, store_host: bytes) -> None:
+    def assemble(self, address: str, store_host: bytes, remoting: socket.socket | None = None) -> None:
         """Make all parts; none of them does anything yet."""
         storage, machine = self.storage, self.machine
         self.address = address
@@ -82,6 +90,7 @@ class BrokerNode:
             channels=channels,
             tasks=self.tasks,
             masters_work=MastersWork(self.broker, self.schedule, self.consumption, self.tasks),
+            remoting_address=self._remoting_address(remoting),
         )
         self.replication_master, self.replication_slave = replication.master, replication.slave
         self.metadata, self.registration, self.inquiry = (
@@ -101,9 +110,28 @@ class BrokerNode:
         self.status, self.progress = administration.status, administration.progress
         self.metrics = administration.metrics
 
+        self.remoting: Remoting | None = None
+        if remoting is not None:
+            self.remoting = Remoting(
+                self.broker,
+                remoting,
+                features=features,
+                wire=wire,
+                administration=administration,
+                access=self.access_control,
+                machine=machine,
+            )
+            self.metrics.add(self.remoting.server)
+
         self.tick = Tick(self.broker, replication.slave)
         self.retention = Retention(self.broker, self.consumption, replication.slave)
         self.saving = Saving(self.broker, self.schedule, self.consumption)
+
+    def _remoting_address(self, remoting: socket.socket | None) -> str:
+        """host:port, as name servers tell it; empty without a port."""
+        if remoting is None:
+            return ""
+        return host_port(self.config.advertised_host, remoting.getsockname()[1])
 
     async def stop(self) -> None:
         await stop(self)

@@ -43,12 +43,13 @@ class Replication:
         channels: Channels,
         tasks: OwnedTasks,
         masters_work: MastersWork,
+        remoting_address: str = "",
     ) -> None:
         config, store, broker = storage.config, storage.store, core.broker
         schedule, writer = features.schedule, features.consumption.writer
         metadata = self.metadata = MetadataExchange(broker, schedule)
         self._tasks = tasks
-        self.membership = Membership(broker, address, v2_endpoint, storage.role_file)
+        self.membership = Membership(broker, address, v2_endpoint, storage.role_file, remoting_address)
         identity = Identity(
             cluster_name=config.broker_cluster_name,
             broker_name=config.broker_name,

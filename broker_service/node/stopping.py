@@ -23,7 +23,12 @@ async def stop(node: "BrokerNode") -> None:
     await node.registration.unregister()
     node.broker.long_polling.close()
     node.consumption.close()
-    stopping = asyncio.gather(node.server.stop(GRACE_S), node.v2_port.close(GRACE_S), node.range_streams.stop(GRACE_S))
+    stopping = asyncio.gather(
+        node.server.stop(GRACE_S),
+        node.v2_port.close(GRACE_S),
+        node.range_streams.stop(GRACE_S),
+        *([node.remoting.server.stop(GRACE_S)] if node.remoting is not None else []),
+    )
     try:
         async with asyncio.timeout(DRAIN_S):
             await node.puts.drained()

@@ -220,6 +220,12 @@ class MessageStore:
         return self._durability.last_timestamp
 
     @property
+    def oldest_stored_ms(self) -> int:
+        """The store time of the first record that the log still has; 0 without one."""
+        log = self._log
+        return (log.first_timestamp(log.min_offset) or 0) if log.end_offset > log.min_offset else 0
+
+    @property
     def flushed_offset(self) -> int:
         return self._durability.flushed
 

@@ -15,6 +15,13 @@ def test_a_pair_shares_its_name_and_differs_in_id_and_role():
     assert (slave["brokerId"], slave["brokerRole"]) == ("1", "SLAVE")
 
 
+def test_ports_for_remoting_are_opened_where_they_are_asked_for(tmp_path):
+    assert all("remotingPort" not in one for one in pair_properties(0, sync=True))
+    assert [one["remotingPort"] for one in pair_properties(0, sync=True, remoting_port=0)] == ["0", "0"]
+    assert "remotingPort" not in LocalCluster(tmp_path, []).namesrv.keys
+    assert LocalCluster(tmp_path, [], remoting_port=9876).namesrv.keys["remotingPort"] == "9876"
+
+
 def test_a_server_that_ends_at_its_start_is_reported_with_its_last_words(tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'listenPort: no such port'\nexit 3\n")

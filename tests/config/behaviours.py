@@ -116,6 +116,7 @@ BROKER_KEYS = {
     "namesrvAddr": "broker/test_each_key::test_name_servers_hear_its_names",
     "listenPort": "broker/test_process::test_a_port_that_is_taken_is_named_and_the_store_let_go",
     "grpcServerPort": "v2/test_port::test_a_port_that_is_taken_is_said_once_and_tried_again",
+    "remotingPort": "remoting/test_clients::test_without_the_key_nothing_listens",
     "bindAddress": "broker/test_each_key::test_bind_address",
     "brokerIP1": "broker/test_each_key::test_broker_ip1",
     "haMasterAddress": "broker/test_leadership::test_a_slave_with_a_configured_master_follows_it_without_a_name_server",
@@ -187,6 +188,7 @@ BROKER_KEYS = {
 
 NAMESRV_KEYS = {
     "listenPort": "namesrv/test_process::test_a_second_one_on_its_port_is_refused_and_says_why",
+    "remotingPort": "remoting/test_namesrv::test_a_broker_registers_its_port_and_its_groups_with_a_name_server",
     "bindAddress": "namesrv/test_process::test_it_listens_where_its_configuration_says_and_writes_that_down",
     "addressFile": "namesrv/test_process::test_it_listens_where_its_configuration_says_and_writes_that_down",
     "brokerExpireTimeMs": "namesrv/test_servicer::test_a_silent_broker_is_removed_although_its_stream_is_open",

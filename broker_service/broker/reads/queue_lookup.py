@@ -53,6 +53,15 @@ class QueueLookup:
             )
         return offsets
 
+    async def first_timestamp(self, topic_name: str, queue_id: int) -> int:
+        """The store time of the queue's first message; -1 without one."""
+        self._check(self._existing(topic_name), queue_id)
+        store = self._broker.store
+        first, end = store.queue_bounds(topic_name, queue_id)
+        if first >= end:
+            return -1
+        return await cold_reads.read(store, partial(store.store_timestamp_of, topic_name, queue_id, first))
+
     def _existing(self, topic_name: str) -> TopicConfig:
         """That there is no such topic is the last word of a master that may write.  One that has just started may not
         have its slave's topics yet, and one that is fenced never hears of those made since.

@@ -1,0 +1,196 @@
+"""RemotingGuard: access control for the port that speaks RocketMQ's remoting protocol.
+
+Clients sign each request with RocketMQ's access key and secret key, in fields of the request.  The users are those of
+all ports.  What a request needs is what the same call of the own protocol needs: `REMOTING_RIGHTS`.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rocketsim_proto.remoting import loose_json
+from rocketsim_proto.remoting.codes import RequestCode
+
+from broker_service.access.gate import Gate
+from broker_service.access.model import Action
+from broker_service.access.refusals import Refusals
+from broker_service.access.rights import (
+    ANYBODY,
+    GET,
+    LISTING,
+    PUB,
+    READ,
+    SUB,
+    SUPER_USER,
+    Caller,
+    Need,
+    Right,
+    of_cluster,
+    of_group,
+    of_topic,
+    user,
+)
+from broker_service.errors import AccessDenied
+from broker_service.runtime.remoting.calls import Request
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "/rocketmq.Remoting/"
+
+
+def _topic(request: Request, name: str = "topic") -> str:
+    return request.text(name, "")
+
+
+def _group(request: Request) -> str:
+    return request.text("consumerGroup", "")
+
+
+def _sends(name: str) -> Right:
+    return user(lambda request: [of_topic(_topic(request, name), *PUB)])
+
+
+def _of_group_and_topic(*actions: Action, waits: bool = False) -> Right:
+    return user(lambda request: [of_group(_group(request), *actions), of_topic(_topic(request), *actions)], waits=waits)
+
+
+def _progress(request: Request) -> list[Need]:
+    topic = _topic(request)
+    return [of_group(_group(request), *GET), *([of_topic(topic, *READ)] if topic else [])]
+
+
+def _reset(request: Request) -> list[Need]:
+    return [of_group(request.text("group", ""), Action.UPDATE), of_topic(_topic(request), Action.UPDATE)]
+
+
+def _in_body(request: Request) -> Mapping[str, Any]:
+    """The JSON object of the body; without one, which whoever answers refuses, what it names is not known."""
+    try:
+        found = loose_json.loads(request.body)
+    except loose_json.LooseJsonError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _heartbeat(request: Request) -> Iterable[Need]:
+    """The groups that the client consumes with, and their topics."""
+    for group in _objects(_in_body(request), "consumerDataSet"):
+        yield of_group(str(group.get("groupName") or ""), *SUB)
+        for subscription in _objects(group, "subscriptionDataSet"):
+            yield of_topic(str(subscription.get("topic") or ""), *SUB)
+
+
+def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    listed = found.get(name)
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+
+
+_READS_TOPIC = user(lambda request: [of_topic(_topic(request), *READ)])
+_LISTS_TOPICS = user(lambda request: [of_topic("", *LISTING)])
+_LISTS_GROUPS = user(lambda request: [of_group("", *LISTING)])
+_READS_GROUP = user(lambda request: [of_group(_group(request), *READ)])
+_READS_CLUSTER = user(lambda request: [of_cluster(*GET)])
+
+REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
+    RequestCode.SEND_MESSAGE: _sends("topic"),
+    RequestCode.SEND_MESSAGE_V2: _sends("b"),
+    RequestCode.SEND_BATCH_MESSAGE: _sends("b"),
+    RequestCode.PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
+    RequestCode.LITE_PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
+    RequestCode.QUERY_MESSAGE: _READS_TOPIC,
+    RequestCode.VIEW_MESSAGE_BY_ID: _READS_TOPIC,
+    RequestCode.QUERY_CONSUMER_OFFSET: _of_group_and_topic(*READ),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _of_group_and_topic(*SUB, Action.UPDATE),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _READS_TOPIC,
+    RequestCode.GET_MAX_OFFSET: _READS_TOPIC,
+    RequestCode.GET_MIN_OFFSET: _READS_TOPIC,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _READS_TOPIC,
+    RequestCode.HEART_BEAT: user(_heartbeat),
+    RequestCode.UNREGISTER_CLIENT: user(lambda request: [of_group(name, *SUB)] if (name := _group(request)) else []),
+    RequestCode.CHECK_CLIENT_CONFIG: user(lambda request: []),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _READS_GROUP,
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _READS_GROUP,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _LISTS_TOPICS,
+    RequestCode.UPDATE_AND_CREATE_TOPIC: user(lambda request: [of_topic(_topic(request), Action.CREATE)]),
+    RequestCode.DELETE_TOPIC_IN_BROKER: user(lambda request: [of_topic(_topic(request), Action.DELETE)]),
+    RequestCode.GET_ALL_TOPIC_CONFIG: _LISTS_TOPICS,
+    RequestCode.GET_TOPIC_CONFIG: _READS_TOPIC,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _LISTS_TOPICS,
+    RequestCode.GET_TOPIC_STATS_INFO: _READS_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: user(
+        lambda request: [of_group(str(_in_body(request).get("groupName") or ""), Action.CREATE)]
+    ),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: user(
+        lambda request: [of_group(request.text("groupName", ""), Action.DELETE)]
+    ),
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _LISTS_GROUPS,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: user(lambda request: [of_group(request.text("group", ""), *READ)]),
+    RequestCode.GET_CONSUME_STATS: user(_progress),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _READS_TOPIC,
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: user(lambda request: [of_group(request.text("group", ""), *READ)]),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: user(_reset),
+    RequestCode.GET_BROKER_RUNTIME_INFO: _READS_CLUSTER,
+    RequestCode.GET_BROKER_CONFIG: _READS_CLUSTER,
+    RequestCode.UPDATE_BROKER_CONFIG: user(lambda request: [of_cluster(Action.UPDATE)]),
+    RequestCode.GET_BROKER_HA_STATUS: _READS_CLUSTER,
+    RequestCode.VIEW_BROKER_STATS_DATA: _READS_CLUSTER,
+}
+
+NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
+    # As `NAMESRV_RIGHTS` has it: routes are told to everybody.
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: ANYBODY,
+    RequestCode.GET_BROKER_CLUSTER_INFO: ANYBODY,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: ANYBODY,
+    RequestCode.GET_TOPICS_BY_CLUSTER: ANYBODY,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: ANYBODY,
+    RequestCode.GET_BROKER_MEMBER_GROUP: ANYBODY,
+    RequestCode.GET_KVLIST_BY_NAMESPACE: ANYBODY,
+    RequestCode.WIPE_WRITE_PERM_OF_BROKER: SUPER_USER,
+    RequestCode.ADD_WRITE_PERM_OF_BROKER: SUPER_USER,
+    RequestCode.DELETE_TOPIC_IN_NAMESRV: SUPER_USER,
+}
+
+
+def by_method(rights: Mapping[RequestCode, Right]) -> dict[str, Right]:
+    """The rights under the names with which gates, logs and metrics know calls."""
+    return {method_of(code): right for code, right in rights.items()}
+
+
+def method_of(code: RequestCode) -> str:
+    return f"{SERVICE}{code.name}"
+
+
+class RemotingGuard:
+    """`gate` has the rights of `by_method`."""
+
+    def __init__(self, gate: Gate, refusals: Refusals) -> None:
+        self._gate = gate
+        self._refusals = refusals
+        self._changes = 0
+
+    def changed(self, _: str) -> None:
+        """To be called when users or policies have changed."""
+        self._changes += 1
+
+    def admit(self, request: Request) -> None:
+        method = method_of(RequestCode(request.header.code))
+        try:
+            self._check(method, request)
+        except AccessDenied as error:
+            address = self._gate.address(request.connection.peer)
+            for line in self._refusals.refused(error, method, address, self._gate.now_s):
+                logger.warning("%s", line)
+            raise
+        request.admitted_after = self._changes
+
+    def check_again(self, request: Request) -> None:
+        if request.admitted_after != self._changes:
+            self.admit(request)
+
+    def _check(self, method: str, request: Request) -> None:
+        right = self._gate.right_of(method)
+        if right.caller is Caller.ANYBODY:
+            return
+        found = self._gate.remoting_caller(request.header, request.body)
+        self._gate.check(found, method, right, request.connection.peer, request)
+        request.user = found.username

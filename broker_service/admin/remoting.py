@@ -1,0 +1,400 @@
+"""A broker's answers to RocketMQ's tools: mqadmin and the dashboard, over the remoting protocol.
+
+Each turns a request into a call of Operations, Progress, Status or QueueLookup, as `servicer.py` does for our own
+tools, and its result into what RocketMQ's tools read.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.reserved import RETRY_PREFIX
+
+from broker_service.admin.operations import FOR_EVER_MS, Operations
+from broker_service.admin.progress import Progress
+from broker_service.admin.status import Status
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.metadata.groups import SubscriptionGroup
+from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.config.properties import values_in
+from broker_service.errors import InvalidParameter, SubscriptionGroupNotExist
+from broker_service.model import CommitStatus
+from broker_service.names import is_internal_topic
+from broker_service.runtime.remoting.bodies import by_queue, from_json, to_json
+from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+from broker_service.state.moves import original_topic
+from broker_service.state.transitions import Place
+
+CHANGE_WAIT_S = 3.0  # for a slave to have an operator's change: mqadmin waits 5 s for an answer
+# RocketMQ's tools print no line for a broker that lacks one of these; here it has nothing of the kind.
+_NOTHING = {
+    "msgPutTotalTodayMorning": "0",
+    "msgGetTotalTodayMorning": "0",
+    "msgPutTotalYesterdayMorning": "0",
+    "msgGetTotalYesterdayMorning": "0",
+    "sendThreadPoolQueueSize": "0",
+    "pullThreadPoolQueueSize": "0",
+    "sendThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "pageCacheLockTimeMills": "0",
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+    "remainTransientStoreBufferNumbs": "0",
+    "remainHowManyDataToFlush": "0 B",
+}
+
+
+class AdminAnswers:
+    def __init__(
+        self, broker: Broker, operations: Operations, progress: Progress, status: Status, queues: QueueLookup
+    ) -> None:
+        self._broker = broker
+        self._operations = operations
+        self._progress = progress
+        self._status = status
+        self._queues = queues
+
+    def handlers(self) -> Handlers:
+        code = RequestCode
+        return {
+            code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            code.GET_ALL_TOPIC_CONFIG: self.all_topics,
+            code.GET_TOPIC_CONFIG: self.topic,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            code.GET_TOPIC_STATS_INFO: self.topic_status,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+            code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
+            code.GET_SUBSCRIPTIONGROUP_CONFIG: self.group,
+            code.GET_CONSUME_STATS: self.consume_stats,
+            code.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
+            code.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            code.INVOKE_BROKER_TO_RESET_OFFSET: self.reset_offset,
+            code.QUERY_MESSAGE: self.query_message,
+            code.VIEW_MESSAGE_BY_ID: self.view_message,
+            code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            code.GET_BROKER_CONFIG: self.config,
+            code.UPDATE_BROKER_CONFIG: self.update_config,
+            code.GET_BROKER_HA_STATUS: self.ha_status,
+            code.VIEW_BROKER_STATS_DATA: self.stats,
+        }
+
+    # --- topics -------------------------------------------------------------------------------------------------------
+
+    async def update_topic(self, request: Request) -> Answer:
+        name = request.text("topic")
+        present = self._broker.topics.get(name) or TopicConfig(name)
+        topic = replace(
+            present,
+            read_queue_nums=request.number("readQueueNums", present.read_queue_nums),
+            write_queue_nums=request.number("writeQueueNums", present.write_queue_nums),
+            perm=request.number("perm", present.perm),
+            order=request.says("order", default=present.order),
+            attributes=_changed(present.attributes, request.text("attributes", "")),
+        )
+        await self._operations.past_start()
+        await self._operations.update_topic(topic)
+        return await self._changed()
+
+    async def delete_topic(self, request: Request) -> Answer:
+        """mqadmin asks both brokers of a pair; a slave hears of it from its master."""
+        if self._broker.is_slave:
+            return Answer()
+        await self._operations.past_start()
+        await self._operations.delete_topic(request.text("topic"))
+        return await self._changed()
+
+    async def all_topics(self, request: Request) -> Answer:
+        topics = self._broker.topics
+        table = {name: _topic_json(topics.entries[name]) for name in sorted(topics.entries)}
+        body = {"dataVersion": self._version(topics.version), "topicConfigTable": table}
+        return Answer(to_json(body), {"totalTopicNum": str(len(table))})
+
+    async def topic(self, request: Request) -> Answer:
+        return Answer(to_json(_topic_json(self._broker.topics.existing(request.text("topic")))))
+
+    async def system_topics(self, request: Request) -> Answer:
+        return Answer(to_json({"topicList": sorted(filter(is_internal_topic, self._broker.topics.entries))}))
+
+    async def topic_status(self, request: Request) -> Answer:
+        topic = request.text("topic")
+        if self._is_retry_topic_that_is_not_needed(topic):
+            return Answer(by_queue("offsetTable", self._name, ()))
+        entries = [
+            (
+                topic,
+                one.queue_id,
+                {
+                    "lastUpdateTimestamp": one.last_store_timestamp,
+                    "maxOffset": one.max_offset,
+                    "minOffset": one.min_offset,
+                },
+            )
+            for one in await self._queues.bounds(topic, ())
+        ]
+        return Answer(by_queue("offsetTable", self._name, entries))
+
+    # --- groups -------------------------------------------------------------------------------------------------------
+
+    async def update_group(self, request: Request) -> Answer:
+        given = from_json(request.body)
+        name = _text_of(given, "groupName", "")
+        present = self._broker.groups.entries.get(name) or SubscriptionGroup(name)
+        try:
+            group = replace(
+                present,
+                consume_enable=_bool_of(given, "consumeEnable", present.consume_enable),
+                consume_from_min_enable=_bool_of(given, "consumeFromMinEnable", present.consume_from_min_enable),
+                consume_broadcast_enable=_bool_of(given, "consumeBroadcastEnable", present.consume_broadcast_enable),
+                consume_message_orderly=_bool_of(given, "consumeMessageOrderly", present.consume_message_orderly),
+                retry_queue_nums=_int_of(given, "retryQueueNums", present.retry_queue_nums),
+                retry_max_times=_int_of(given, "retryMaxTimes", present.retry_max_times),
+                broker_id=_int_of(given, "brokerId", present.broker_id),
+                which_broker_when_consume_slowly=_int_of(
+                    given, "whichBrokerWhenConsumeSlowly", present.which_broker_when_consume_slowly
+                ),
+                group_retry_policy=given.get("groupRetryPolicy") or present.group_retry_policy,
+            )
+        except ValueError as error:
+            raise InvalidParameter(str(error)) from error
+        await self._operations.past_start()
+        await self._operations.update_group(group)
+        return await self._changed()
+
+    async def delete_group(self, request: Request) -> Answer:
+        """RocketMQ 4's tools keep the offsets of a deleted group unless they say otherwise."""
+        if self._broker.is_slave:
+            return Answer()
+        await self._operations.past_start()
+        remove_offset = request.says("cleanOffset") or request.says("removeOffset")
+        await self._operations.delete_group(request.text("groupName"), remove_offset=remove_offset)
+        return await self._changed()
+
+    async def all_groups(self, request: Request) -> Answer:
+        groups = self._broker.groups
+        table = {name: _group_json(groups.entries[name]) for name in sorted(groups.entries)}
+        body = {
+            "dataVersion": self._version(groups.version),
+            "forbiddenTable": {},
+            "subscriptionGroupTable": table,
+        }
+        return Answer(to_json(body), {"totalGroupNum": str(len(table))})
+
+    async def group(self, request: Request) -> Answer:
+        name = request.text("group")
+        found = self._broker.groups.entries.get(name)
+        if found is None:
+            raise SubscriptionGroupNotExist(f"consumer group {name!r} does not exist here")
+        return Answer(to_json(_group_json(found)))
+
+    async def consume_stats(self, request: Request) -> Answer:
+        group, topic = request.text("consumerGroup"), request.text("topic", "")
+        entries = [
+            (
+                item.place.topic,
+                item.place.queue_id,
+                {
+                    "brokerOffset": item.broker_offset,
+                    "consumerOffset": max(0, item.consumer_offset),
+                    "lastTimestamp": last_timestamp,
+                    "pullOffset": max(0, item.consumer_offset),
+                },
+            )
+            for item, last_timestamp in await self._progress.of(group, topic)
+        ]
+        return Answer(by_queue("offsetTable", self._name, entries, consumeTps=0.0))
+
+    async def groups_of_topic(self, request: Request) -> Answer:
+        topic = request.text("topic")
+        self._broker.topics.existing(topic)
+        read = self._broker.offsets.topics_by_group()
+        return Answer(to_json({"groupList": sorted(group for group, topics in read.items() if topic in topics)}))
+
+    async def topics_of_group(self, request: Request) -> Answer:
+        group = request.text("group")
+        topics = self._broker.offsets.topics_by_group().get(group, set())
+        found = {original_topic(Place(group, topic, 0)) for topic in topics}
+        return Answer(to_json({"topicList": sorted(found)}))
+
+    async def reset_offset(self, request: Request) -> Answer:
+        """RocketMQ has the consumers move and needs them online; here the offsets move on the broker."""
+        group, topic = request.text("group"), request.text("topic")
+        queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
+        await self._operations.past_start()
+        resets = await self._operations.reset_offset_by_time(
+            group, topic, request.number("timestamp"), queue_ids, force=request.says("isForce", default=True)
+        )
+        answer = await self._changed()
+        answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])
+        return answer
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    async def query_message(self, request: Request) -> Answer:
+        """The newest first.  The id of a message is found as a key is."""
+        records, _ = await self._operations.messages_by_key(
+            request.text("topic"),
+            request.text("key"),
+            max(0, request.number("maxNum", 0)),
+            request.number("beginTimestamp", 0),
+            min(request.number("endTimestamp", FOR_EVER_MS), FOR_EVER_MS),
+            None,
+        )
+        fields = {"indexLastUpdateTimestamp": str(self._broker.now_ms()), "indexLastUpdatePhyoffset": "0"}
+        if not records:
+            code = ResponseCode.QUERY_NOT_FOUND
+            return Answer(fields=fields, code=code, remark="can not find message, maybe time range not correct")
+        return Answer(b"".join(records), fields)
+
+    async def view_message(self, request: Request) -> Answer:
+        offset = request.number("offset")
+        return Answer(await self._operations.message_at(request.text("topic", ""), offset))
+
+    # --- the broker ---------------------------------------------------------------------------------------------------
+
+    async def runtime_info(self, request: Request) -> Answer:
+        values = self._status.values()
+        table = {
+            **_NOTHING,
+            **values,
+            "getTransferredTps": values["getTransferedTps"],
+            "getFoundTps": values["getTransferedTps"],
+            "getTotalTps": values["getTransferedTps"],
+            "getMissTps": "0.0 0.0 0.0",
+            "msgPutTotalTodayNow": values["putMessageTimesTotal"],
+            "msgGetTotalTodayNow": values["getMessageTimesTotal"],
+            "earliestMessageTimeStamp": str(self._broker.store.oldest_stored_ms),
+        }
+        return Answer(to_json({"table": table}))
+
+    async def config(self, request: Request) -> Answer:
+        return Answer("".join(f"{key}={value}\n" for key, value in self._operations.config().items()).encode())
+
+    async def update_config(self, request: Request) -> Answer:
+        self._operations.update_config(values_in(request.body.decode(errors="replace")))
+        return Answer()
+
+    async def ha_status(self, request: Request) -> Answer:
+        slaves = self._status.slaves()
+        body = {
+            "master": not self._broker.is_slave,
+            "masterCommitLogMaxOffset": self._broker.store.end_offset,
+            "inSyncSlaveNums": sum(one.in_sync for one in slaves),
+            "haConnectionInfo": [
+                {
+                    "addr": one.address,
+                    "slaveAckOffset": one.ack_offset,
+                    "diff": one.diff_bytes,
+                    "inSync": one.in_sync,
+                    "transferredByteInSecond": one.transfer_bytes_per_second,
+                    "transferFromWhere": one.transfer_from_where,
+                }
+                for one in slaves
+            ],
+            "haClientRuntimeInfo": {
+                "masterAddr": self._status.master_address,
+                "transferredByteInSecond": 0,
+                "maxOffset": self._broker.store.end_offset,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "isActivated": self._broker.is_slave,
+            },
+        }
+        return Answer(to_json(body))
+
+    async def stats(self, request: Request) -> Answer:
+        """RocketMQ counts messages by topic and by group; this broker does not, so no such figure exists here."""
+        return Answer(
+            code=ResponseCode.SYSTEM_ERROR,
+            remark=f"The stats <{request.text('statsName', '')}> <{request.text('statsKey', '')}> not exist",
+        )
+
+    # ------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _name(self) -> str:
+        return self._broker.config.broker_name
+
+    async def _changed(self) -> Answer:
+        """An operator's change: it is made, also where no slave has it yet."""
+        status = await self._broker.shared_change(CHANGE_WAIT_S)
+        return Answer(remark="" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here")
+
+    def _is_retry_topic_that_is_not_needed(self, topic: str) -> bool:
+        group = topic.removeprefix(RETRY_PREFIX)
+        return group != topic and topic not in self._broker.topics.entries and group in self._broker.groups.entries
+
+    def _version(self, version: Any) -> dict[str, int]:
+        return {"counter": version.counter, "stateVersion": version.state_version, "timestamp": version.timestamp}
+
+
+def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:
+    """The attributes of a topic after mqadmin's `+name=value,-name`."""
+    found = dict(present)
+    for part in filter(None, (one.strip() for one in text.split(","))):
+        name, _, value = part.partition("=")
+        if name.startswith("-"):
+            found.pop(name[1:], None)
+        else:
+            found[name.removeprefix("+")] = value
+    return found
+
+
+def _topic_json(topic: TopicConfig) -> dict[str, Any]:
+    return {
+        "attributes": dict(topic.attributes),
+        "order": topic.order,
+        "perm": topic.perm,
+        "readQueueNums": topic.read_queue_nums,
+        "topicFilterType": topic.topic_filter_type,
+        "topicName": topic.name,
+        "topicSysFlag": topic.topic_sys_flag,
+        "writeQueueNums": topic.write_queue_nums,
+    }
+
+
+def _group_json(group: SubscriptionGroup) -> dict[str, Any]:
+    return {
+        "attributes": dict(group.attributes),
+        "brokerId": group.broker_id,
+        "consumeBroadcastEnable": group.consume_broadcast_enable,
+        "consumeEnable": group.consume_enable,
+        "consumeFromMinEnable": group.consume_from_min_enable,
+        "consumeMessageOrderly": group.consume_message_orderly,
+        "consumeTimeoutMinute": group.consume_timeout_minute,
+        "groupName": group.name,
+        "groupSysFlag": group.group_sys_flag,
+        "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
+        "retryMaxTimes": group.retry_max_times,
+        "retryQueueNums": group.retry_queue_nums,
+        "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
+    }
+
+
+def _text_of(given: Mapping[str, Any], name: str, default: str) -> str:
+    value = given.get(name, default)
+    if not isinstance(value, str):
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} is no text")
+    return value
+
+
+def _bool_of(given: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = given.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} is neither true nor false")
+    return value
+
+
+def _int_of(given: Mapping[str, Any], name: str, default: int) -> int:
+    value = given.get(name, default)
+    if type(value) is not int or abs(value) >= 1 << 31:
+        raise InvalidParameter(f"{name}={str(value)[:40]!r} is no number of 32 bits")
+    return value

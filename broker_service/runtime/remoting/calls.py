@@ -1,0 +1,125 @@
+"""Calls: a request of the remoting protocol, its answer, and the table of what answers which code."""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.frame import Header
+
+from broker_service.errors import InvalidParameter, RocketSimError
+from broker_service.runtime.rpc_errors import log_ours, refusal_of
+
+logger = logging.getLogger(__name__)
+
+
+class Peer(Protocol):
+    """The connection over which a request came."""
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+
+    @property
+    def peer(self) -> str:
+        """The same as gRPC writes it: `ipv4:127.0.0.1:4711`."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        """Sends a request that wants no answer, without waiting; False if the client does not read."""
+
+
+@dataclass(slots=True)
+class Request:
+    """`user` is who has signed it; empty without access control, which keeps its own note in `admitted_after`."""
+
+    header: Header
+    body: bytes
+    connection: Peer
+    user: str = ""
+    admitted_after: int = 0
+
+    @property
+    def fields(self) -> dict[str, str]:
+        return self.header.fields
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """A field.  Raises InvalidParameter if it is missing and has no default."""
+        value = self.header.fields.get(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise InvalidParameter(f"request {self.header.code} has no field {name}")
+        return default
+
+    def number(self, name: str, default: int | None = None) -> int:
+        value = self.header.fields.get(name)
+        if value is None:
+            if default is None:
+                raise InvalidParameter(f"request {self.header.code} has no field {name}")
+            return default
+        try:
+            return int(value[:21])
+        except ValueError:
+            raise InvalidParameter(f"request {self.header.code}: {name}={value[:40]!r} is no number") from None
+
+    def says(self, name: str, *, default: bool = False) -> bool:
+        value = self.header.fields.get(name)
+        return default if value is None else value == "true"
+
+
+@dataclass(slots=True)
+class Answer:
+    """`code` is a ResponseCode, RocketMQ's number of the outcome."""
+
+    body: bytes = b""
+    fields: dict[str, str] = field(default_factory=dict)
+    code: int = ResponseCode.SUCCESS
+    remark: str = ""
+
+
+Handler = Callable[[Request], Awaitable[Answer]]
+Handlers = Mapping[RequestCode, Handler]
+
+
+class Guard(Protocol):
+    """Access control."""
+
+    def admit(self, request: Request) -> None:
+        """Sets the request's user.  Raises AccessDenied."""
+
+    def check_again(self, request: Request) -> None:
+        """Raises AccessDenied if a request that has waited long would not be admitted now."""
+
+
+class Calls:
+    """Answers requests; `guard` is None without access control."""
+
+    def __init__(self, handlers: Handlers, guard: Guard | None = None) -> None:
+        self._handlers = handlers
+        self._guard = guard
+
+    async def answer(self, request: Request) -> Answer:
+        """An exception that is no refusal is logged and answered, too: it must not end the other calls of its
+        connection."""
+        code = request.header.code
+        handler = self._handlers.get(code)  # type: ignore[call-overload]  # an IntEnum equals its number
+        if handler is None:
+            return Answer(code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {code} not supported")
+        try:
+            if self._guard is not None:
+                self._guard.admit(request)
+            answer: Answer = await handler(request)
+            if self._guard is not None:
+                self._guard.check_again(request)
+            return answer
+        except (RocketSimError, OSError) as error:
+            refusal = refusal_of(error)
+            log_ours(f"request {code} of {request.connection.address}", refusal)
+            return Answer(code=refusal.code, remark=str(refusal))
+        except Exception:
+            logger.exception("request %d of %s failed", code, request.connection.address)
+            return Answer(code=ResponseCode.SYSTEM_ERROR, remark="the request failed here; the server's log says why")

@@ -1,0 +1,321 @@
+"""RemotingServer: connections that speak RocketMQ's remoting protocol, and the bounds of what they may take.
+
+A connection's requests are answered side by side, as RocketMQ does it: an answer carries the number of its request.
+
+A request is kept in memory until its call has ended.  All of them together take at most MAX_REQUEST_BYTES, and large
+ones that are still coming MAX_ARRIVING_BYTES: further ones are not read until then.  Answers that a client does not
+read are kept up to MAX_UNSENT_BYTES, of one connection up to MAX_UNSENT_BYTES_OF_ONE; a client that leaves more, or
+reads nothing for STALLED_S, is disconnected.  So is a client that sends no whole request in FIRST_S, that takes longer
+for one than FRAME_S and a second for each MiB, or that says nothing for IDLE_S while it waits for nothing.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+
+from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, IS_ONE_WAY, FrameError, Header, encode, lengths
+from rocketsim_proto.remoting.frame import decode_header as header_of
+
+from broker_service.runtime.certificates import Certificates
+from broker_service.runtime.figures import Figure, counter, gauge
+from broker_service.runtime.remoting.calls import Answer, Request
+from broker_service.runtime.remoting.room import Room
+from broker_service.runtime.server import HANDSHAKE_TIMEOUT_MS, host_port, most_connections
+from broker_service.store.files import open_file_limit
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUEST_BYTES = 128 << 20  # of requests whose calls are under way
+MAX_ARRIVING_BYTES = 64 << 20  # of large requests that are still coming
+REQUEST_OVERHEAD_BYTES = 4096  # of a call, beside its frame
+MAX_CALLS_OF_ONE = 10_000  # of one connection: it may hold a pull for each queue
+MAX_UNSENT_BYTES = 256 << 20
+MAX_UNSENT_BYTES_OF_ONE = 64 << 20
+MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has left so much gets no requests of the server's own
+FIRST_S = 10.0
+FRAME_S = 10.0
+IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
+STALLED_S = 30.0
+SWEEP_S = 1.0
+SMALL_BYTES = 64 << 10  # of a frame; the kernel and a connection's buffer have as much
+SLOWEST_BYTES_S = 1 << 20  # of a frame that comes
+ACCEPT_PAUSE_S = 1.0  # when there are no handles left
+
+Serve = Callable[[Request], Awaitable[Answer]]
+
+
+class Connection:
+    """One client's connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, now_s: float) -> None:
+        self.reader = reader
+        self._writer = writer
+        self._opaque = itertools.count()
+        host, port = writer.get_extra_info("peername")[:2]
+        self.address = host_port(host, port)
+        self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
+        self.calls: set[asyncio.Task[None]] = set()
+        self.call_ended = asyncio.Event()
+        self.deadline_s: float | None = now_s + FIRST_S  # None: while calls are under way
+        self.unsent_bytes = 0  # at the last look
+        self.sent_at_s = now_s  # when fewer bytes were unsent than at the look before
+        self.gone: list[Callable[[], None]] = []  # called at its end
+
+    @property
+    def is_open(self) -> bool:
+        return not self._writer.is_closing()
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
+
+    def send(self, header: Header, body: bytes = b"") -> None:
+        if self.is_open:
+            self._writer.write(encode(header, body))
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        if not self.is_open or self.buffered_bytes > MAX_UNREAD_COMMANDS_BYTES:
+            return False
+        self.send(Header(int(code), next(self._opaque), IS_ONE_WAY, "", dict(fields), "JAVA"), body)
+        return True
+
+    def close(self) -> None:
+        """What is unsent is still sent."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+
+class RemotingServer:
+    """`key`: the key of the port, for messages.  With certificates everybody has to speak TLS."""
+
+    def __init__(
+        self,
+        key: str,
+        listening: socket.socket,
+        serve: Serve,
+        certificates: Certificates | None = None,
+        *,
+        client_auth: bool = False,
+    ) -> None:
+        self.port = int(listening.getsockname()[1])
+        self._key = key
+        self._listening = listening
+        self._serve = serve
+        self._certificates = certificates
+        self._client_auth = client_auth
+        self._room = Room(MAX_REQUEST_BYTES)
+        self._arriving = Room(MAX_ARRIVING_BYTES)
+        self._most = most_connections(open_file_limit())
+        self._tasks: set[asyncio.Task[None]] = set()  # of connections, also before their TLS handshake
+        self._connections: set[Connection] = set()
+        self._stopping = False
+        self._accepting: asyncio.Task[None] | None = None
+        self.refused = 0
+
+    def figures(self) -> Iterator[Figure]:
+        yield gauge("rocketsim_remoting_connections", "Connections to remotingPort.", len(self._connections))
+        help_text = "Bytes of requests over remotingPort that have not been answered yet."
+        yield gauge("rocketsim_remoting_request_bytes", help_text, self.request_bytes)
+        help_text = "Bytes of answers that clients of remotingPort have not read yet."
+        yield gauge("rocketsim_remoting_unsent_bytes", help_text, self.unsent_bytes)
+        help_text = "Connections to remotingPort that were closed because of too many connections."
+        yield counter("rocketsim_remoting_connections_refused", help_text, self.refused)
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    @property
+    def request_bytes(self) -> int:
+        return self._room.taken_bytes + self._arriving.taken_bytes
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(one.buffered_bytes for one in self._connections)
+
+    async def run(self) -> None:
+        """Serves until cancelled; to be followed by `stop`."""
+        async with asyncio.TaskGroup() as group:
+            self._accepting = group.create_task(self._accept(), name="remoting-accept")
+            group.create_task(self._sweep(), name="remoting-sweep")
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more requests; those under way have `grace_s`."""
+        self._stopping = True
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait([self._accepting])
+        self._listening.close()
+        if calls := [call for one in self._connections for call in one.calls]:
+            await asyncio.wait(calls, timeout=grace_s)
+        for one in self._connections:
+            one.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await asyncio.sleep(0)  # the sockets are closed in the next turn
+
+    # --- connections --------------------------------------------------------------------------------------------------
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            try:
+                accepted, _ = await loop.sock_accept(self._listening)
+            except OSError as error:
+                logger.warning("%s: a connection was not taken: %s", self._key, error)
+                await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            if len(self._tasks) >= self._most or self._stopping:
+                self.refused += 1
+                accepted.close()
+                continue
+            task = loop.create_task(self._connected(accepted), name="remoting-connection")
+            self._tasks.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a connection to %s failed", self._key, exc_info=error)
+
+    async def _connected(self, accepted: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            reader = asyncio.StreamReader(SMALL_BYTES, loop)
+            protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+            context = self._tls_context()
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_TIMEOUT_MS / 1000 if context is not None else None,
+            )
+        except (OSError, ssl.SSLError) as error:
+            logger.info("%s: a client did not get a connection: %s", self._key, error)
+            accepted.close()
+            return
+        except BaseException:
+            accepted.close()
+            raise
+        try:
+            one = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop), loop.time())
+        except (TypeError, ValueError):  # it has no peer any more
+            transport.abort()
+            return
+        self._connections.add(one)
+        try:
+            await self._read(one)
+        except (asyncio.IncompleteReadError, OSError, FrameError) as error:
+            if isinstance(error, FrameError):
+                logger.info("%s: %s is disconnected: %s", self._key, one.address, error)
+        finally:
+            self._connections.discard(one)
+            one.close()
+            for call in one.calls:
+                call.cancel()
+            for listener in one.gone:
+                listener()
+
+    def _tls_context(self) -> ssl.SSLContext | None:
+        if self._certificates is None:
+            return None
+        context = self._certificates.newest().context
+        context.verify_mode = ssl.CERT_REQUIRED if self._client_auth else ssl.CERT_NONE
+        return context
+
+    async def _read(self, one: Connection) -> None:
+        """The requests of a connection, until its end."""
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            if len(one.calls) >= MAX_CALLS_OF_ONE:
+                one.call_ended.clear()
+                await one.call_ended.wait()
+            head = await one.reader.readexactly(HEAD.size)
+            form, header_bytes, body_bytes = lengths(head)
+            size = header_bytes + body_bytes
+            one.deadline_s = loop.time() + FRAME_S + size / SLOWEST_BYTES_S
+            frame = await self._frame(one, size)
+            taken = size + REQUEST_OVERHEAD_BYTES
+            try:
+                header = header_of(form, frame[:header_bytes])
+                if header.is_answer:  # a client answers what it was told one-way
+                    self._room.give_back(taken)
+                else:
+                    self._begin(one, Request(header, frame[header_bytes:], one), taken)
+            except BaseException:
+                self._room.give_back(taken)
+                raise
+            one.deadline_s = None if one.calls else loop.time() + IDLE_S
+
+    async def _frame(self, one: Connection, size: int) -> bytes:
+        """The rest of a frame, for which room is taken then.  A large one has room from its first byte on, of its own:
+        clients that do not send theirs to the end keep no small ones waiting."""
+        if size <= SMALL_BYTES:
+            frame = await one.reader.readexactly(size)
+            await self._room.take(size + REQUEST_OVERHEAD_BYTES)
+            return frame
+        await self._arriving.take(size)
+        try:
+            frame = await one.reader.readexactly(size)
+            await self._room.take(size + REQUEST_OVERHEAD_BYTES)
+        finally:
+            self._arriving.give_back(size)
+        return frame
+
+    def _begin(self, one: Connection, request: Request, taken: int) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(one, request), name="remoting-call")
+        one.calls.add(task)
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._room.give_back(taken)
+            one.calls.discard(task)
+            one.call_ended.set()
+            if not one.calls and one.deadline_s is None:
+                one.deadline_s = asyncio.get_running_loop().time() + IDLE_S
+            if not task.cancelled() and (error := task.exception()) is not None:
+                logger.error("a call over %s failed", self._key, exc_info=error)
+
+        task.add_done_callback(ended)
+
+    async def _answer(self, one: Connection, request: Request) -> None:
+        answer = await self._serve(request)
+        asked = request.header
+        if asked.is_one_way or not one.is_open:
+            return
+        header = Header(int(answer.code), asked.opaque, IS_ANSWER, answer.remark, answer.fields, "JAVA")
+        try:
+            one.send(header, answer.body)
+        except FrameError as error:
+            one.send(Header(1, asked.opaque, IS_ANSWER, f"the answer does not fit into a frame: {error}", {}, "JAVA"))
+        if one.buffered_bytes > MAX_UNSENT_BYTES_OF_ONE or (
+            one.buffered_bytes > SMALL_BYTES and self.unsent_bytes > MAX_UNSENT_BYTES
+        ):
+            logger.warning("%s: %s does not read its answers and is disconnected", self._key, one.address)
+            one.abort()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = asyncio.get_running_loop().time()
+            for one in [*self._connections]:
+                self._look_at(one, now)
+
+    def _look_at(self, one: Connection, now_s: float) -> None:
+        unsent = one.buffered_bytes
+        if not unsent or unsent < one.unsent_bytes:
+            one.sent_at_s = now_s
+        one.unsent_bytes = unsent
+        is_late = one.deadline_s is not None and now_s > one.deadline_s and not unsent
+        if is_late or now_s - one.sent_at_s > STALLED_S:
+            with suppress(OSError):
+                one.abort()

@@ -1,0 +1,69 @@
+"""OffsetAnswers: bounds of queues, offsets at a time, and groups' offsets, over the remoting protocol."""
+
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+
+from broker_service.broker.reads.commits import CommitEntry, Commits
+from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
+from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+
+COMMIT_WAIT_S = 2.0  # for the slave of a SYNC_MASTER: RocketMQ's clients wait 5 s for the answer
+
+
+class OffsetAnswers:
+    def __init__(self, queues: QueueLookup, commits: Commits) -> None:
+        self._queues = queues
+        self._commits = commits
+
+    def handlers(self) -> Handlers:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.commit,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+        }
+
+    async def query(self, request: Request) -> Answer:
+        """0 for a new group on a young queue, unless the request says otherwise, as at RocketMQ."""
+        queue = request.text("topic"), request.number("queueId")
+        zero = request.says("setZeroIfNotFound", default=True)
+        found = await self._commits.query(request.text("consumerGroup"), [queue], zero_for_new_group=zero)
+        if found[0].offset < 0:
+            return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first")
+        return Answer(fields={"offset": str(found[0].offset)})
+
+    async def commit(self, request: Request) -> Answer:
+        entry = CommitEntry(request.text("topic"), request.number("queueId"), request.number("commitOffset"))
+        standing, status = await self._commits.commit_and_share(request.text("consumerGroup"), [entry], COMMIT_WAIT_S)
+        return Answer(remark=f"{status.name}: offset {standing[0]}")
+
+    async def search(self, request: Request) -> Answer:
+        """The first message of that time or after it, or the queue's end.  `boundaryType=UPPER`: the last message of
+        that time or before it."""
+        topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
+        if request.text("boundaryType", "LOWER") != "UPPER":
+            return _offset((await self._queues.search(topic, [(queue_id, timestamp)]))[0])
+        behind = (await self._queues.search(topic, [(queue_id, timestamp + 1)]))[0]
+        return _offset(max((await self._bounds(request)).min_offset, behind - 1))
+
+    async def max_offset(self, request: Request) -> Answer:
+        return _offset((await self._bounds(request)).max_offset)
+
+    async def min_offset(self, request: Request) -> Answer:
+        return _offset((await self._bounds(request)).min_offset)
+
+    async def earliest_time(self, request: Request) -> Answer:
+        """-1 for a queue without a message."""
+        return Answer(fields={"timestamp": str(await self._queues.first_timestamp(*self._queue(request)))})
+
+    async def _bounds(self, request: Request) -> Bounds:
+        topic, queue_id = self._queue(request)
+        return (await self._queues.bounds(topic, [queue_id]))[0]
+
+    def _queue(self, request: Request) -> tuple[str, int]:
+        return request.text("topic"), request.number("queueId")
+
+
+def _offset(offset: int) -> Answer:
+    return Answer(fields={"offset": str(offset)})

@@ -1,0 +1,136 @@
+"""RocketMQ's own mqadmin, producer and pull consumers at our pair's remoting ports: `./run test --interop`."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.polling import wait_until
+from tests.support.processes import Processes
+from tests.support.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars, run_java
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.interop,
+    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
+]
+HERE = Path(__file__).parent
+VERSIONS = [NEWEST, "5.1.4"]
+
+
+class MqAdmin:
+    """mqadmin in one JVM, as its commands take seconds each to start."""
+
+    def __init__(self, version: str, home: Path) -> None:
+        home.mkdir(parents=True)
+        command = java(rocketmq_jars(version), home, "128m", str(HERE / "Commands.java"))
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=home
+        )
+
+    def run(self, line: str) -> str:
+        """What the command prints, its errors, too."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\t".join(line.split()).encode() + b"\n")
+        self.process.stdin.flush()
+        printed = self.process.stdout.read(int(self.process.stdout.readline())).decode()
+        assert "Exception" not in printed, f"{line}\n{printed}"
+        return printed
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=COMMAND_TIMEOUT_S)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
+    """A name server, master and slave with remoting ports; their addresses there."""
+    ports = [free_port() for _ in range(3)]
+    with Processes(tmp_path_factory.mktemp("pair")) as processes:
+        namesrv = processes.start_namesrv(remotingPort=ports[0])
+        keys = {"brokerClusterName": "north", "messageDelayLevel": "1s 5s"}
+        master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", remotingPort=ports[1], **keys)
+        processes.start_broker("broker-a", 1, namesrv, remotingPort=ports[2], **keys)
+        wait_until(lambda: "writable" in master.log(), "the master takes writes")
+        name_server, broker, slave = (f"127.0.0.1:{port}" for port in ports)
+        yield SimpleNamespace(name_server=name_server, broker=broker, slave=slave)
+
+
+def columns(printed: str) -> list[list[str]]:
+    """The rows of a table."""
+    return [line.split() for line in printed.splitlines() if line.strip() and not line.startswith("#")]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_mqadmin_works_on_our_pair(pair: SimpleNamespace, tmp_path: Path, version: str) -> None:
+    topic, group = f"orders{version.replace('.', '')}", f"readers{version.replace('.', '')}"
+    here, broker = f"-n {pair.name_server}", f"-n {pair.name_server} -b {pair.broker}"
+    admin = MqAdmin(version, tmp_path / "mqadmin")
+    try:
+        rows = columns(admin.run(f"clusterList {here}"))
+        assert [row[:4] for row in rows] == [
+            ["north", "broker-a", "0", pair.broker],
+            ["north", "broker-a", "1", pair.slave],
+        ]
+        assert "broker-a" in admin.run(f"clusterList {here} -m")
+
+        assert "success" in admin.run(f"updateTopic {here} -c north -t {topic} -r 2 -w 2")
+        wait_until(lambda: topic in admin.run(f"topicList {here}").split(), "the name server knows the topic")
+        assert "north" in admin.run(f"topicClusterList {here} -t {topic}")
+        route = admin.run(f"topicRoute {here} -t {topic}")
+        assert pair.broker in route and pair.slave in route and '"readQueueNums":2' in route
+
+        sent = admin.run(f"sendMessage {here} -t {topic} -p hello -k key1 -c tag1")
+        assert "SEND_OK" in sent
+        message_id = sent.split()[-1]
+        assert sorted(row[3] for row in columns(admin.run(f"topicStatus {here} -t {topic}"))[:2]) == ["0", "1"]
+        assert message_id in admin.run(f"queryMsgByKey {here} -t {topic} -k key1")
+        found = admin.run(f"queryMsgById {here} -t {topic} -i {message_id}")
+        assert re.search(r"Message Body Path|hello", found) and "key1" in found
+        offset_id = re.search(r"OffsetID:\s*(\w{32})", found)
+        assert offset_id is not None
+        assert "key1" in admin.run(f"queryMsgById {here} -t {topic} -i {offset_id[1]}")
+        queue = next(row[1] for row in columns(admin.run(f"topicStatus {here} -t {topic}")) if row[3] == "1")
+        assert "key1" in admin.run(f"queryMsgByOffset {here} -t {topic} -b broker-a -i {queue} -o 0")
+        assert "hello" in admin.run(f"printMsg {here} -t {topic} -d true")
+
+        assert "success" in admin.run(f"updateSubGroup {here} -c north -g {group} -r 3")
+        assert "hello" in admin.run(f"consumeMessage {here} -t {topic} -g {group}")
+        wait_until(lambda: group in admin.run(f"consumerProgress {here}"), "the group is listed")
+        assert "broker-a" in admin.run(f"allocateMQ {here} -t {topic} -i one")
+
+        assert "brokerVersionDesc" in admin.run(f"brokerStatus {broker}")
+        assert "brokerName" in admin.run(f"getBrokerConfig {broker}")
+        assert "success" in admin.run(f"updateBrokerConfig {broker} -k maxMessageSize -v 4194304")
+        assert pair.broker in admin.run(f"haStatus {broker}")
+        assert topic in admin.run(f"statsAll {here} -t {topic}")
+        for command in ("wipeWritePerm", "addWritePerm"):
+            assert "success" in admin.run(f"{command} {here} -b broker-a")
+        assert "success" in admin.run(f"deleteSubGroup {here} -c north -g {group} -r true")
+        assert "success" in admin.run(f"deleteTopic {here} -c north -t {topic}")
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_producer_and_pull_consumers_work_on_our_pair(pair: SimpleNamespace, tmp_path: Path, version: str) -> None:
+    topic, group = f"trades{version.replace('.', '')}", f"traders{version.replace('.', '')}"
+    admin = MqAdmin(version, tmp_path / "mqadmin")
+    try:
+        admin.run(f"updateTopic -n {pair.name_server} -c north -t {topic} -r 4 -w 4")
+        route = f"topicRoute -n {pair.name_server} -t {topic}"
+        wait_until(lambda: topic in admin.run(f"topicList -n {pair.name_server}").split(), "the topic has a route")
+        assert "brokerDatas" in admin.run(route)
+        printed = run_java(
+            rocketmq_jars(version), tmp_path, "256m", str(HERE / "Clients.java"), pair.name_server, topic, group
+        )
+        assert re.search(r"^sent SEND_OK \w{32} \w{32}$", printed, re.MULTILINE)
+        assert {"batch SEND_OK", "pulled 100", "polled 100"} <= {*printed.splitlines()}
+        progress = admin.run(f"consumerProgress -n {pair.name_server} -g {group}")
+        assert re.search(r"Diff Total: 0\b", progress), progress
+    finally:
+        admin.close()

@@ -1,0 +1,127 @@
+"""Access control and TLS of the remoting port."""
+
+import ssl
+from pathlib import Path
+
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.signature import Credentials
+
+from broker_service.access.model import Acl, Policy, User
+from broker_service.access.remoting import REMOTING_RIGHTS, method_of
+from broker_service.node.node import BrokerNode
+from tests.remoting.test_clients import heartbeat
+from tests.support.access import ADMIN, KEYS, first_user
+from tests.support.brokers import running
+from tests.support.polling import until
+from tests.support.remoting import Client, port_of
+from tests.support.tls import CA, DATA, keys_of
+
+READER = Credentials("reader", "r34der-s3cr3t")
+NO = ResponseCode.NO_PERMISSION
+
+
+async def give(node: BrokerNode, *policies: Policy) -> None:
+    assert node.access is not None
+    acls = node.access.acls
+    subject = f"User:{READER.access_key}"
+    await acls.apply(lambda: acls.putting(Acl(subject).with_policies(policies), node.broker.now_ms()))
+
+
+async def make_reader(node: BrokerNode, *policies: Policy) -> None:
+    await first_user(node)
+    assert node.access is not None
+    users = node.access.users
+    made = User(READER.access_key, READER.secret_key)
+    await users.apply(lambda: users.putting(made, node.broker.now_ms()))
+    await give(node, *policies)
+
+
+async def test_every_request_has_a_right_and_every_right_a_request(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0) as node:
+        assert node.remoting is not None
+        assert node.remoting.handlers.keys() == REMOTING_RIGHTS.keys()
+
+
+async def test_who_has_not_signed_or_signs_wrong_gets_nothing(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        await first_user(node)
+        for user in (None, Credentials(ADMIN.access_key, "wrong"), Credentials("nobody", "x")):
+            async with await Client.connect(port_of(node), user) as client:
+                for code in REMOTING_RIGHTS:
+                    assert await client.refused(code) == NO
+        async with await Client.connect(port_of(node), ADMIN) as client:
+            await client.send("orders", b"\xff", KEYS="ü")
+            assert (await client.pull("orders", 0))[0].code == 0
+        counts = node.access_control.refusals.counts
+        assert {service for _, service in counts} == {"Remoting"}
+        assert {reason for reason, _ in counts} == {"unauthenticated", "bad_signature", "unknown_user"}
+
+
+async def test_a_user_may_do_what_its_policies_say(tmp_path: Path) -> None:
+    keys = {"topic": "orders", "queueId": 0}
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        policies = Policy.parse("Topic:orders", ["Sub"]), Policy.parse("Group:readers", ["Sub"])
+        await make_reader(node, *policies)
+        async with await Client.connect(port_of(node), ADMIN) as admin:
+            await admin.send("orders", b"0")
+            await admin.send("secrets", b"0")
+        async with await Client.connect(port_of(node), READER) as client:
+            assert (await client.pull("orders", 0))[0].code == 0
+            assert (await client.pull("secrets", 0))[0].code == NO
+            assert (await client.pull("orders", 0, consumerGroup="others"))[0].code == NO
+            await client.call(RequestCode.GET_MAX_OFFSET, **keys)
+            await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="readers", commitOffset=1, **keys)
+            await client.call(RequestCode.HEART_BEAT, heartbeat("one"))
+            assert await client.refused(RequestCode.HEART_BEAT, heartbeat("one", "others")) == NO
+            send = {"a": "p", "b": "orders", "c": "", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+            assert await client.refused(RequestCode.SEND_MESSAGE_V2, b"x", **send) == NO
+            assert await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="orders") == NO
+            group = b'{"groupName":"readers"}'
+            assert await client.refused(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group) == NO
+            assert await client.refused(RequestCode.GET_BROKER_CONFIG) == NO
+            assert await client.refused(RequestCode.VIEW_MESSAGE_BY_ID, offset=0) == NO, "of any topic"
+            await client.call(RequestCode.VIEW_MESSAGE_BY_ID, offset=0, topic="orders")
+
+
+async def test_a_pull_that_is_held_gives_nothing_to_a_user_who_has_lost_the_right(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0, **KEYS) as node:
+        await make_reader(node, Policy.parse("Topic:*", ["Sub"]), Policy.parse("Group:*", ["Sub"]))
+        port = port_of(node)
+        async with await Client.connect(port, ADMIN) as admin, await Client.connect(port, READER) as one:
+            await admin.send("orders", b"0")
+            held = {"consumerGroup": "readers", "topic": "orders", "queueId": 0, "queueOffset": 1, "maxMsgNums": 1}
+            held |= {"sysFlag": 6, "suspendTimeoutMillis": 60_000, "subVersion": 0}
+            answer = one.ask(RequestCode.PULL_MESSAGE, held)
+            await until(lambda: node.broker.long_polling.held == 1, "the pull is held")
+            await give(node, Policy.parse("Topic:*", ["Pub"]))
+            await admin.send("orders", b"secret")
+            header, body = await answer
+            assert (header.code, body) == (NO, b"")
+
+
+async def test_with_a_certificate_the_port_speaks_tls(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0, **keys_of()) as node:
+        context = ssl.create_default_context(cafile=CA)
+        async with await Client.connect(port_of(node), context=context) as client:
+            await client.send("orders", b"0")
+        async with await Client.connect(port_of(node)) as plaintext:
+            unanswered = plaintext.ask(RequestCode.GET_BROKER_CONFIG)
+            await plaintext.reading
+            assert unanswered.exception() is not None
+
+
+async def test_clients_need_a_certificate_where_the_key_says_so(tmp_path: Path) -> None:
+    keys = {"tls_client_auth": "remotingPort", **keys_of()}
+    async with running(tmp_path, remoting_port=0, **keys) as node:
+        context = ssl.create_default_context(cafile=CA)
+        async with await Client.connect(port_of(node), context=context) as client:
+            unanswered = client.ask(RequestCode.GET_BROKER_CONFIG)
+            await client.reading
+            assert unanswered.exception() is not None
+        context.load_cert_chain(DATA / "client.pem", DATA / "client.key")
+        async with await Client.connect(port_of(node), context=context) as client:
+            await client.call(RequestCode.GET_BROKER_CONFIG)
+
+
+def test_names_of_requests_are_those_of_rocketmq() -> None:
+    assert method_of(RequestCode.PULL_MESSAGE) == "/rocketmq.Remoting/PULL_MESSAGE"

@@ -1,0 +1,205 @@
+"""Producers and pull consumers of RocketMQ 4 at a broker's remoting port, by a scripted client."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rocketsim_proto.records import record
+from rocketsim_proto.remoting import message_batch
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.frame import Form
+
+from broker_service.model import PutStatus
+from broker_service.wire.remoting import members
+from tests.support.brokers import bodies_in, put, running
+from tests.support.polling import until
+from tests.support.remoting import Client, port_of, remoting_broker
+
+GROUP = "readers"
+
+
+async def test_a_message_is_stored_as_it_was_sent_and_pulled_again(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        sent = await client.send("orders", b"hello", queue_id=1, KEYS="k", TAGS="a", UNIQ_KEY="U1")
+        assert sent["queueId"] == "1" and sent["queueOffset"] == "0" and sent["transactionId"] == "U1"
+        assert record.parse_offset_message_id(sent["msgId"])[2] == 0
+        assert record.parse_offset_message_id(sent["msgId"])[1] == port_of(node), "tools ask for the message there"
+        header, records = await client.pull("orders", 0, 1)
+        found = record.decode(records)
+        assert (found.topic, found.body, found.queue_id) == ("orders", b"hello", 1)
+        assert found.properties == {"KEYS": "k", "TAGS": "a", "UNIQ_KEY": "U1"}
+        assert record.decode_host(found.born_host)[0] == "127.0.0.1" and found.born_timestamp == 1
+        assert header.remark == "FOUND"
+        assert {name: header.fields[name] for name in ("nextBeginOffset", "minOffset", "maxOffset")} == {
+            "nextBeginOffset": "1",
+            "minOffset": "0",
+            "maxOffset": "1",
+        }
+
+
+async def test_the_long_names_of_rocketmq_3_and_a_binary_header(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        names = {"producerGroup": "p", "topic": "orders", "defaultTopic": "TBW102", "defaultTopicQueueNums": 2}
+        names |= {"queueId": -1, "sysFlag": 0, "bornTimestamp": 5, "flag": 7, "properties": "TAGS\x01a"}
+        await client.call(RequestCode.SEND_MESSAGE, b"x", Form.BINARY, **names)
+        found = record.decode((await client.pull("orders", 0))[1])
+        assert found.flag == 7 and found.properties == {"TAGS": "a"}
+
+
+async def test_the_messages_of_a_batch_keep_what_each_has_and_get_consecutive_offsets(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"0")
+        messages = [
+            message_batch.BatchMessage(number, f"{number}".encode(), f"UNIQ_KEY\x01U{number}\x02".encode())
+            for number in range(1, 4)
+        ]
+        fields = {"a": "p", "b": "orders", "c": "", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "m": "true"}
+        sent, _ = await client.call(RequestCode.SEND_BATCH_MESSAGE, message_batch.encode(messages), **fields)
+        assert sent["queueOffset"] == "1"
+        header, records = await client.pull("orders", 1)
+        assert bodies_in(records) == [b"1", b"2", b"3"] and header.fields["nextBeginOffset"] == "4"
+        ids = sent["msgId"].split(",")
+        for number, offset_id in enumerate(ids, start=1):
+            found = record.decode(node.store.read_record(record.parse_offset_message_id(offset_id)[2]))
+            assert (found.body, found.flag) == (f"{number}".encode(), number)
+            assert found.properties["UNIQ_KEY"] == f"U{number}"
+        assert len(ids) == 3
+
+
+async def test_what_a_send_is_refused_for(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, auto_create_topic_enable=False) as (_, client):
+        given = {"a": "p", "c": "", "d": 4, "e": 0, "g": 1, "h": 0}
+        code = RequestCode.SEND_MESSAGE_V2
+        assert await client.refused(code, b"x", b="unknown", f=0, **given) == ResponseCode.TOPIC_NOT_EXIST
+        assert await client.refused(code, b"x", b="SCHEDULE_TOPIC_XXXX", f=0, **given) == ResponseCode.NO_PERMISSION
+        assert await client.refused(code, b"x", b="orders", f=4, **given) == ResponseCode.MESSAGE_ILLEGAL
+        assert await client.refused(code, b"x", f=0, **given) == ResponseCode.INVALID_PARAMETER, "no topic"
+        batch = {"b": "orders", "f": 0, "m": "true"}
+        assert await client.refused(code, b"xxxx", **batch, **given) == ResponseCode.MESSAGE_ILLEGAL
+        assert await client.refused(code, b"", **batch, **given) == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_a_delayed_message_waits_by_level_and_by_time(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, message_delay_level="1s 2h") as (node, client):
+        await client.send("orders", b"level", DELAY="1")
+        await client.send("orders", b"seconds", TIMER_DELAY_SEC="1")
+        await client.send("orders", b"later", TIMER_DELAY_MS="3600000")
+        assert (await client.pull("orders", 0))[0].code == ResponseCode.PULL_NOT_FOUND
+        await until(lambda: node.store.queue_end("orders", 0) == 2, "both are delivered")
+        assert {*bodies_in((await client.pull("orders", 0))[1])} == {b"level", b"seconds"}
+
+
+async def test_codes_of_pulls_say_what_a_consumer_does_next(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        await client.send("orders", b"0", TAGS="a")
+        await client.send("orders", b"1", TAGS="b")
+        header, records = await client.pull("orders", 0, subscription="b")
+        assert (bodies_in(records), header.code, header.fields["nextBeginOffset"]) == ([b"1"], 0, "2")
+        header, _ = await client.pull("orders", 2)
+        assert (header.code, header.remark) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE")
+        header, _ = await client.pull("orders", 99)
+        assert (header.code, header.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
+        assert (await client.pull("orders", 0, 99))[0].code == ResponseCode.SYSTEM_ERROR, "as 4.9 has it"
+        assert (await client.pull("unknown", 0))[0].code == ResponseCode.TOPIC_NOT_EXIST
+        assert (await client.pull("orders", 0, queueOffset="x"))[0].code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_a_pull_waits_for_a_message_if_it_says_so(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"0")
+        pull = {"consumerGroup": GROUP, "topic": "orders", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32}
+        pull |= {"sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subscription": "*", "subVersion": 0}
+        held = client.ask(RequestCode.LITE_PULL_MESSAGE, pull)
+        await until(lambda: node.broker.long_polling.held == 1, "the pull is held")
+        assert not held.done()
+        assert await put(node, "orders", b"1") is PutStatus.PUT_OK
+        assert bodies_in((await held)[1]) == [b"1"]
+
+
+async def test_offsets_of_queues_and_of_groups(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"0", b"1", b"2")
+        queue = {"topic": "orders", "queueId": 0}
+        assert (await client.call(RequestCode.GET_MAX_OFFSET, **queue))[0] == {"offset": "3"}
+        assert (await client.call(RequestCode.GET_MIN_OFFSET, **queue))[0] == {"offset": "0"}
+        stored_ms = record.decode((await client.pull("orders", 0))[1]).store_timestamp
+        earliest, _ = await client.call(RequestCode.GET_EARLIEST_MSG_STORETIME, **queue)
+        assert earliest == {"timestamp": str(stored_ms)}
+        search = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        assert (await client.call(search, timestamp=0, **queue))[0] == {"offset": "0"}
+        assert (await client.call(search, timestamp=stored_ms + 10**6, **queue))[0] == {"offset": "3"}
+        upper = {"boundaryType": "UPPER", **queue}
+        assert (await client.call(search, timestamp=stored_ms + 10**6, **upper))[0] == {"offset": "2"}
+        mine = {"consumerGroup": GROUP, **queue}
+        query, commit = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
+        assert (await client.call(query, **mine))[0] == {"offset": "0"}, "a new group on a young queue"
+        assert await client.refused(query, setZeroIfNotFound="false", **mine) == ResponseCode.QUERY_NOT_FOUND
+        await client.call(commit, commitOffset=2, **mine)
+        assert (await client.call(query, **mine))[0] == {"offset": "2"}
+        assert node.offsets.get(GROUP, "orders", 0).offset == 2
+        assert await client.refused(commit, commitOffset=9, **mine) == ResponseCode.INVALID_PARAMETER
+
+
+def heartbeat(client_id: str, group: str = GROUP) -> bytes:
+    subscription = {"topic": "orders", "subString": "*", "subVersion": 1}
+    consumer = {"groupName": group, "consumeType": "CONSUME_ACTIVELY", "messageModel": "CLUSTERING"}
+    consumer |= {"consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [subscription]}  # type: ignore[dict-item]
+    beat = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "p"}]}
+    return json.dumps(beat).encode()
+
+
+async def test_clients_are_known_by_their_heartbeats_until_they_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with remoting_broker(tmp_path) as (node, client), await Client.connect(port_of(node)) as second:
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one"))
+        await second.call(RequestCode.HEART_BEAT, heartbeat("two"))
+        members_of = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        assert await client.json(members_of, consumerGroup=GROUP) == {"consumerIdList": ["one", "two"]}
+        assert GROUP in node.groups.entries
+        connections = await client.json(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        assert [one["clientId"] for one in connections["connectionSet"]] == ["one", "two"]
+        assert connections["subscriptionTable"]["orders"]["subString"] == "*"
+        producers = await client.json(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
+        assert len(producers["connectionSet"]) == 2
+        await client.call(RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup=GROUP)
+        assert await client.json(members_of, consumerGroup=GROUP) == {"consumerIdList": ["two"]}
+        second.writer.close()
+        assert node.remoting is not None
+        known = node.remoting.members
+        await until(lambda: not known.consumers(GROUP), "a client whose connection has ended is gone")
+        offline = await client.refused(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
+        assert offline == ResponseCode.CONSUMER_NOT_ONLINE
+        await client.call(RequestCode.HEART_BEAT, heartbeat("silent"))
+        monkeypatch.setattr(members, "EXPIRES_S", 0.0)
+        assert await client.json(members_of, consumerGroup=GROUP) == {"consumerIdList": []}
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"clientID":""}', b'{"clientID":"x","consumerDataSet":7}'])
+async def test_a_heartbeat_that_says_nothing_useful(tmp_path: Path, body: bytes) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        header, _ = await client.ask(RequestCode.HEART_BEAT, body=body)
+        assert header.code == (0 if b'"x"' in body else ResponseCode.INVALID_PARAMETER)
+
+
+async def test_without_the_key_nothing_listens(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=-1) as node:
+        assert node.remoting is None
+        assert not node.config.remoting_address_path.exists()
+        assert node.replication.membership.registration().remoting_address == ""
+
+
+async def test_a_stop_answers_pulls_that_are_held(tmp_path: Path) -> None:
+    async with running(tmp_path, remoting_port=0) as node:
+        client = await Client.connect(port_of(node))
+        await client.send("orders", b"0")
+        held = client.ask(
+            RequestCode.PULL_MESSAGE,
+            {
+                **{"consumerGroup": GROUP, "topic": "orders", "queueId": 0, "queueOffset": 1, "maxMsgNums": 1},
+                **{"sysFlag": 6, "commitOffset": 0, "suspendTimeoutMillis": 60_000, "subVersion": 0},
+            },
+        )
+        await until(lambda: node.broker.long_polling.held == 1, "the pull is held")
+    assert (await held)[0].code == ResponseCode.PULL_NOT_FOUND
+    await client.__aexit__()
