@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -16,6 +17,8 @@ from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.loading import load_broker_config, load_namesrv_config
 from broker_service.model import BrokerRole
 from tests.support.brokers import running
+from tests.support.polling import PROCESS_PATIENCE_S, wait_until
+from tests.support.real_rocketmq import free_port
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -63,6 +66,50 @@ async def test_the_health_check_says_who_serves(tmp_path: Path) -> None:
     assert by_environment.returncode == 0
     assert nobody.returncode == 1
     assert nobody.stderr.startswith("127.0.0.1:1: UNAVAILABLE")
+
+
+@pytest.mark.long
+def test_buildah_makes_the_image_and_its_broker_is_healthy(tmp_path: Path) -> None:
+    """From the image of ROCKETSIM_BASE_IMAGE, or from Docker's registry."""
+    base = os.environ.get("ROCKETSIM_BASE_IMAGE", "docker.io/library/python:3.13-slim")
+    storage = ("--root", tmp_path / "images", "--runroot", tmp_path / "run")
+    own = () if "ROCKETSIM_BASE_IMAGE" in os.environ else storage  # what a test pulls goes with the test
+    buildah = (tool("buildah", "apt-get install buildah"), *own)
+    environment = os.environ | {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs"}
+
+    def build(*words: str | Path) -> str:
+        done = run(*buildah, *words, env=environment, cwd=ROOT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
+
+    if run(*buildah, "pull", "--policy", "missing", base, env=environment).returncode:
+        pytest.skip(f"{base} cannot be pulled; ROCKETSIM_BASE_IMAGE names another image with Python")
+    registry = [f"--env={name}" for name in os.environ if name.startswith("PIP_") and name != "PIP_FIND_LINKS"]
+    certificates = "--volume=/etc/ssl/certs:/etc/ssl/certs:ro"
+    words = ("--format", "docker", "--network", "host", *registry, certificates, "--build-arg", f"BASE={base}")
+    build("bud", *words, "-f", "deploy/docker/Dockerfile", "-t", "rocketsim-test", ".")
+    container = build("from", "rocketsim-test")
+    try:
+        assert "rocketsim-health" in build("inspect", "--format", "{{.Docker.Config.Healthcheck}}", container)
+        port = free_port()
+        lines = ["brokerName=a", f"listenPort={port}", "grpcServerPort=-1", "storePathRootDir=/var/lib/rocketsim/store"]
+        lines += ["mappedFileSizeCommitLog=8388608", "bindAddress=127.0.0.1"]
+        config = tmp_path / "conf"
+        config.mkdir(mode=0o755)
+        (config / "broker.properties").write_text("\n".join(lines))
+        started = [*buildah, "run", "--user", "10001:10001", "-v", f"{config}:/etc/rocketsim:ro", container, "--"]
+        command = [*started, "rocketsim", "broker", "-c", "/etc/rocketsim/broker.properties"]
+        broker = subprocess.Popen([str(word) for word in command], env=environment, stderr=subprocess.DEVNULL)
+        try:
+            health = ("run", "--user", "10001:10001", container, "--", "rocketsim-health", f"127.0.0.1:{port}")
+            wait_until(lambda: not run(*buildah, *health, env=environment).returncode, "the broker is healthy")
+        finally:
+            for child in psutil.Process(broker.pid).children(recursive=True):
+                child.terminate()
+            broker.wait(PROCESS_PATIENCE_S)
+    finally:
+        build("rm", container)
+        build("rmi", "rocketsim-test")
 
 
 def services() -> dict[str, dict[str, Any]]:
@@ -171,8 +218,8 @@ def test_a_pods_services_probes_and_volumes_are_those_of_its_containers() -> Non
                 assert volume["configMap"]["name"] in by_kind["ConfigMap"]
 
 
-@pytest.mark.parametrize(("number", "role"), [(0, BrokerRole.SYNC_MASTER), (1, BrokerRole.SLAVE)])
-def test_a_pod_starts_its_broker_with_a_file_of_its_own(number: int, role: BrokerRole, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "master"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_a_pod_starts_its_broker_with_a_file_of_its_own(number: int, master: int, tmp_path: Path) -> None:
     data = next(one for one in manifests() if one["kind"] == "ConfigMap")["data"]
     for name, text in data.items():
         (tmp_path / name).write_text(text)
@@ -189,11 +236,13 @@ def test_a_pod_starts_its_broker_with_a_file_of_its_own(number: int, role: Broke
         "SERVICE_NAME": "rocketsim-broker-a",
         "POD_NAME": f"rocketsim-broker-a-{number}",
         "POD_NAMESPACE": "prod",
+        "MASTER_POD": str(master),
     }
     done = run("/bin/sh", tmp_path / "start-broker.sh", env=environment)
     made = tmp_path / "run/broker.properties"
     assert (done.returncode, done.stdout, done.stderr) == (0, f"broker -c {made}\n", "")
     config = load_broker_config(made)
-    assert (config.broker_name, config.broker_id, config.broker_role) == ("broker-a", number, role)
+    role = (0, BrokerRole.SYNC_MASTER) if number == master else (1, BrokerRole.SLAVE)
+    assert (config.broker_name, config.broker_id, config.broker_role) == ("broker-a", *role)
     assert config.broker_ip1 == f"rocketsim-broker-a-{number}.rocketsim-broker-a.prod.svc"
     assert load_namesrv_config(tmp_path / "namesrv.properties").listen_port == 9876

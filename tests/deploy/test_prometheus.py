@@ -159,7 +159,7 @@ def test_each_alert_fires_and_clears_while_a_pair_is_hurt(watched: Watched, tmp_
         fire("RocketSimNotWritable")
         admin.promote_slave(slave.address)
         fire("RocketSimFailover")
-        master.start()
+        master.start(brokerId=1, brokerRole="SLAVE")
         clear()
 
     not_hurt = {"RocketSimClockStepped", "RocketSimMetricsCut"}  # only a test's clock steps, and promtool tests both
