@@ -1,4 +1,4 @@
-"""How a command reaches the cluster: the address that it was given, keys from the environment, and the TLS options that
+"""How a command reaches the cluster: the address that it was given, keys from the environment, and the options that
 stand before the command."""
 
 from dataclasses import asdict
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from rocketsim_cli.credentials import credentials
-from rocketsim_cli.tls import TlsOptions
+from rocketsim_cli.tls import ConnectionOptions
 
 if TYPE_CHECKING:
     from rocketsim_client.connection import Connection
 
 
 def connection_to(name_server: str, context: typer.Context) -> "Connection":
-    """`context`: of the command; `rocketsim` itself has left its TLS options there."""
+    """`context`: of the command; `rocketsim` itself has left its own options there."""
     from rocketsim_client.connection import Connection
 
-    tls = context.find_object(TlsOptions) or TlsOptions()
-    return Connection.of(name_server, **credentials(), **asdict(tls))
+    given = context.find_object(ConnectionOptions) or ConnectionOptions()
+    return Connection.of(name_server, **credentials(), **asdict(given))

@@ -54,8 +54,9 @@ def rocketsim(
     tls_ca: tls_options.TlsCa = None,
     tls_cert: tls_options.TlsCert = None,
     tls_key: tls_options.TlsKey = None,
+    protocol: tls_options.Protocol = "auto",
 ) -> None:
-    context.obj = tls_options.TlsOptions(tls, tls_ca, tls_cert, tls_key)
+    context.obj = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,4 +1,5 @@
-"""Whether the command line speaks TLS, and with which files: options of `rocketsim` itself, for all its commands."""
+"""How the command line speaks to servers: with TLS, and in which protocol.  Options of `rocketsim` itself, for all its
+commands."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,15 @@ TlsCert = Annotated[
     Path | None,
     typer.Option("--tls-cert", envvar="ROCKETSIM_TLS_CERT", help="Our own certificate, if they ask, PEM.", **_FILE),
 ]
+PROTOCOLS = ("auto", "grpc", "remoting")  # as rocketsim_client.connection has them, which is not imported for --help
+Protocol = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        envvar="ROCKETSIM_PROTOCOL",
+        help="grpc for RocketSim's servers, remoting for Apache RocketMQ's, auto to look.",
+    ),
+]
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", envvar="ROCKETSIM_TLS_KEY", help="Its key, PEM.", **_FILE)]
 
 # For errors of the client, which call the options by the names that they have in Python and Spark.
@@ -29,15 +39,18 @@ WHERE_FROM = (
 
 
 @dataclass(frozen=True, slots=True)
-class TlsOptions:
+class ConnectionOptions:
     """The options that stand before the command."""
 
     tls: bool = False
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    protocol: str = "auto"
 
     def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise WrongCommandLine(f"--protocol {self.protocol}: one of {', '.join(PROTOCOLS)}")
         given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
         if not self.tls and (named := [name for name, path in given.items() if path]):
             raise WrongCommandLine(f"{' and '.join(named)}: for TLS, which is off; give --tls, too")

@@ -10,6 +10,7 @@ from typing import Any, Union
 
 from rocketsim_proto.signature import Credentials
 
+from rocketsim_client.address_map import AddressMap
 from rocketsim_client.addresses import Brokers, check_brokers, parse_name_servers
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.tls import File, Tls
@@ -21,6 +22,8 @@ Where = Union[str, Sequence[str], "Connection"]
 
 TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 30.0
+PROTOCOLS = ("auto", "grpc", "remoting")
+REGISTER = ("auto", "true", "false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +39,11 @@ class Connection:
     range_streams: bool = True  # plain sockets beside gRPC, where brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
     tls: Tls | None = None  # None: plaintext
+    protocol: str = "auto"  # grpc: RocketSim's servers; remoting: Apache RocketMQ's
+    # Of the remoting protocol:
+    address_map: str = ""
+    max_pulls_per_second: int = 0
+    register_group: str = "auto"
 
     @classmethod
     def of(
@@ -53,6 +61,10 @@ class Connection:
         tls_ca: File = None,
         tls_cert: File = None,
         tls_key: File = None,
+        protocol: str = "auto",
+        address_map: str = "",
+        max_pulls_per_second: int = 0,
+        register_group: str = "auto",
     ) -> "Connection":
         """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker
         name -> broker id -> `host:port`; 0 is the master.
@@ -67,8 +79,18 @@ class Connection:
         ones without it.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for
         one.
 
+        `protocol`: `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, `auto` to look which one it is.
+        Of RocketMQ's alone: `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches
+        addresses that brokers advertise; `max_pulls_per_second` bounds the pulls of this process, 0 does not;
+        `register_group`: whether a group that commits is made visible to RocketMQ's tools, `auto`, `true` or `false`.
+
         Raises InvalidParameter, which names the argument.
         """
+        for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
+            if value not in words:
+                raise InvalidParameter(f"{name} {value!r}: one of {', '.join(words)}")
+        if max_pulls_per_second < 0:
+            raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: 0 (no limit) or more")
         if brokers and name_server:
             raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
         check_brokers(brokers or {})
@@ -81,6 +103,10 @@ class Connection:
             range_streams=range_streams,
             credentials=credentials_of(access_key, secret_key),
             tls=Tls.of(tls, tls_ca, tls_cert, tls_key),
+            protocol=protocol,
+            address_map=AddressMap.parse(address_map).text,
+            max_pulls_per_second=max_pulls_per_second,
+            register_group=register_group,
         )
 
     @property

@@ -17,6 +17,7 @@ CALLERS = {f"rocketsim_client.{name}" for name in ("producer", "pull_consumer", 
 ROOMS = {"rocketsim_client.sending", "rocketsim_client.routing", "rocketsim_client.transport"}
 
 OWN_CALLS = "rocketsim_client.transport.own"
+REMOTING_CALLS = "rocketsim_client.transport.remoting"
 
 GENERATED = {f"rocketsim_proto.{path.stem}" for path in (ROOT / "proto/rocketsim_proto").glob("*_pb2*.py")}
 
@@ -130,7 +131,13 @@ STAYS_OUT_OF = {
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
     # One file decides over which transport a connection is used; no other one above the seam knows a protocol.
     "rocketsim_client/transport/own": {"rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"},
-    "rocketsim_client/transport/static_route.py": {"grpc", OWN_CALLS},
+    "rocketsim_client/transport/remoting": {
+        *("grpc", OWN_CALLS, "rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"),
+        *GENERATED,
+    },
+    "rocketsim_client/transport/remoting/pull_window.py": {"time", "threading", "socket", "logging"},
+    "rocketsim_client/transport/static_route.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
+    "rocketsim_client/transport/look.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},
     "rocketsim_client/errors.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
     "rocketsim_client/model.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
@@ -288,10 +295,11 @@ def test_nobody_imports_what_puts_the_parts_together_but_the_program():
 
 
 def test_one_file_of_the_client_decides_over_which_transport_servers_are_called():
-    """Above the seam nobody knows gRPC or our own calls."""
-    below = ROOT / "rocketsim_client/transport/own"
-    others = [path for path in sources("rocketsim_client") if below not in path.parents]
-    knowing = {path for path in others if any(is_within(m, {"grpc", OWN_CALLS}) for m in imported_modules(path))}
+    """Above the seam nobody knows gRPC, our own calls or RocketMQ's."""
+    below = {ROOT / "rocketsim_client/transport/own", ROOT / "rocketsim_client/transport/remoting"}
+    others = [path for path in sources("rocketsim_client") if not below & set(path.parents)]
+    protocols = {"grpc", OWN_CALLS, REMOTING_CALLS}
+    knowing = {path for path in others if any(is_within(m, protocols) for m in imported_modules(path))}
     assert knowing == {ROOT / "rocketsim_client/transport/opening.py"}
 
 

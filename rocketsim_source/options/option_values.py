@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 from rocketsim_proto.signature import Credentials
 
-from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.address_map import AddressMap
+from rocketsim_client.errors import InvalidParameter, MessageIllegal
 from rocketsim_client.validation import check_group, check_topic, check_topic_for_sending
 
 MAX_LONG = 2**63 - 1
@@ -285,6 +286,14 @@ def check_address(address: str) -> None:
     match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:;,\[\]/]+):([0-9]{1,5})", address)
     if match is None or not 0 < int(match[2]) < 65536:
         raise OptionError(f"{address!r} is not host:port")
+
+
+def address_map(value: str) -> str:
+    """`10.0.0.3:10911=host:20911,10.0.*=host`: where brokers' addresses are reached from here."""
+    try:
+        return AddressMap.parse(value).text
+    except InvalidParameter as error:
+        raise OptionError(str(error)) from None
 
 
 def static_brokers(value: str) -> dict[str, dict[int, str]]:

@@ -4,9 +4,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_client.connection import Connection
+from rocketsim_client.connection import PROTOCOLS, Connection
 from rocketsim_source.options.option_values import (
     OptionError,
+    address_map,
     addresses,
     boolean,
     check_tls,
@@ -77,6 +78,8 @@ class SinkOptions:
     tls_ca: str | None = option("tlsCa", text)  # files on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
+    protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
+    address_map: str = option("addressMap", address_map, "")  # of Apache RocketMQ's servers alone
 
     @property
     def connection(self) -> Connection:
@@ -93,6 +96,8 @@ class SinkOptions:
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
+            protocol=self.protocol,
+            address_map=self.address_map,
         )
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rocketsim_client.connection import Connection
+from rocketsim_client.connection import PROTOCOLS, REGISTER, Connection
 from rocketsim_client.errors import ExpressionInvalid
 from rocketsim_client.expression import ALL, Expression, SqlExpression, TagExpression
 from rocketsim_client.model import MessageQueue
@@ -16,6 +16,7 @@ from rocketsim_client.range_pull import FRAME_BYTES
 from rocketsim_source.options.data_loss import DataLossPolicy, data_loss_action
 from rocketsim_source.options.option_values import (
     OptionError,
+    address_map,
     addresses,
     boolean,
     check_tls,
@@ -158,6 +159,11 @@ class SourceOptions:
     tls_ca: str | None = option("tlsCa", text)  # files on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
+    protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
+    # Of Apache RocketMQ's servers alone:
+    address_map: str = option("addressMap", address_map, "")
+    max_pulls_per_second: int = option("maxPullsPerSecond", integer(0), 0)  # of each Python worker; 0: no limit
+    register_group: str = option("registerGroup", choice(*REGISTER), "auto")
 
     view: str | None = unsupported("view", "messages")  # the others are tables: view_options.py
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
@@ -241,6 +247,10 @@ class SourceOptions:
             tls_ca=self.tls_ca,
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
+            protocol=self.protocol,
+            address_map=self.address_map,
+            max_pulls_per_second=self.max_pulls_per_second,
+            register_group=self.register_group,
         )
 
     @property

@@ -70,7 +70,7 @@ def test_a_transport_is_made_by_the_first_call(cluster: FakeCluster, monkeypatch
     made = []
     real = opening.open_transport
     monkeypatch.setattr(opening, "open_transport", lambda connection: made.append(connection) or real(connection))
-    connection = Connection.of(cluster.address)
+    connection = Connection.of(cluster.address, protocol="grpc")
     with Cluster(connection) as reader:
         assert made == []
         reader.topics()

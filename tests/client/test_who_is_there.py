@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from rocketsim_client import Cluster, PullConsumer, RocketSimError
+from rocketsim_client.connection import Connection, Where
 from rocketsim_client.errors import BrokerRefused, NameServerUnavailable, TlsFailed
 from rocketsim_client.transport.own.who_is_there import speaks_remoting
 from tests.support.fake_broker import FakeCluster
@@ -67,7 +68,7 @@ def rocketmq(monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketMQ]:
     server.close()
 
 
-def refusal(address: str, **options: object) -> RocketSimError:
+def refusal(address: Where, **options: object) -> RocketSimError:
     with (
         PullConsumer(address, group="g", timeout_s=60, **options) as consumer,  # type: ignore[arg-type]
         pytest.raises(RocketSimError) as refused,
@@ -81,7 +82,7 @@ def test_a_name_server_of_rocketmq_is_called_so_and_not_one_with_tls(
     rocketmq: RocketMQ, options: dict[str, object]
 ) -> None:
     assert speaks_remoting(rocketmq.address)
-    error = refusal(rocketmq.address, **options)
+    error = refusal(Connection.of(rocketmq.address, protocol="grpc", timeout_s=60.0, **options))  # type: ignore[arg-type]
     assert isinstance(error, BrokerRefused) and not isinstance(error, TlsFailed | NameServerUnavailable)
     assert "name server or broker of RocketMQ itself" in str(error) and rocketmq.address in str(error)
 

@@ -379,3 +379,15 @@ def test_the_sink_compresses_as_told() -> None:
     assert (found.compress_over, found.compress_type) == (4096, "ZLIB")
     found = sink_options({"nameServer": "h:1", "compressMsgBodyOverHowMuch": "1m", "compressType": "zstd"})
     assert (found.compress_over, found.compress_type) == (1 << 20, "ZSTD")
+
+
+def test_options_of_apache_rocketmq_reach_the_connection() -> None:
+    given = {"protocol": "Remoting", "addressMap": "10.0.*=host", "maxPullsPerSecond": "50", "registerGroup": "false"}
+    found = options(**given).connection
+    assert (found.protocol, found.address_map) == ("remoting", "10.0.*=host")
+    assert (found.max_pulls_per_second, found.register_group) == (50, "false")
+    sink = sink_options({"nameServer": "h:1", "topic": "T", "protocol": "remoting", "addressMap": "10.0.*=host"})
+    assert (sink.connection.protocol, sink.connection.address_map) == ("remoting", "10.0.*=host")
+    for name, value in {"protocol": "http", "addressMap": "x", "registerGroup": "maybe"}.items():
+        with pytest.raises(OptionError, match=name):
+            options(**{name: value})

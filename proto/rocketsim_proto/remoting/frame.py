@@ -35,7 +35,12 @@ _INT32 = range(-(2**31), 2**31)
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of the remoting protocol, or a frame that is longer than the protocol allows."""
+    """The bytes are no frame of the remoting protocol, or a frame that is longer than the protocol allows.  `first`:
+    the first eight bytes, if it is these that begin no frame."""
+
+    def __init__(self, message: str, first: bytes = b"") -> None:
+        super().__init__(message)
+        self.first = first
 
 
 class Form(IntEnum):
@@ -112,7 +117,7 @@ def lengths(head: bytes | bytearray | memoryview) -> Lengths:
         or form not in (Form.JSON, Form.BINARY)
         or not 0 < header_bytes <= min(total - 4, MAX_HEADER_BYTES)
     ):
-        raise FrameError(f"{bytes(head)!r} does not begin a frame of the remoting protocol")
+        raise FrameError(f"{bytes(head)!r} does not begin a frame of the remoting protocol", bytes(head))
     return Lengths(Form(form), header_bytes, total - 4 - header_bytes)
 
 

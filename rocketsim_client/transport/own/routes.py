@@ -1,31 +1,16 @@
 """Questions to name servers, over gRPC."""
 
-import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.versions import WIRE, too_new
 
-from rocketsim_client.at_once import at_once
-from rocketsim_client.errors import (
-    CallTimeout,
-    NameServerUnavailable,
-    NoRoute,
-    TooNew,
-    TopicNotExist,
-    Unreachable,
-)
+from rocketsim_client.errors import NoRoute, TooNew, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.name_servers import NameServers
 from rocketsim_client.transport.own.answers import broker_data
 from rocketsim_client.transport.own.channels import Channels
-from rocketsim_client.transport.unreachable import UnreachableAddresses
-
-T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
 
 
 def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerData]) -> None:
@@ -38,13 +23,11 @@ def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerDa
 
 
 class GrpcRoutes:
-    """`RouteCalls`.  Name servers share nothing: the one that answered last is asked first, then the others."""
+    """`RouteCalls`."""
 
     def __init__(self, channels: Channels, name_servers: Sequence[str]) -> None:
         self.channels = channels
-        self._name_servers = list(name_servers)
-        self._preferred = 0
-        self._unreachable = UnreachableAddresses()
+        self._name_servers = NameServers(name_servers)
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
         def ask(address: str) -> TopicRoute:
@@ -63,7 +46,7 @@ class GrpcRoutes:
             )
 
         try:
-            return self._ask_name_servers(ask)
+            return self._name_servers.ask(ask)
         except TopicNotExist as error:
             raise NoRoute(
                 f"no name server knows a broker with topic {topic!r}: it does not exist, or all its brokers are away",
@@ -75,7 +58,7 @@ class GrpcRoutes:
             answer = self.channels.call(address, NameServerStub, "TopicList", ns.TopicListRequest(), timeout_s)
             return sorted(answer.topics)
 
-        return self._ask_name_servers(ask)
+        return self._name_servers.ask(ask)
 
     def cluster_list(self, timeout_s: float) -> list[BrokerData]:
         def ask(address: str) -> list[BrokerData]:
@@ -83,7 +66,7 @@ class GrpcRoutes:
             check_versions(address, answer.wire_version, answer.brokers)
             return sorted(map(broker_data, answer.brokers), key=lambda data: (data.cluster_name, data.broker_name))
 
-        return self._ask_name_servers(ask)
+        return self._name_servers.ask(ask)
 
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
         method = "AddWritePerm" if writable else "WipeWritePerm"
@@ -92,41 +75,4 @@ class GrpcRoutes:
         def change(address: str) -> int:
             return int(self.channels.call(address, NameServerStub, method, request, timeout_s).topic_count)
 
-        changed, refusals = at_once(self._name_servers, change)
-        if refusals:
-            first = next(iter(refusals.values()))
-            if not changed and not isinstance(first, Unreachable):
-                raise first
-            done = f"; done at {', '.join(changed)}" if changed else ""
-            raise NameServerUnavailable(f"{method} of {broker_name}: {first}{done}") from first
-        return changed
-
-    def _ask_name_servers(self, ask: Callable[[str], T]) -> T:
-        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
-        just started knows nothing yet."""
-        unknown: TopicNotExist | None = None
-        failure: Unreachable | None = None
-        unreachable = self._unreachable.current(time.monotonic())
-        for address in sorted(self._in_order(), key=lambda address: address in unreachable):
-            if unknown and address in unreachable:
-                break  # It would cost a timeout, and probably say nothing.
-            try:
-                answer = ask(address)
-            except TopicNotExist as error:
-                unknown = error
-            except Unreachable as error:
-                failure = error
-                if self._unreachable.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
-                    logger.warning("name server %s is tried last for a while: %s", address, error)
-            else:
-                if self._unreachable.answered(address):
-                    logger.info("name server %s answers again", address)
-                self._preferred = self._name_servers.index(address)
-                return answer
-        if unknown:
-            raise unknown
-        servers = "; ".join(self._name_servers)
-        raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
-
-    def _in_order(self) -> list[str]:
-        return self._name_servers[self._preferred :] + self._name_servers[: self._preferred]
+        return self._name_servers.change(f"{method} of {broker_name}", change)

@@ -16,8 +16,8 @@ LOOK_S = 1.0
 NAME_SERVER = "NameServer"
 NOBODYS = "not a RocketSim server, or one without this call"
 ROCKETMQ = (
-    "this is a name server or broker of RocketMQ itself: it answers in RocketMQ's remoting protocol, which RocketSim's "
-    "clients and its Spark source do not speak. Give the address of a RocketSim server"
+    "this is a name server or broker of RocketMQ itself: it answers in RocketMQ's remoting protocol. Leave out "
+    "protocol=grpc, or give the address of a RocketSim server"
 )
 _ROUTE_OF_TOPIC = 105  # which every RocketMQ server answers, if only with a refusal
 _MOST_BYTES = 16 << 20  # of a frame of remoting

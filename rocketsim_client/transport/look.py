@@ -1,0 +1,96 @@
+"""What listens at an address: one look, by which `protocol=auto` decides and a wrong address gets a sentence.
+
+A gRPC server speaks first: HTTP/2's SETTINGS.  RocketMQ's servers say nothing until they are asked.  Over TLS a gRPC
+server agrees on `h2`, and RocketMQ's on nothing.
+"""
+
+import socket
+import ssl
+import time
+from contextlib import suppress
+from enum import Enum, auto
+
+from rocketsim_proto.remoting import frame
+from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.frame import FrameError, Header
+
+LOOK_S = 1.0
+SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within a millisecond or two
+
+
+class Speaks(Enum):
+    GRPC = auto()
+    REMOTING = auto()
+    TLS = auto()  # and this client does not
+    HTTP = auto()
+    SOMETHING_ELSE = auto()
+    NOTHING = auto()  # nobody is there, or it says nothing
+
+
+def look_at(address: str, context: ssl.SSLContext | None, timeout_s: float = LOOK_S) -> Speaks:
+    """`context`: for TLS; None: plaintext.  Never raises."""
+    deadline = time.monotonic() + timeout_s
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    with suppress(OSError, ValueError), socket.create_connection((host, int(port)), timeout_s) as plain:
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+            with context.wrap_socket(plain, server_hostname=host) as connected:
+                return Speaks.GRPC if connected.selected_alpn_protocol() == "h2" else _listen(connected, deadline)
+        return _listen(plain, deadline)
+    return Speaks.NOTHING
+
+
+def _listen(connected: socket.socket, deadline: float) -> Speaks:
+    first = _first_bytes(connected, min(time.monotonic() + SPEAKS_FIRST_S, deadline))
+    if first is None:
+        fields = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
+        connected.sendall(frame.encode(Header(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields=fields)))
+        first = _first_bytes(connected, deadline)
+    return said(first or b"")
+
+
+def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
+    """Eight bytes, or fewer where the connection ends before; None: nothing comes in time."""
+    data = b""
+    while len(data) < frame.HEAD.size:
+        connected.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            piece = connected.recv(frame.HEAD.size - len(data))
+        except TimeoutError:
+            return data or None
+        if not piece:
+            break
+        data += piece
+    return data
+
+
+def said(first: bytes) -> Speaks:
+    """By the first eight bytes that a server has sent."""
+    if not first:
+        return Speaks.NOTHING
+    if first[:3] in (b"\x16\x03\x01", b"\x16\x03\x03", b"\x15\x03\x01", b"\x15\x03\x03"):
+        return Speaks.TLS
+    if first.startswith(b"HTTP"):
+        return Speaks.HTTP
+    if len(first) >= 4 and first[0] == 0 and first[3] == 4:
+        return Speaks.GRPC
+    with suppress(FrameError):
+        if len(first) == frame.HEAD.size:
+            frame.lengths(first)
+            return Speaks.REMOTING
+    return Speaks.SOMETHING_ELSE
+
+
+# Behind the address that was given, for a client that speaks remoting: what to write instead.
+INSTEAD = {
+    Speaks.GRPC: (
+        "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "
+        "serves no pulls (give the address of RocketMQ's name server, whose port is 9876 by default)"
+    ),
+    Speaks.TLS: "it speaks TLS, and this client plaintext: set the option tls, and tlsCa",
+    Speaks.HTTP: "it is a web server: give the address of RocketMQ's name server, whose port is 9876 by default",
+    Speaks.SOMETHING_ELSE: (
+        "it is no server of RocketMQ: give the address of RocketMQ's name server, whose port is 9876 by default"
+    ),
+}

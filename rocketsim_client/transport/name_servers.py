@@ -1,0 +1,64 @@
+"""Which name server to ask: the one that answered last, then the others.  Of any protocol."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from rocketsim_client.at_once import at_once
+from rocketsim_client.errors import CallTimeout, NameServerUnavailable, TopicNotExist, Unreachable
+from rocketsim_client.transport.unreachable import UnreachableAddresses
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class NameServers:
+    """Name servers share nothing: each of them may know what another has not heard of yet."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self._addresses = list(addresses)
+        self._preferred = 0
+        self._unreachable = UnreachableAddresses()
+
+    def ask(self, ask: Callable[[str], T]) -> T:
+        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
+        just started knows nothing yet."""
+        unknown: TopicNotExist | None = None
+        failure: Unreachable | None = None
+        unreachable = self._unreachable.current(time.monotonic())
+        for address in sorted(self._in_order(), key=lambda address: address in unreachable):
+            if unknown and address in unreachable:
+                break  # It would cost a timeout, and probably say nothing.
+            try:
+                answer = ask(address)
+            except TopicNotExist as error:
+                unknown = error
+            except Unreachable as error:
+                failure = error
+                if self._unreachable.failed(address, time.monotonic(), silent=isinstance(error, CallTimeout)):
+                    logger.warning("name server %s is tried last for a while: %s", address, error)
+            else:
+                if self._unreachable.answered(address):
+                    logger.info("name server %s answers again", address)
+                self._preferred = self._addresses.index(address)
+                return answer
+        if unknown:
+            raise unknown
+        servers = "; ".join(self._addresses)
+        raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
+
+    def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
+        """On every name server: what each of them answers, by address.  Raises if one of them refuses."""
+        changed, refusals = at_once(self._addresses, change)
+        if refusals:
+            first = next(iter(refusals.values()))
+            if not changed and not isinstance(first, Unreachable):
+                raise first
+            done = f"; done at {', '.join(changed)}" if changed else ""
+            raise NameServerUnavailable(f"{what}: {first}{done}") from first
+        return changed
+
+    def _in_order(self) -> list[str]:
+        return self._addresses[self._preferred :] + self._addresses[: self._preferred]

@@ -1,0 +1,189 @@
+"""One connection to a server: requests go out from any thread, one thread reads, and each answer finds its caller.
+
+A server sends requests of its own over the same connection.  Only a header's flag tells them from answers: their
+numbers are the server's and may equal those of calls that wait here.
+"""
+
+import itertools
+import re
+import threading
+import time
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from rocketsim_proto.remoting import frame
+from rocketsim_proto.remoting.frame import Form, FrameError, Header
+
+from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError
+from rocketsim_client.transport.look import INSTEAD, said
+from rocketsim_client.transport.remoting.wire import Wire
+
+ROOM_BYTES = 256 << 10  # what is received at once; a longer frame gets room of its own
+_FLAG = re.compile(rb'"flag":"?(\d+)')
+_OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
+
+
+class Answer(NamedTuple):
+    """An answer as it came: who needs all of its header decodes it."""
+
+    opaque: int
+    form: Form
+    head: bytes
+    body: bytes
+
+    @property
+    def header(self) -> Header:
+        return frame.decode_header(self.form, self.head)
+
+
+class Inbox:
+    """The answers to one caller's requests, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()
+        self._arrived: SimpleQueue[Answer | RocketSimError] = SimpleQueue()
+
+    def put(self, item: Answer | RocketSimError) -> None:
+        self._arrived.put(item)
+
+    def get(self, timeout_s: float) -> Answer | None:
+        """None: nothing has come in that time.  Raises what has ended the connection."""
+        try:
+            item = self._arrived.get(timeout=max(timeout_s, 0.0))
+        except Empty:
+            return None
+        if isinstance(item, Answer):
+            return item
+        raise item.again()
+
+
+class Connection:
+    """Thread-safe.  It is open until it fails, the server ends it, or `close`; then every caller that waits gets the
+    reason, and its thread ends."""
+
+    def __init__(self, address: str, wire: Wire) -> None:
+        self.address = address
+        self.used_at = time.monotonic()
+        self._wire = wire
+        self._opaques = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._lock = threading.Lock()
+        self._failure: RocketSimError | None = None
+        self._reader = threading.Thread(target=self._read, name=f"rocketsim-remoting-{address}", daemon=True)
+        self._reader.start()
+
+    @property
+    def is_open(self) -> bool:
+        return self._failure is None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._inboxes
+
+    def numbers(self, inbox: Inbox, count: int) -> list[int]:
+        """Numbers of requests whose answers go to that inbox.  Raises what has ended the connection."""
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure.again()
+            taken = [next(self._opaques) & 0x7FFFFFFF for _ in range(count)]
+            self._inboxes.update(dict.fromkeys(taken, inbox))
+        inbox.waiting.update(taken)
+        return taken
+
+    def send(self, frames: Sequence[bytes | memoryview], deadline: float) -> None:
+        """Frames of requests that `numbers` has numbered.  Raises BrokerUnavailable or CallTimeout."""
+        self.used_at = time.monotonic()
+        try:
+            self._wire.send(b"".join(frames), deadline)
+        except TimeoutError as error:
+            self.fail(CallTimeout(f"{self.address}: {error}", address=self.address))
+            raise self._ended() from error
+        except OSError as error:
+            self.fail(BrokerUnavailable(f"{self.address}: not reachable any more ({error})", address=self.address))
+            raise self._ended() from error
+
+    def forget(self, inbox: Inbox) -> None:
+        """Answers that come later for that inbox are thrown away."""
+        with self._lock:
+            for opaque in inbox.waiting:
+                self._inboxes.pop(opaque, None)
+        inbox.waiting.clear()
+
+    def fail(self, why: RocketSimError) -> None:
+        """Ends the connection; the first reason counts."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = why
+            inboxes = {id(inbox): inbox for inbox in self._inboxes.values()}
+            self._inboxes.clear()
+        for inbox in inboxes.values():
+            inbox.put(self._failure)
+        self._wire.shut()
+
+    def join(self) -> None:
+        """Waits for the end of the reader, after `fail`."""
+        if self._reader is not threading.current_thread():
+            self._reader.join()
+
+    def _ended(self) -> RocketSimError:
+        assert self._failure is not None
+        return self._failure.again()
+
+    # --- the reader ---------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        why: RocketSimError
+        try:
+            self._receive()
+            why = BrokerUnavailable(f"{self.address} closed the connection", address=self.address)
+        except FrameError as error:
+            instead = INSTEAD.get(said(error.first), "") or str(error)
+            why = BrokerUnavailable(f"{self.address} sent what is no answer: {instead}", address=self.address)
+        except OSError as error:
+            why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
+        self.fail(why)
+        self._wire.close()
+
+    def _receive(self) -> None:
+        """Returns at the end of the connection."""
+        usual = room = bytearray(ROOM_BYTES)
+        view = memoryview(room)
+        begin = end = 0  # of what is received and not taken yet
+        while got := self._wire.receive_into(view[end:]):
+            end += got
+            needed = ROOM_BYTES
+            while end - begin >= frame.HEAD.size:
+                form, header_bytes, body_bytes = frame.lengths(view[begin : begin + frame.HEAD.size])
+                head_at = begin + frame.HEAD.size
+                body_at = head_at + header_bytes
+                if end < body_at + body_bytes:
+                    needed = max(ROOM_BYTES, body_at + body_bytes - begin)
+                    break
+                self._arrived(form, bytes(view[head_at:body_at]), view[body_at : body_at + body_bytes])
+                begin = body_at + body_bytes
+            if begin or needed > len(room):
+                rest = bytes(view[begin:end])
+                room = usual if needed == ROOM_BYTES else bytearray(needed)
+                view = memoryview(room)
+                view[: len(rest)] = rest
+                begin, end = 0, len(rest)
+
+    def _arrived(self, form: Form, head: bytes, body: memoryview) -> None:
+        flag, opaque = _numbers(form, head)
+        if not flag & frame.IS_ANSWER:
+            return  # a request of the server's own; none of them needs an answer from who is in no group
+        inbox = self._inboxes.pop(opaque, None)
+        if inbox is not None:  # else its caller has given up
+            inbox.waiting.discard(opaque)
+            inbox.put(Answer(opaque, form, head, bytes(body)))
+
+
+def _numbers(form: Form, head: bytes) -> tuple[int, int]:
+    """Flag and opaque, without decoding the rest of a header where they are to be found."""
+    if form is Form.JSON and head.count(b'"flag"') == 1 == head.count(b'"opaque"'):
+        flag, opaque = _FLAG.search(head), _OPAQUE.search(head)
+        if flag and opaque:
+            return int(flag[1]), int(opaque[1])
+    header = frame.decode_header(form, head)
+    return header.flag, header.opaque

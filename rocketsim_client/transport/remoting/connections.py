@@ -1,0 +1,200 @@
+"""Calls over one connection an address: opened by the first call, signed, with a deadline each.
+
+A connection that a parent process has opened is not used in a forked child, which opens its own.  One that has been
+idle for a while is not used either: a server ends such connections after two minutes, perhaps just as a request is
+written.
+"""
+
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rocketsim_proto.remoting import acl, frame
+from rocketsim_proto.remoting.frame import FrameError, Header
+
+from rocketsim_client import forks
+from rocketsim_client import tls as tls_files
+from rocketsim_client.connection import Connection as Settings
+from rocketsim_client.errors import (
+    BadAnswer,
+    BrokerUnavailable,
+    CallTimeout,
+    ClientClosed,
+    MessageIllegal,
+    TlsFailed,
+)
+from rocketsim_client.tls import Tls
+from rocketsim_client.transport.remoting.answers import error_of
+from rocketsim_client.transport.remoting.connection import Answer, Connection, Inbox
+from rocketsim_client.transport.remoting.wire import Wire
+
+IDLE_S = 60.0  # servers close a connection that is idle for 120 s
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`what`: as a user would say it, for errors.  Values of fields are texts; empty ones are absent."""
+
+    code: int
+    what: str
+    fields: Mapping[str, str]
+    body: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request, whatever its code."""
+
+    header: Header
+    body: bytes
+    address: str
+
+
+class Connections:
+    """Thread-safe.  `close` ends all calls that are under way, and leaves no thread and no socket behind."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._credentials = settings.credentials
+        self._tls = settings.tls
+        self._name_servers = frozenset(settings.name_servers)
+        self._open: dict[str, Connection] = {}
+        self._lock = threading.Lock()
+        self._opening: dict[str, threading.Lock] = {}
+        self._closed = False
+        forks.watch(self)
+
+    @property
+    def signs(self) -> bool:
+        return self._credentials is not None
+
+    def call(self, address: str, request: Request, timeout_s: float, also: Sequence[int] = ()) -> Reply:
+        """One call.  Raises the error that the answer's code stands for, unless it is 0 or one of `also`."""
+        (reply,) = self.calls(address, [request], timeout_s)
+        return checked(reply, request, also)
+
+    def calls(self, address: str, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
+        """Calls that are sent together; their answers in the order of the requests, whatever their codes."""
+        deadline = time.monotonic() + timeout_s
+        connection = self.to(address, timeout_s)
+        inbox = Inbox()
+        try:
+            numbers = connection.numbers(inbox, len(requests))
+            frames = [self.encoded(request, number) for request, number in zip(requests, numbers, strict=True)]
+            connection.send(frames, deadline)
+            answers: dict[int, Answer] = {}
+            while len(answers) < len(numbers):
+                answer = inbox.get(deadline - time.monotonic())
+                if answer is None:
+                    raise CallTimeout(
+                        f"{requests[0].what} at {address}: no answer within {timeout_s:.3g} s", address=address
+                    )
+                answers[answer.opaque] = answer
+            return [Reply(header_of(answers[number], address), answers[number].body, address) for number in numbers]
+        finally:
+            connection.forget(inbox)
+
+    def encoded(self, request: Request, opaque: int) -> bytes:
+        """The frame, signed if this client has credentials."""
+        fields = self.signed(request.fields, request.body)
+        try:
+            return frame.encode(Header(request.code, opaque, fields=fields), request.body)
+        except FrameError as error:
+            raise MessageIllegal(f"{request.what}: {error}") from error
+
+    def signed(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
+        if self._credentials is None:
+            return {name: value for name, value in fields.items() if value}
+        return acl.signed(fields, body, self._credentials.access_key, self._credentials.secret_key)
+
+    def to(self, address: str, timeout_s: float) -> Connection:
+        """An open connection to the address."""
+        found = self._usable(address)
+        if found is not None:
+            return found
+        with self._lock:
+            opening = self._opening.setdefault(address, threading.Lock())
+        with opening:
+            found = self._usable(address)
+            if found is not None:
+                return found
+            made = Connection(address, self._connected(address, timeout_s))
+            with self._lock:
+                if not self._closed:
+                    self._open[address] = made
+                    return made
+        made.fail(ClientClosed("this client has been closed"))
+        made.join()
+        raise ClientClosed("this client has been closed")
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            closing, self._open = list(self._open.values()), {}
+        for connection in closing:
+            connection.fail(ClientClosed("this client was closed during the call"))
+        for connection in closing:
+            connection.join()
+
+    def forget_parent(self) -> None:
+        self._lock, self._open, self._opening = threading.Lock(), {}, {}
+
+    def _usable(self, address: str) -> Connection | None:
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("this client has been closed")
+            found = self._open.get(address)
+            if found is None or not found.is_open:
+                return None
+            if not found.is_idle or time.monotonic() - found.used_at < IDLE_S:
+                return found
+            self._open.pop(address)
+        found.fail(BrokerUnavailable(f"{address}: the connection was idle", address=address))
+        return None
+
+    def _connected(self, address: str, timeout_s: float) -> Wire:
+        context = tls_context(self._tls, address)
+        try:
+            return Wire.to(address, timeout_s, context)
+        except ssl.SSLCertVerificationError as error:
+            by = f"tlsCa={self._tls.ca}" if self._tls and self._tls.ca else "the public CAs, without tlsCa"
+            raise TlsFailed(
+                f"{address}: the server's certificate is not valid: {error.verify_message} (checked with {by})",
+                address=address,
+            ) from error
+        except ssl.SSLError as error:
+            raise TlsFailed(f"{address}: no TLS with this server ({error.reason or error})", address=address) from error
+        except TimeoutError as error:
+            raise CallTimeout(
+                f"{address}: no connection within {timeout_s:.3g} s{self._hint(address)}", address=address
+            ) from error
+        except (OSError, ValueError) as error:
+            raise BrokerUnavailable(
+                f"{address}: not reachable ({error}){self._hint(address)}", address=address
+            ) from error
+
+    def _hint(self, address: str) -> str:
+        """Of a broker the user has not written the address: it is what the broker advertises."""
+        if address in self._name_servers:
+            return ""
+        return "; it is the address that the broker gave to the name server (its brokerIP1)"
+
+
+def header_of(answer: Answer, address: str) -> Header:
+    try:
+        return answer.header
+    except FrameError as error:
+        raise BadAnswer(f"{address} sent an answer that cannot be read: {error}", address=address) from error
+
+
+def checked(reply: Reply, request: Request, also: Sequence[int] = ()) -> Reply:
+    """The reply, or the error that its code stands for."""
+    if reply.header.code and reply.header.code not in also:
+        raise error_of(reply.header, request.what, reply.address)
+    return reply
+
+
+def tls_context(tls: Tls | None, address: str) -> ssl.SSLContext | None:
+    """The files are read for each new connection, so that new certificates count without a restart."""
+    return None if tls is None else tls_files.read(tls, address)[1].context

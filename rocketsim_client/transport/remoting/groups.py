@@ -1,0 +1,64 @@
+"""Makes a group that commits visible to RocketMQ's tools.
+
+`mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
+make it with their first heartbeat; this client sends none, since a heartbeat makes it a member that gets queues.
+"""
+
+import logging
+
+from rocketsim_proto.remoting.codes import RequestCode
+
+from rocketsim_client.errors import RocketSimError
+from rocketsim_client.transport.remoting.connections import Connections, Request
+
+logger = logging.getLogger(__name__)
+
+RETRY = "%RETRY%"
+
+
+def retry_topic_request(group: str) -> Request:
+    """Makes the topic, or leaves it as RocketMQ itself would have made it."""
+    fields = {
+        "topic": RETRY + group,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "1",
+        "writeQueueNums": "1",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    return Request(RequestCode.UPDATE_AND_CREATE_TOPIC, f"registering group {group!r}", fields)
+
+
+class Groups:
+    """`register`: `auto` tries once for each broker and group, and logs what was refused; `true` raises it; `false`
+    does nothing."""
+
+    def __init__(self, connections: Connections, register: str) -> None:
+        self._connections = connections
+        self._register = register
+        self._done: set[tuple[str, str]] = set()
+
+    def committed(self, address: str, group: str, timeout_s: float) -> None:
+        """Called after the group has committed at that broker."""
+        if self._register == "false" or (address, group) in self._done:
+            return
+        try:
+            if not self._is_there(address, group, timeout_s):
+                self._connections.call(address, retry_topic_request(group), timeout_s)
+                logger.info("group %s is registered at %s, for RocketMQ's tools", group, address)
+        except RocketSimError as error:
+            if self._register == "true":
+                raise
+            logger.warning(
+                "group %s has committed, but RocketMQ's tools will not list it: %s (registerGroup=false stops trying)",
+                group,
+                error,
+            )
+        self._done.add((address, group))
+
+    def _is_there(self, address: str, group: str, timeout_s: float) -> bool:
+        request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the retry topic of {group!r}", {"topic": RETRY + group})
+        (reply,) = self._connections.calls(address, [request], timeout_s)
+        return reply.header.code == 0

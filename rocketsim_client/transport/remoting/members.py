@@ -1,0 +1,46 @@
+"""What routes have said about brokers: whose address is which member, and how many queues a topic has there."""
+
+from rocketsim_client.model import MASTER_ID
+from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+
+
+class KnownMembers:
+    """An answer of a broker does not say which member it is, so it is looked up by the address that was asked.
+    Thread-safe: entries are only replaced."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
+        self._queues: dict[tuple[str, str], QueueData] = {}  # topic, broker name
+        self._refuse_reads: set[str] = set()
+
+    def learn(self, brokers: list[BrokerData]) -> None:
+        for data in brokers:
+            for broker_id, address in data.addresses.items():
+                self._members[address] = data.broker_name, broker_id
+
+    def learn_route(self, route: TopicRoute) -> None:
+        self.learn(list(route.brokers.values()))
+        for data in route.queues:
+            self._queues[route.topic, data.broker_name] = data
+
+    def broker_id(self, address: str) -> int:
+        """The master's for an address that no route has named."""
+        return self._members.get(address, ("", MASTER_ID))[1]
+
+    def broker_name(self, address: str) -> str:
+        return self._members.get(address, ("", MASTER_ID))[0]
+
+    def queues(self, topic: str, address: str) -> QueueData | None:
+        return self._queues.get((topic, self.broker_name(address)))
+
+    def refuses_reads(self, address: str) -> None:
+        """A slave of 5.x without `slaveReadEnable`: suggestions to read there are not followed from now on."""
+        self._refuse_reads.add(address)
+
+    def suggestion(self, address: str, suggested: int) -> int:
+        """The broker id that the broker at `address` suggests, unless that one refuses reads."""
+        if not self._refuse_reads:
+            return suggested
+        name, own = self._members.get(address, ("", MASTER_ID))
+        refusing = any(self._members.get(one) == (name, suggested) for one in self._refuse_reads)
+        return own if refusing else suggested

@@ -1,0 +1,24 @@
+"""At most so many pulls a second: what `maxPullsPerSecond` says, for instances of a cloud that refuse more."""
+
+import threading
+import time
+
+
+class Pace:
+    """Thread-safe; of one process.  0: no limit."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def wait(self, pulls: int) -> None:
+        """Returns when these pulls may be sent."""
+        if not self._per_second:
+            return
+        with self._lock:
+            now = time.monotonic()
+            begins = max(now, self._free_at)
+            self._free_at = begins + pulls / self._per_second
+        if begins > now:
+            time.sleep(begins - now)

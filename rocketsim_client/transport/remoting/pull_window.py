@@ -1,0 +1,240 @@
+"""Which pulls to send ahead, and in which order their answers are handed out.  Pure: knows no network and no clock.
+
+A broker gives at most 32 messages a pull.  The offsets of a queue without a filter are consecutive, so the next pulls
+are sent before the answers are there.  Answers may be swapped, shorter than asked for, repeated or lost: each offset of
+[from, until) is handed out once, in order.  Nothing is asked for at or beyond `until`.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import GetMessageStatus, OffsetRange, QueueRange
+
+T = TypeVar("T")
+
+USUAL_STEP = 32  # messages a pull that brokers give by default
+FIRST_PULL = 1024  # the first pull asks for more, to find out whether the broker gives more
+FEWEST = 4  # pulls in flight
+MOST = 32
+MOST_BYTES = 8 << 20  # of answers in flight, by what answers have had
+RANGES_AHEAD = 8  # of filtered ranges, each with one pull
+STEADY = 32  # full answers in a row, after which a pull asks for more again
+ENDS = frozenset(GetMessageStatus) - {
+    GetMessageStatus.FOUND,
+    GetMessageStatus.NO_MATCHED_MESSAGE,
+    GetMessageStatus.MESSAGE_WAS_REMOVING,
+}
+
+
+class Ask(NamedTuple):
+    """A pull to send."""
+
+    range_index: int
+    offset: int
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullReply(Generic[T]):
+    """What a broker answered to a pull.  `records` is not looked at."""
+
+    status: GetMessageStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested: int
+    records: T
+    size_bytes: int
+
+
+class Piece(NamedTuple, Generic[T]):
+    """The part [begin, end) of a range, in order.  `end` may be beyond the range where a broker filters."""
+
+    range_index: int
+    begin: int
+    end: int
+    reply: PullReply[T]
+
+
+@dataclass(slots=True)
+class _Range(Generic[T]):
+    at: int  # the next offset to hand out
+    ahead: int  # the next offset to ask for
+    until: int
+    ready: dict[int, tuple[Ask, PullReply[T]]] = field(default_factory=dict)  # by the offset that was asked for
+
+
+class PullWindow(Generic[T]):
+    """`filtered`: the broker leaves messages out, so that only an answer says where the next pull begins.  `step`: how
+    many messages the broker gives a pull, if that is known; None: the first answer says it."""
+
+    def __init__(
+        self, ranges: Sequence[QueueRange | OffsetRange], *, filtered: bool, step: int | None = None, most: int = MOST
+    ) -> None:
+        self._ranges = [_Range[T](one.from_offset, one.from_offset, one.until_offset) for one in ranges]
+        self._filtered = filtered
+        self._cap = step or USUAL_STEP
+        self._step = self._cap
+        self._knows_step = step is not None or filtered
+        self._most = most
+        self._wide = min(FEWEST, most)
+        self._flight: set[Ask] = set()
+        self._gaps: deque[Ask] = deque()
+        self._current = 0
+        self._steady = 0
+        self._bytes = 0
+        self._answers = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Everything is handed out."""
+        self._skip_finished()
+        return self._current >= len(self._ranges)
+
+    @property
+    def step(self) -> int | None:
+        """How many messages the broker gives a pull, once that is known."""
+        return self._cap if self._knows_step and not self._filtered else None
+
+    def asks(self) -> list[Ask]:
+        """The pulls to send now.  They are in flight after that."""
+        found: list[Ask] = []
+        while len(self._flight) < self._room():
+            ask = self._next_ask()
+            if ask is None:
+                break
+            self._flight.add(ask)
+            found.append(ask)
+        return found
+
+    def waited(self) -> None:
+        """The caller had to wait for an answer: the round trip is longer than the window, which grows."""
+        self._wide = min(self._wide + 1, self._most)
+
+    def again(self, ask: Ask) -> None:
+        """No answer has come to it, or the broker refused it for the moment."""
+        if ask in self._flight:
+            self._flight.discard(ask)
+            self._gaps.append(ask)
+
+    def slower(self) -> None:
+        """The broker asked for fewer pulls."""
+        self._wide = max(1, self._wide // 2)
+
+    def answered(self, ask: Ask, reply: PullReply[T]) -> None:
+        """An answer to a pull; one that is not in flight (any more) is not looked at."""
+        if ask not in self._flight:
+            return
+        self._flight.discard(ask)
+        one = self._ranges[ask.range_index]
+        self._answers += 1
+        self._bytes += reply.size_bytes
+        if reply.status not in ENDS and reply.next_offset <= ask.offset:
+            raise BadAnswer(f"a pull at offset {ask.offset} was answered with {reply.next_offset} as the next one")
+        one.ready[ask.offset] = ask, reply
+        if self._filtered or reply.status is not GetMessageStatus.FOUND:
+            return
+        got = reply.next_offset - ask.offset
+        if not self._knows_step:
+            self._learn(got, ask.messages)
+            one.ahead = max(one.ahead, reply.next_offset)
+            return
+        if got < ask.messages:
+            self._gaps.append(Ask(ask.range_index, reply.next_offset, ask.messages - got))
+            self._step, self._steady = min(self._step, got), 0
+        elif ask.messages == self._step < self._cap:
+            self._steady += 1
+            if self._steady >= STEADY:
+                self._step, self._steady = min(self._step * 2, self._cap), 0
+
+    def next_piece(self) -> Piece[T] | None:
+        """What comes next in order; None: its answer is not there."""
+        self._skip_finished()
+        if self._current >= len(self._ranges):
+            return None
+        index, one = self._current, self._ranges[self._current]
+        found = one.ready.pop(one.at, None)
+        if found is None:
+            return None
+        ask, reply = found
+        begin = one.at
+        if reply.status in ENDS:
+            self._drop(index)
+            one.at = one.ahead = one.until
+            return Piece(index, begin, begin, reply)
+        one.at = reply.next_offset
+        if (
+            self._filtered
+            or reply.status is not GetMessageStatus.FOUND
+            or reply.next_offset > ask.offset + ask.messages
+        ):
+            # What was sent ahead does not begin where this ends.
+            if not self._filtered:
+                self._drop(index)
+            one.ahead = one.at
+        return Piece(index, begin, reply.next_offset, reply)
+
+    # --- which pulls --------------------------------------------------------------------------------------------------
+
+    def _room(self) -> int:
+        """How many pulls may be in flight."""
+        if not self._knows_step:
+            return 1
+        if self._filtered:
+            return RANGES_AHEAD
+        each = max(1, self._bytes // max(self._answers, 1))
+        return max(1, min(self._wide, MOST_BYTES // each))
+
+    def _held(self) -> int:
+        return sum(len(one.ready) for one in self._ranges[self._current :])
+
+    def _next_ask(self) -> Ask | None:
+        while self._gaps:
+            ask = self._gaps.popleft()
+            one = self._ranges[ask.range_index]
+            if one.at <= ask.offset < one.until:
+                return ask
+        if self._filtered:
+            return self._next_filtered()
+        if self._held() >= self._most:
+            return None  # a gap is waited for
+        for index in range(self._current, len(self._ranges)):
+            one = self._ranges[index]
+            if one.ahead < one.until:
+                count = min(self._step if self._knows_step else FIRST_PULL, one.until - one.ahead)
+                ask = Ask(index, one.ahead, count)
+                if self._knows_step:
+                    one.ahead += count
+                return ask
+        return None
+
+    def _next_filtered(self) -> Ask | None:
+        for index in range(self._current, min(self._current + RANGES_AHEAD, len(self._ranges))):
+            one = self._ranges[index]
+            in_flight = any(ask.range_index == index for ask in self._flight)
+            if one.at < one.until and not in_flight and not one.ready:
+                return Ask(index, one.at, FIRST_PULL)
+        return None
+
+    def _learn(self, got: int, asked: int) -> None:
+        """From the first answer: what its broker gives a pull.  A range that is short says nothing about that."""
+        self._cap = max(got, USUAL_STEP)
+        self._step = self._cap if got == asked else got
+        self._knows_step = True
+
+    def _drop(self, index: int) -> None:
+        """All of a range that is in flight or ready."""
+        self._ranges[index].ready.clear()
+        self._flight = {ask for ask in self._flight if ask.range_index != index}
+        self._gaps = deque(ask for ask in self._gaps if ask.range_index != index)
+
+    def _skip_finished(self) -> None:
+        while self._current < len(self._ranges):
+            one = self._ranges[self._current]
+            if one.at < one.until:
+                return
+            self._drop(self._current)
+            self._current += 1

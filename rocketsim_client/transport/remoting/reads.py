@@ -1,0 +1,573 @@
+"""Reads of queues, and offsets of queues and groups, from RocketMQ's brokers."""
+
+import re
+import struct
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from rocketsim_proto.records.framing import walk_sizes
+from rocketsim_proto.records.record import MIN_SIZE, RecordError
+from rocketsim_proto.records.slices import as_bytes
+from rocketsim_proto.remoting import frame
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+
+from rocketsim_client.errors import (
+    BadAnswer,
+    CallTimeout,
+    GroupNotExist,
+    NotSupported,
+    ServiceNotAvailable,
+)
+from rocketsim_client.model import (
+    MASTER_ID,
+    CommitStatus,
+    GetMessageStatus,
+    LogEpoch,
+    MessageQueue,
+    OffsetRange,
+    PullFrame,
+    QueueBounds,
+    QueueRange,
+    Ranges,
+    Segment,
+)
+from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall
+from rocketsim_client.transport.remoting import versions
+from rocketsim_client.transport.remoting.answers import PULL_CODES, body_of, error_of, field, part, pull_status
+from rocketsim_client.transport.remoting.connection import Answer, Inbox
+from rocketsim_client.transport.remoting.connections import Connections, Reply, Request, checked, header_of
+from rocketsim_client.transport.remoting.groups import Groups
+from rocketsim_client.transport.remoting.members import KnownMembers
+from rocketsim_client.transport.remoting.pace import Pace
+from rocketsim_client.transport.remoting.pull_window import Ask, Piece, PullReply, PullWindow
+
+ALL = "*"
+HAS_SUBSCRIPTION = 4  # sysFlag: the request says what to read, so no heartbeat has to
+WAITS = 2  # sysFlag: the broker holds the request until there is a message
+LONG_POLL_GRACE_S = 10.0  # a broker looks at the pulls that it holds every 5 s
+FRAME_AFTER_S = 0.5  # a frame is handed out after this time, however small: Spark waits for frames, not for pulls
+ASKED_AGAIN_AFTER_S = 1.0  # a broker that protects itself drops answers without a word
+FLOW_CONTROL_PAUSE_S = 0.02
+
+_OFFSET_AT, _SYS_FLAG_AT = 20, 36
+_OFFSET, _SYS_FLAG = struct.Struct(">Q"), struct.Struct(">I")
+_INNER_BATCH = 0x80
+
+_CODE, _NEXT, _MIN, _MAX, _SUGGESTED = (
+    re.compile(rb'"%s":"?(-?\d{1,19})' % name)
+    for name in (b"code", b"nextBeginOffset", b"minOffset", b"maxOffset", b"suggestWhichBrokerId")
+)
+_REMARK = re.compile(rb'"remark":"([A-Z_]+)"')
+
+
+class RemotingReads:
+    """`ReadCalls`."""
+
+    def __init__(self, connections: Connections, members: KnownMembers, groups: Groups, pace: Pace) -> None:
+        self._connections = connections
+        self._members = members
+        self._groups = groups
+        self._pace = pace
+        self._steps: dict[str, int] = {}  # messages that a broker gives a pull, by address
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:
+        wait_ms = call.suspend_timeout_ms
+        fields = pull_fields(
+            call.group, call.topic, call.queue_id, call.queue_offset, call.max_msg_nums, call.expression
+        )
+        fields |= {"sysFlag": str(HAS_SUBSCRIPTION | (WAITS if wait_ms else 0)), "suspendTimeoutMillis": str(wait_ms)}
+        fields |= {"bname": self._members.broker_name(address)}
+        what = f"a pull of queue {call.queue_id} of topic {call.topic!r}"
+        request = Request(RequestCode.PULL_MESSAGE, what, fields)
+        grace_s = LONG_POLL_GRACE_S if wait_ms else 0.0
+        self._pace.wait(1)
+        (reply,) = self._connections.calls(address, [request], timeout_s + grace_s)
+        header = reply.header
+        if header.code not in PULL_CODES:
+            raise self._pull_refused(reply, what)
+        begin = field(header, "nextBeginOffset", address)
+        status = pull_status(header.code, header.remark)
+        sizes = _sizes(reply.body, address)
+        return PullAnswer(
+            code=header.code,
+            status=status,
+            next_begin_offset=begin,
+            min_offset=field(header, "minOffset", address),
+            max_offset=field(header, "maxOffset", address),
+            suggest_which_broker_id=self._members.suggestion(address, field(header, "suggestWhichBrokerId", address)),
+            broker_id=self._members.broker_id(address),
+            count=len(sizes),
+            records=reply.body,
+            sizes=sizes.astype("<u4").tobytes(),
+        )
+
+    def pull_range(
+        self,
+        address: str,
+        ranges: Ranges,
+        *,
+        group: str,
+        expression: str,
+        max_frame_bytes: int,
+        timeout_s: float,
+        read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
+    ) -> Iterator[PullFrame]:
+        """Pulls that are sent ahead, put in order and joined to frames.  RocketMQ has no epochs: `read_in` is not
+        asked about."""
+        filtered = expression != ALL
+        window = PullWindow[bytes](ranges, filtered=filtered, step=self._steps.get(address))
+        heads = [self._template(address, one, group, expression) for one in ranges]
+        connection = self._connections.to(address, timeout_s)
+        inbox = Inbox()
+        asked: dict[int, tuple[Ask, float]] = {}
+        frames = _Frames(ranges, filtered, self._members.broker_id(address), address)
+        last_answer = time.monotonic()
+        try:
+            while not window.is_done:
+                while (piece := window.next_piece()) is not None:
+                    frames.add(piece, self._members.suggestion(address, piece.reply.suggested))
+                    if frames.size_bytes >= max_frame_bytes:
+                        yield frames.take()
+                        last_answer = time.monotonic()
+                if window.is_done:
+                    break
+                now = time.monotonic()
+                if frames.is_due(now):
+                    yield frames.take()
+                    last_answer = now = time.monotonic()
+                for opaque, (ask, sent) in list(asked.items()):
+                    if now - sent < ASKED_AGAIN_AFTER_S:
+                        break  # they are in the order in which they were sent
+                    del asked[opaque]
+                    window.again(ask)
+                if asks := window.asks():
+                    self._pace.wait(len(asks))
+                    numbers = connection.numbers(inbox, len(asks))
+                    connection.send(
+                        [heads[ask.range_index](number, ask) for number, ask in zip(numbers, asks, strict=True)],
+                        now + timeout_s,
+                    )
+                    asked.update({number: (ask, now) for number, ask in zip(numbers, asks, strict=True)})
+                answer = inbox.get(0)
+                if answer is None:
+                    window.waited()
+                    answer = inbox.get(min(FRAME_AFTER_S, last_answer + timeout_s - time.monotonic()))
+                if answer is None:
+                    if time.monotonic() - last_answer >= timeout_s:
+                        raise CallTimeout(f"pulls at {address}: no answer within {timeout_s:.3g} s", address=address)
+                    continue
+                last_answer = time.monotonic()
+                if answer.opaque in asked:
+                    ask, _ = asked.pop(answer.opaque)
+                    self._take(window, ask, answer, address, ranges[ask.range_index])
+            if window.step is not None:
+                self._steps[address] = window.step
+            if frames.has_any:
+                yield frames.take()
+        finally:
+            connection.forget(inbox)
+
+    def _take(
+        self, window: PullWindow[bytes], ask: Ask, answer: Answer, address: str, one: "QueueRange | OffsetRange"
+    ) -> None:
+        code, reply = _pull_reply(answer, address)
+        if reply is not None:
+            window.answered(ask, reply)
+        elif code == ResponseCode.FLOW_CONTROL:
+            window.slower()
+            window.again(ask)
+            time.sleep(FLOW_CONTROL_PAUSE_S)
+        else:
+            what = f"a pull of queue {one.queue_id} of topic {one.topic!r}"
+            raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what)
+
+    def _pull_refused(self, reply: Reply, what: str) -> Exception:
+        """A slave of 5.x that refuses reads says that it is busy: the master is asked instead, and no suggestion to
+        read at that slave is followed."""
+        if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
+            self._members.refuses_reads(reply.address)
+            return ServiceNotAvailable(
+                f"{what} at {reply.address}: this slave serves no reads (slaveReadEnable is not set on it): "
+                f"{reply.header.remark}",
+                address=reply.address,
+            )
+        return error_of(reply.header, what, reply.address)
+
+    def _template(self, address: str, one: "QueueRange | OffsetRange", group: str, expression: str) -> "_Template":
+        fields = pull_fields(group, one.topic, one.queue_id, 0, 0, expression)
+        return _Template(self._connections, fields | {"bname": self._members.broker_name(address)})
+
+    # --- offsets of groups --------------------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
+    ) -> OffsetsAnswer:
+        """Brokers take any offset, also one that is lower than the group's: these are not sent.  Slaves take commits,
+        too, which nobody ever reads: they are asked for none."""
+        if self._members.broker_id(address) != MASTER_ID:
+            raise ServiceNotAvailable(
+                f"a commit of group {group!r} at {address}: RocketMQ's slaves keep no commits for their master",
+                address=address,
+            )
+        before = {
+            (topic, queue_id): offset
+            for topic, queue_id, offset in self.query_offsets(address, group, list(offsets), False, timeout_s).offsets
+        }
+        higher = {queue: to for queue, to in offsets.items() if to > before[queue.topic, queue.queue_id]}
+        name = self._members.broker_name(address)
+        requests = [
+            Request(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                f"a commit of group {group!r} for queue {queue.queue_id} of topic {queue.topic!r}",
+                {
+                    "consumerGroup": group,
+                    "topic": queue.topic,
+                    "queueId": str(queue.queue_id),
+                    "commitOffset": str(offset),
+                    "bname": name,
+                },
+            )
+            for queue, offset in higher.items()
+        ]
+        if requests:
+            self._commit(address, group, next(iter(higher)), requests, timeout_s)
+            self._groups.committed(address, group, timeout_s)
+        now = [
+            (queue.topic, queue.queue_id, max(to, before[queue.topic, queue.queue_id])) for queue, to in offsets.items()
+        ]
+        return OffsetsAnswer(now, MASTER_ID, CommitStatus.UNSAID)
+
+    def _commit(
+        self, address: str, group: str, queue: MessageQueue, requests: Sequence[Request], timeout_s: float
+    ) -> None:
+        replies = self._connections.calls(address, requests, timeout_s)
+        if any(reply.header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for reply in replies):
+            # A broker of 5.x makes a group at its first pull, where it may make groups.
+            self.pull(address, PullCall(group, queue.topic, queue.queue_id, 0, max_msg_nums=1), timeout_s)
+            replies = self._connections.calls(address, requests, timeout_s)
+        for reply, request in zip(replies, requests, strict=True):
+            try:
+                checked(reply, request)
+            except GroupNotExist as error:
+                raise GroupNotExist(
+                    f"{error}; the broker makes no groups by itself (autoCreateSubscriptionGroup): create it with "
+                    f"updateSubGroup -g {group}",
+                    address=address,
+                ) from error
+
+    def query_offsets(
+        self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float
+    ) -> OffsetsAnswer:
+        broker_id = self._members.broker_id(address)
+        name = self._members.broker_name(address)
+        requests = [
+            Request(
+                RequestCode.QUERY_CONSUMER_OFFSET,
+                f"the offset of group {group!r} in queue {queue.queue_id} of topic {queue.topic!r}",
+                {
+                    "consumerGroup": group,
+                    "topic": queue.topic,
+                    "queueId": str(queue.queue_id),
+                    "setZeroIfNotFound": frame.text(zero_for_new_group),
+                    "bname": name,
+                },
+            )
+            for queue in queues
+        ]
+        absent = (ResponseCode.QUERY_NOT_FOUND, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        found: list[int] = []
+        version = versions.FIRST_5
+        for reply, request in zip(self._connections.calls(address, requests, timeout_s), requests, strict=True):
+            checked(reply, request, absent)
+            version = reply.header.version
+            found.append(-1 if reply.header.code else field(reply.header, "offset", address))
+        if broker_id != MASTER_ID and not versions.slaves_have_group_offsets(version):
+            found = [-1] * len(found)
+        elif 0 in found and not zero_for_new_group and not versions.says_that_there_is_no_offset(version):
+            found = self._without_made_up(address, group, queues, found, timeout_s)
+        offsets = [(queue.topic, queue.queue_id, to) for queue, to in zip(queues, found, strict=True)]
+        return OffsetsAnswer(offsets, broker_id)
+
+    def _without_made_up(
+        self, address: str, group: str, queues: Sequence[MessageQueue], found: Sequence[int], timeout_s: float
+    ) -> list[int]:
+        """4.x answers 0 where there is no offset: the table of all offsets says which zeros are committed."""
+        request = Request(RequestCode.GET_ALL_CONSUMER_OFFSET, "the table of all offsets", {})
+        body = body_of(self._connections.call(address, request, timeout_s).body, address)
+        table = part(body, "offsetTable", dict, address)
+        return [
+            to if to or str(queue.queue_id) in (table.get(f"{queue.topic}@{group}") or {}) else -1
+            for queue, to in zip(queues, found, strict=True)
+        ]
+
+    # --- offsets of queues --------------------------------------------------------------------------------------------
+
+    def queue_bounds(
+        self,
+        address: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        timeout_s: float,
+        read_in: Collection[LogEpoch] = (),
+        group: str = "",
+        closed: bool = False,
+    ) -> dict[int, QueueBounds]:
+        """The broker's statistics have all queues that can be written, and say that a topic is not there.  Queues
+        beyond these, and all of them at a proxy, which has no statistics, are asked one by one."""
+        request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the bounds of topic {topic!r}", {"topic": topic})
+        (reply,) = self._connections.calls(address, [request], timeout_s)
+        table: dict[int, tuple[int, int, int]] = {}
+        is_proxy = reply.header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if not is_proxy:
+            checked(reply, request)
+            for key, value in part(body_of(reply.body, address), "offsetTable", dict, address).items():
+                if not isinstance(key, tuple) or not isinstance(value, dict):
+                    raise BadAnswer(f"{address} sent statistics that cannot be read: {str(key)[:80]}", address=address)
+                bounds = (part(value, name, int, address) for name in ("minOffset", "maxOffset", "lastUpdateTimestamp"))
+                table[part(dict(key), "queueId", int, address)] = tuple(bounds)
+        known = self._members.queues(topic, address)
+        if is_proxy and known is None and not queue_ids:
+            raise NotSupported(f"{address}, a proxy, has no statistics of topic {topic!r}: name its queues")
+        readable = known.read_queue_nums if known is not None else max([*table, *queue_ids], default=-1) + 1
+        missing = [one for one in queue_ids or range(readable) if one not in table and one < readable]
+        table |= self._one_by_one(address, topic, missing, timeout_s)
+        broker_id = self._members.broker_id(address)
+        return {
+            queue_id: QueueBounds(
+                min_offset=low,
+                max_offset=high,
+                last_store_timestamp=stored,
+                broker_id=broker_id,
+                is_master=broker_id == MASTER_ID,
+                readable=queue_id < readable,
+                writable=known is None or queue_id < known.write_queue_nums,
+            )
+            for queue_id, (low, high, stored) in sorted(table.items())
+            if not queue_ids or queue_id in queue_ids
+        }
+
+    def _one_by_one(
+        self, address: str, topic: str, queue_ids: Sequence[int], timeout_s: float
+    ) -> dict[int, tuple[int, int, int]]:
+        codes = (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+        requests = [self._of_queue(address, code, topic, queue_id) for queue_id in queue_ids for code in codes]
+        if not requests:
+            return {}
+        replies = self._connections.calls(address, requests, timeout_s)
+        values = [
+            field(checked(reply, request).header, "offset", address)
+            for reply, request in zip(replies, requests, strict=True)
+        ]
+        return {one: (values[2 * at], values[2 * at + 1], 0) for at, one in enumerate(queue_ids)}
+
+    def search_offsets(
+        self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
+    ) -> dict[int, int]:
+        requests = []
+        for queue_id, timestamp in timestamps.items():
+            search = {"timestamp": str(max(timestamp, 0)), "boundaryType": "LOWER"}
+            requests.append(self._of_queue(address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic, queue_id, search))
+        replies = self._connections.calls(address, requests, timeout_s)
+        found = {
+            queue_id: field(checked(reply, request).header, "offset", address)
+            for queue_id, reply, request in zip(timestamps, replies, requests, strict=True)
+        }
+        bounds = self._one_by_one(address, topic, list(timestamps), timeout_s)
+        if not versions.finds_exactly_by_time(replies[0].header.version):
+            return {
+                queue_id: self._bisected(
+                    address, topic, queue_id, timestamps[queue_id], bounds[queue_id][:2], timeout_s
+                )
+                for queue_id in timestamps
+            }
+        # What 5.x finds may be deleted already.
+        return {queue_id: max(offset, bounds[queue_id][0]) for queue_id, offset in found.items()}
+
+    def _bisected(
+        self, address: str, topic: str, queue_id: int, timestamp: int, bounds: tuple[int, int], timeout_s: float
+    ) -> int:
+        """4.x finds the nearest message, and of several of one millisecond any: so the store times of messages are
+        compared here."""
+        low, high = bounds
+        while low < high:
+            middle = (low + high) // 2
+            call = PullCall("", topic, queue_id, middle, max_msg_nums=1)
+            answer = self.pull(address, call, timeout_s)
+            if not answer.records:
+                if not middle < answer.next_begin_offset <= high:
+                    break
+                low = answer.next_begin_offset
+            elif _store_timestamp(answer.records) >= timestamp:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _of_queue(
+        self, address: str, code: RequestCode, topic: str, queue_id: int, also: Mapping[str, str] | None = None
+    ) -> Request:
+        fields = {"topic": topic, "queueId": str(queue_id), "bname": self._members.broker_name(address)}
+        return Request(code, f"an offset of queue {queue_id} of topic {topic!r}", fields | dict(also or {}))
+
+
+def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, expression: str) -> dict[str, str]:
+    """All that a pull needs: a broker answers with a NullPointerException where one of them is missing."""
+    return {
+        "consumerGroup": group or READER_GROUP,
+        "topic": topic,
+        "queueId": str(queue_id),
+        "queueOffset": str(offset),
+        "maxMsgNums": str(count),
+        "sysFlag": str(HAS_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": expression,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
+
+
+READER_GROUP = "rocketsim-reader"  # of pulls without a group; nothing is committed for it
+
+
+class _Template:
+    """Frames of the pulls of one queue.  Without signatures only three numbers of them differ."""
+
+    def __init__(self, connections: Connections, fields: dict[str, str]) -> None:
+        self._connections = connections
+        self._fields = fields
+        self._parts: tuple[bytes, ...] | None = None
+        if not connections.signs:
+            marked = fields | {"queueOffset": "\x00", "maxMsgNums": "\x00"}
+            header = frame.Header(RequestCode.PULL_MESSAGE, fields={k: v for k, v in marked.items() if v})
+            whole = frame.encode(header)[frame.HEAD.size :].replace(b'"opaque":0', b'"opaque":\\u0000', 1)
+            self._parts = tuple(whole.split(b"\\u0000"))
+
+    def __call__(self, opaque: int, ask: Ask) -> bytes:
+        if self._parts is not None:
+            first, second, third, fourth = self._parts
+            header = b"%b%d%b%d%b%d%b" % (first, opaque, second, ask.offset, third, ask.messages, fourth)
+            return frame.with_head(header, 0)
+        fields = self._fields | {"queueOffset": str(ask.offset), "maxMsgNums": str(ask.messages)}
+        return self._connections.encoded(Request(RequestCode.PULL_MESSAGE, "a pull", fields), opaque)
+
+
+def _pull_reply(answer: Answer, address: str) -> tuple[int, PullReply[bytes] | None]:
+    """The code and, unless that is a refusal, the reply.  Only a header in JSON of the usual form is not decoded."""
+    head = answer.head
+    if answer.form is frame.Form.JSON:
+        found = [pattern.search(head) for pattern in (_CODE, _NEXT, _MIN, _MAX, _SUGGESTED)]
+        remark = _REMARK.search(head)
+        if remark is not None and all(found):
+            code, following, low, high, suggested = (int(one[1]) for one in found if one is not None)
+            if code in PULL_CODES:
+                status = pull_status(code, remark[1].decode())
+                return code, PullReply(status, following, low, high, suggested, answer.body, len(answer.body))
+    header = header_of(answer, address)
+    if header.code not in PULL_CODES:
+        return header.code, None
+    names = ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")
+    following, low, high, suggested = (field(header, name, address) for name in names)
+    status = pull_status(header.code, header.remark)
+    return header.code, PullReply(status, following, low, high, suggested, answer.body, len(answer.body))
+
+
+def _sizes(records: bytes | memoryview, address: str):  # type: ignore[no-untyped-def]  # numpy's types are heavy
+    try:
+        return walk_sizes(as_bytes(records))
+    except RecordError as error:
+        raise BadAnswer(f"{address} sent what are no records: {error}", address=address) from error
+
+
+def _store_timestamp(records: bytes | memoryview) -> int:
+    """Of the first record."""
+    from rocketsim_proto.records import record
+
+    return record.decode(records, check_crc=False).store_timestamp
+
+
+class _Frames:
+    """Pieces as they are joined to frames."""
+
+    def __init__(self, ranges: Ranges, filtered: bool, broker_id: int, address: str) -> None:
+        self._ranges = ranges
+        self._filtered = filtered
+        self._broker_id = broker_id
+        self._address = address
+        self._suggested = broker_id
+        self._parts: list[bytes | memoryview] = []
+        self._segments: list[Segment] = []
+        self._since = 0.0
+        self.size_bytes = 0
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._segments)
+
+    def is_due(self, now: float) -> bool:
+        return self.has_any and now - self._since >= FRAME_AFTER_S
+
+    def add(self, piece: Piece[bytes], suggested: int) -> None:
+        if not self._segments:
+            self._since = time.monotonic()
+        self._suggested = suggested
+        reply, until = piece.reply, self._ranges[piece.range_index].until_offset
+        end = min(piece.end, until)
+        records: bytes | memoryview = reply.records
+        first = piece.begin
+        count = 0
+        if len(records):
+            first = self._first_offset(records, piece)
+            if piece.end > until or (self._filtered and first >= until):
+                records = self._before(records, until)
+            count = len(_sizes(records, self._address)) if self._filtered or first > piece.begin else end - first
+            if first > piece.begin and not self._filtered:
+                self._segment(piece, 0, min(first, end), GetMessageStatus.MESSAGE_WAS_REMOVING)
+        if len(records):
+            self._parts.append(records)
+            self.size_bytes += len(records)
+        self._segment(piece, count, end, reply.status)
+
+    def _segment(self, piece: Piece[bytes], count: int, end: int, status: GetMessageStatus) -> None:
+        """Neighbours of one range are one segment."""
+        last = self._segments[-1] if self._segments else None
+        low, high = piece.reply.min_offset, piece.reply.max_offset
+        if (
+            last is not None
+            and last.range_index == piece.range_index
+            and last.status == status == GetMessageStatus.FOUND
+        ):
+            last.count, last.next_offset, last.min_offset, last.max_offset = last.count + count, end, low, high
+        else:
+            self._segments.append(Segment(piece.range_index, count, end, low, high, status))
+
+    def take(self) -> PullFrame:
+        found = PullFrame(b"".join(self._parts), b"", self._segments, self._suggested, self._broker_id)
+        self._parts, self._segments, self.size_bytes = [], [], 0
+        return found
+
+    def _first_offset(self, records: bytes | memoryview, piece: Piece[bytes]) -> int:
+        one = self._ranges[piece.range_index]
+        if len(records) < MIN_SIZE:
+            raise BadAnswer(f"{self._address} sent {len(records)} bytes, which are no record", address=self._address)
+        if _SYS_FLAG.unpack_from(records, _SYS_FLAG_AT)[0] & _INNER_BATCH:
+            raise NotSupported(f"topic {one.topic!r} has batches in its queues (queue.type=BatchCQ): not supported")
+        first: int = _OFFSET.unpack_from(records, _OFFSET_AT)[0]
+        if first < piece.begin:
+            raise BadAnswer(
+                f"{self._address} sent offset {first} of queue {one.queue_id} of topic {one.topic!r} to a pull at "
+                f"{piece.begin}",
+                address=self._address,
+            )
+        return first
+
+    def _before(self, records: bytes | memoryview, until: int) -> memoryview:
+        """The records whose offsets are in the range."""
+        at = 0
+        for size in _sizes(records, self._address).tolist():
+            if _OFFSET.unpack_from(records, at + _OFFSET_AT)[0] >= until:
+                break
+            at += size
+        return memoryview(records)[:at]

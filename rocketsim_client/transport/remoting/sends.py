@@ -1,0 +1,185 @@
+"""Sends to RocketMQ's brokers: batches of one queue each."""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from rocketsim_proto.records.property_columns import joined
+from rocketsim_proto.records.slices import binary_array, fixed_binary, flat_bytes, offsets
+from rocketsim_proto.remoting import message_batch
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+
+from rocketsim_client.errors import BadAnswer, MessageIllegal
+from rocketsim_client.model import SendStatus
+from rocketsim_client.retry import SENDS
+from rocketsim_client.transport.remoting.answers import field
+from rocketsim_client.transport.remoting.connections import Connections, Reply, Request, checked
+from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
+
+MAX_BATCH_BYTES = (4 << 20) - (64 << 10)  # a broker's maxMessageSize is 4 MiB, and counts all of a batch
+STORED = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+# What a broker does only for a message that is sent alone; in a batch these are stored as properties like others.
+ALONE = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
+_HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
+
+
+class Batch(NamedTuple):
+    """Rows of an Outgoing, in order, that one request takes."""
+
+    queue_id: int
+    rows: Sequence[int]
+    is_alone: bool
+
+
+class RemotingSends:
+    """`SendCalls`.  Of one queue, one request is under way at a time, since a broker may store two the other way
+    round; those of several queues go together."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def send(self, address: str, outgoing: Outgoing, call: SendCall, timeout_s: float) -> Acknowledged:
+        deadline = time.monotonic() + timeout_s
+        bodies, properties = binary_array(outgoing.bodies), binary_array(outgoing.properties)
+        body_sizes, properties_sizes = np.diff(offsets(bodies)), np.diff(offsets(properties))
+        check(outgoing.topic, body_sizes, properties_sizes)
+        flags = np.broadcast_to(np.asarray(outgoing.flags, np.int64), len(bodies))
+        sys_flags = np.broadcast_to(np.asarray(outgoing.sys_flags, np.int64), len(bodies))
+        alone = _alone(outgoing.properties, flat_bytes(properties).tobytes())
+        sizes = body_sizes + properties_sizes + message_batch.OVERHEAD_BYTES
+        status = SendStatus.SEND_OK
+        queue_offsets = np.full(len(bodies), -1, np.int64)
+        for together in rounds(batches(np.asarray(outgoing.queue_ids), sizes, sys_flags, alone)):
+            requests = []
+            for batch in together:
+                rows = np.asarray(batch.rows, np.int64)
+                first = int(rows[0])
+                if batch.is_alone:
+                    body, own = bodies[first].as_py(), properties[first].as_py().decode()
+                else:
+                    body, own = encoded(bodies.take(rows), properties.take(rows), flags[rows]), ""
+                fields = {
+                    "a": call.group,
+                    "b": outgoing.topic,
+                    "c": "TBW102",
+                    "d": str(call.default_topic_queue_nums),
+                    "e": str(batch.queue_id),
+                    "f": str(int(sys_flags[first])),
+                    "g": str(_nth(outgoing.born_timestamp, first)),
+                    "h": str(int(flags[first]) if batch.is_alone else 0),
+                    "i": own,
+                    "m": "false" if batch.is_alone else "true",
+                    "n": call.broker_name,
+                }
+                code = RequestCode.SEND_MESSAGE_V2 if batch.is_alone else RequestCode.SEND_BATCH_MESSAGE
+                requests.append(
+                    Request(code, f"a send of {len(rows)} messages to topic {outgoing.topic!r}", fields, body)
+                )
+            for reply, batch in self._stored(address, requests, together, deadline):
+                status = max(status, STORED[ResponseCode(reply.header.code)])
+                queue_offsets[list(batch.rows)] = self._offsets(reply, batch)
+        return Acknowledged(status, queue_offsets, [-1] * len(bodies), b"", 0)  # type: ignore[arg-type]
+
+    def _stored(
+        self, address: str, requests: Sequence[Request], together: Sequence[Batch], deadline: float
+    ) -> Iterator[tuple[Reply, Batch]]:
+        """The answer to each batch.  A broker that is busy has stored nothing of a batch: that one is sent again, and
+        the others are not."""
+        left = list(zip(requests, together, strict=True))
+        failures = 0
+        while left:
+            timeout_s = max(deadline - time.monotonic(), 0.001)
+            replies = self._connections.calls(address, [request for request, _ in left], timeout_s)
+            busy = []
+            for reply, (request, batch) in zip(replies, left, strict=True):
+                if reply.header.code in (ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL):
+                    busy.append((request, batch))
+                    refused = reply, request
+                else:
+                    yield checked(reply, request, list(STORED)), batch
+            failures += 1
+            pause_s = SENDS.pause_s(failures)
+            if busy and time.monotonic() + pause_s >= deadline:
+                checked(*refused)
+            if busy:
+                time.sleep(pause_s)
+            left = busy
+
+    @staticmethod
+    def _offsets(reply: Reply, batch: Batch) -> "np.ndarray[Any, Any]":
+        first = field(reply.header, "queueOffset", reply.address)
+        if field(reply.header, "queueId", reply.address) != batch.queue_id and not batch.is_alone:
+            raise BadAnswer(
+                f"{reply.address} stored a batch in another queue than {batch.queue_id}", address=reply.address
+            )
+        return np.arange(first, first + len(batch.rows), dtype=np.int64)
+
+
+def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
+    """What a broker of RocketMQ would refuse without saying why."""
+    if len(body_sizes) and not body_sizes.min():
+        raise MessageIllegal(f"topic {topic!r}: RocketMQ's brokers take no message whose body is empty")
+    if len(properties_sizes) and properties_sizes.max() > message_batch.MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(f"topic {topic!r}: properties of more than {message_batch.MAX_PROPERTIES_BYTES} bytes")
+
+
+def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
+    """The rows of each queue, in order, cut where a request would have too many, too much, or rows that cannot share
+    one.  The cuts are found with numpy: of many rows few begin a batch."""
+    found: list[Batch] = []
+    for queue_id in np.unique(queue_ids).tolist():
+        rows = np.flatnonzero(queue_ids == queue_id)
+        own, flags, single = sizes[rows], sys_flags[rows], alone[rows]
+        ends = np.cumsum(own)
+        changes = np.flatnonzero((flags[1:] != flags[:-1]) | single[1:] | single[:-1]) + 1
+        begin = 0
+        while begin < len(rows):
+            before = int(ends[begin - 1]) if begin else 0
+            end = int(np.searchsorted(ends, before + MAX_BATCH_BYTES, side="right"))
+            following = changes[np.searchsorted(changes, begin, side="right") :]
+            limit = int(following[0]) if len(following) else len(rows)
+            end = max(begin + 1, min(end, begin + message_batch.MAX_MESSAGES, limit))
+            is_alone = end == begin + 1  # the one that is too large for a batch may be small enough alone
+            found.append(Batch(queue_id, rows[begin:end].tolist(), is_alone))
+            begin = end
+    return found
+
+
+def rounds(found: Sequence[Batch]) -> Iterator[list[Batch]]:
+    """Batches that are sent together: the next one of each queue."""
+    queues: dict[int, list[Batch]] = {}
+    for batch in found:
+        queues.setdefault(batch.queue_id, []).append(batch)
+    for at in range(max(map(len, queues.values()), default=0)):
+        yield [of_queue[at] for of_queue in queues.values() if at < len(of_queue)]
+
+
+def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
+    """The body of a batch, column by column."""
+    body_sizes, properties_sizes = np.diff(offsets(bodies)), np.diff(offsets(properties))
+    heads = np.zeros(len(bodies), _HEAD)
+    heads["size"] = body_sizes + properties_sizes + message_batch.OVERHEAD_BYTES
+    heads["flag"] = flags
+    heads["body_size"] = body_sizes
+    between = fixed_binary(properties_sizes.astype(">u2").view(np.uint8), 2)
+    columns = [fixed_binary(heads.view(np.uint8), _HEAD.itemsize), bodies, between, properties]
+    return flat_bytes(joined(columns)).data
+
+
+def _alone(given: Any, whole: bytes) -> Any:
+    """Whether each row has to be sent by itself.  `whole`: all properties, in which a quick look finds most often that
+    no row has to."""
+    if not any(name in whole for name in ALONE):
+        return np.zeros(len(given), bool)
+    rows = (b"\x02" + bytes(one if isinstance(one, bytes) else one.as_py()) for one in given)
+    return np.array([any(b"\x02" + name in row for name in ALONE) for row in rows], bool)
+
+
+def _nth(values: Any, row: int) -> int:
+    return int(values) if isinstance(values, int | np.integer) else int(values[row])

@@ -1,0 +1,25 @@
+"""The calls that RocketMQ's remoting protocol has in another form than this client, or not at all."""
+
+from typing import NoReturn
+
+from rocketsim_client.errors import NotSupported
+
+
+class UnsupportedCalls:
+    """Every call raises NotSupported, which names it."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __getattr__(self, name: str) -> "UnsupportedCall":
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return UnsupportedCall(f"{self._what} ({name})")
+
+
+class UnsupportedCall:
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __call__(self, *_: object, **__: object) -> NoReturn:
+        raise NotSupported(f"{self._what}: not supported over RocketMQ's remoting protocol")

@@ -1,0 +1,36 @@
+"""What RocketMQ's brokers do differently by version, as MQVersion numbers it in the headers of their answers.  Pure.
+
+| since  | what is different |
+|--------|----------------------------------------------------------------------------------------------------|
+| 4.9.4  | a name server answers routes in strict JSON, if it is asked to |
+| 5.0.0  | a search by time finds the first message that is not older; before, the nearest one, or the last of all |
+| 5.0.0  | a broker says that a group has no offset (`setZeroIfNotFound`); before, that is 0 where a queue begins at 0 |
+| 5.0.0  | a commit for a group or topic that the broker does not know is refused; before, anything is taken |
+| 5.0.0  | a slave refuses reads, unless `slaveReadEnable` is set: with 2, which a master says when it is busy |
+| 5.0.0  | a refusal by access control is 16; before, it is 1 with the exception's name |
+| 5.4.0  | a slave's own table of group offsets is not its master's (seen in 5.5) |
+
+A message that is too large is refused with 13, by 5.x in a batch with 1.  A queue that is not there is refused with
+1, by 5.x with 29.
+"""
+
+
+def _ordinal(major: int, minor: int, patch: int) -> int:
+    """MQVersion's number of a release: each has a snapshot in front of it, and each minor version ten releases."""
+    return 413 + 20 * minor + 2 * patch if major == 5 else 393 - 20 * (9 - minor) + 2 * patch
+
+
+FIRST_5 = _ordinal(5, 0, 0)
+OWN_SLAVE_OFFSETS = _ordinal(5, 4, 0)
+
+
+def finds_exactly_by_time(version: int) -> bool:
+    return version >= FIRST_5
+
+
+def says_that_there_is_no_offset(version: int) -> bool:
+    return version >= FIRST_5
+
+
+def slaves_have_group_offsets(version: int) -> bool:
+    return version < OWN_SLAVE_OFFSETS

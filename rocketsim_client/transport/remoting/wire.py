@@ -1,0 +1,88 @@
+"""One socket to a server, plain or TLS, that one thread reads while others write.
+
+It never blocks inside a call of the socket: it waits with `poll`, so that a writer has a deadline while the reader has
+none, and TLS, which does not allow two threads at once, is used under a lock.
+"""
+
+import select
+import socket
+import ssl
+import threading
+import time
+from contextlib import suppress
+
+CLOSED = b""
+_AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Wire:
+    """`receive_into` is for one thread; `send` and `close` are for any."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self._socket = connected
+        self._tls = threading.Lock() if isinstance(connected, ssl.SSLSocket) else None
+        self._writing = threading.Lock()
+
+    @classmethod
+    def to(cls, address: str, timeout_s: float, context: ssl.SSLContext | None) -> "Wire":
+        """Raises OSError, of which ssl.SSLError is one, and ValueError for no address."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        plain = socket.create_connection((host, int(port)), max(timeout_s, 0.001))
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            return cls(plain if context is None else context.wrap_socket(plain, server_hostname=host))
+        except BaseException:
+            plain.close()
+            raise
+
+    def receive_into(self, room: memoryview) -> int:
+        """Waits for bytes, however long; 0 is the end of the connection."""
+        while True:
+            try:
+                if self._tls is None:
+                    return self._socket.recv_into(room)
+                with self._tls:
+                    return self._socket.recv_into(room)
+            except _AGAIN as error:
+                self._wait(isinstance(error, ssl.SSLWantWriteError), None)
+
+    def send(self, data: bytes | memoryview, deadline: float) -> None:
+        """All of it.  TimeoutError at the deadline (of `time.monotonic`): the connection is of no use after that."""
+        if not self._writing.acquire(timeout=max(deadline - time.monotonic(), 0.001)):
+            raise TimeoutError("another request could not be written")
+        try:
+            view = memoryview(data)
+            while view:
+                try:
+                    if self._tls is None:
+                        view = view[self._socket.send(view) :]
+                    else:
+                        with self._tls:
+                            view = view[self._socket.send(view) :]
+                except _AGAIN as error:
+                    if not self._wait(not isinstance(error, ssl.SSLWantReadError), deadline):
+                        raise TimeoutError("the server does not take the request") from None
+        finally:
+            self._writing.release()
+
+    def shut(self) -> None:
+        """Wakes the reader, which finds the end of the connection."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """For the reader, at its end."""
+        self._socket.close()
+
+    def _wait(self, for_writing: bool, deadline: float | None) -> bool:
+        """False at the deadline."""
+        wanted = select.poll()
+        wanted.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
+        if deadline is None:
+            wanted.poll()
+            return True
+        left_s = deadline - time.monotonic()
+        return left_s > 0 and bool(wanted.poll(left_s * 1000))

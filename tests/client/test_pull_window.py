@@ -1,0 +1,138 @@
+"""The window of pulls, driven against a broker that gives what it likes, in the order that it likes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import GetMessageStatus, QueueRange
+from rocketsim_client.transport.remoting.pull_window import MOST, MOST_BYTES, Ask, PullReply, PullWindow
+
+FOUND = GetMessageStatus.FOUND
+
+
+def found(offsets: list[int], following: int, size_bytes: int = 100) -> PullReply[list[int]]:
+    return PullReply(FOUND, following, 0, 10_000, 0, offsets, size_bytes)
+
+
+def run(data, window, ends, filtered) -> list[list[int]]:
+    """The offsets of each range that come out.  Each turn the broker answers one pull of those in flight, shortened as
+    it likes, perhaps once more later, or loses it, so that it is asked again."""
+    flight: list[Ask] = []
+    repeated: list[tuple[Ask, PullReply]] = []
+    got: list[list[int]] = [[] for _ in ends]
+    for _ in range(100_000):
+        while (piece := window.next_piece()) is not None:
+            got[piece.range_index] += [offset for offset in piece.reply.records if offset >= piece.begin]
+        if window.is_done:
+            return got
+        new = window.asks()
+        assert all(ask.offset + (0 if filtered else ask.messages) <= ends[ask.range_index] for ask in new)
+        flight += new
+        assert len(flight) <= MOST
+        if repeated and data.draw(st.booleans()):
+            window.answered(*repeated.pop())
+            continue
+        assert flight, "nothing in flight, and not done"
+        ask = flight.pop(data.draw(st.integers(0, len(flight) - 1)))
+        match data.draw(st.sampled_from(["answer", "answer", "answer", "lost", "twice"])):
+            case "lost":
+                window.again(ask)
+            case what:
+                count = data.draw(st.integers(1, max(1, min(ask.messages, 40))))
+                following = min(ask.offset + count, 10_000)
+                offsets = list(range(ask.offset, following))
+                if filtered:
+                    offsets = [offset for offset in offsets if offset % 3 == 0]
+                reply = found(offsets, following)
+                window.answered(ask, reply)
+                if what == "twice":
+                    repeated.append((ask, reply))
+    raise AssertionError("no end")
+
+
+ranges = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 200)), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranges, st.sampled_from([None, 8, 32]), st.data())
+def test_each_offset_comes_out_once_and_in_order(spans, step, data):
+    asked = [QueueRange("t", number, begin, begin + length) for number, (begin, length) in enumerate(spans)]
+    window = PullWindow[list](asked, filtered=False, step=step)
+    got = run(data, window, [one.until_offset for one in asked], filtered=False)
+    assert got == [list(range(one.from_offset, one.until_offset)) for one in asked]
+
+
+@settings(max_examples=40, deadline=None)
+@given(ranges, st.data())
+def test_of_a_filtered_queue_each_message_comes_out_once(spans, data):
+    asked = [QueueRange("t", number, begin, begin + length) for number, (begin, length) in enumerate(spans)]
+    window = PullWindow[list](asked, filtered=True)
+    got = run(data, window, [one.until_offset for one in asked], filtered=True)
+    for one, offsets in zip(asked, got, strict=True):
+        wanted = [offset for offset in range(one.from_offset, one.until_offset) if offset % 3 == 0]
+        assert [offset for offset in offsets if offset < one.until_offset] == wanted
+
+
+def test_the_first_answer_says_how_much_a_pull_gives():
+    window = PullWindow[list]([QueueRange("t", 0, 0, 10_000)], filtered=False)
+    (first,) = window.asks()
+    assert first.messages > 32 and window.asks() == []
+    window.answered(first, found(list(range(8)), 8))  # from disk, a broker gives 8
+    assert {ask.messages for ask in window.asks()} == {8}
+
+
+def test_a_gap_is_asked_for_again_before_anything_else():
+    window = PullWindow[list]([QueueRange("t", 0, 0, 10_000)], filtered=False, step=32)
+    first, *_ = window.asks()
+    window.answered(first, found(list(range(20)), 20))
+    assert window.asks()[0] == Ask(0, 20, 12)
+
+
+def test_the_window_grows_while_answers_are_waited_for_up_to_its_limit():
+    window = PullWindow[list]([QueueRange("t", 0, 0, 10**6)], filtered=False, step=32)
+    assert len(window.asks()) == 4
+    for _ in range(100):
+        window.waited()
+    assert len(window.asks()) == MOST - 4
+
+
+def test_answers_that_are_large_make_it_smaller():
+    window = PullWindow[list]([QueueRange("t", 0, 0, 10**6)], filtered=False, step=32)
+    for _ in range(100):
+        window.waited()
+    asks = window.asks()
+    for ask in asks:
+        window.answered(ask, found([], ask.offset + 32, MOST_BYTES // 2))
+    while window.next_piece() is not None:
+        pass
+    assert len(window.asks()) == 2
+
+
+def test_a_reader_that_waits_for_one_gap_holds_little():
+    """The answers behind a gap that never comes do not fill the memory."""
+    window = PullWindow[list]([QueueRange("t", 0, 0, 10**6)], filtered=False, step=32)
+    for _ in range(100):
+        window.waited()
+    first, *others = window.asks()
+    for _ in range(20):
+        for ask in others:
+            window.answered(ask, found([], ask.offset + 32))
+        others = [ask for ask in window.asks() if ask != first]
+    assert others == []
+
+
+def test_a_range_that_its_broker_ends_is_over():
+    window = PullWindow[list]([QueueRange("t", 0, 5, 100), QueueRange("t", 1, 0, 10)], filtered=False, step=32)
+    asks = window.asks()
+    window.answered(asks[0], PullReply(GetMessageStatus.OFFSET_TOO_SMALL, 50, 50, 100, 0, [], 0))
+    piece = window.next_piece()
+    assert (piece.begin, piece.end, piece.reply.min_offset) == (5, 5, 50)
+    window.answered(asks[-1], found([], asks[-1].offset + asks[-1].messages))
+    assert window.next_piece().range_index == 1
+
+
+def test_an_answer_without_progress_is_refused():
+    window = PullWindow[list]([QueueRange("t", 0, 5, 100)], filtered=False, step=32)
+    with pytest.raises(BadAnswer, match="offset 5"):
+        window.answered(window.asks()[0], found([], 5))

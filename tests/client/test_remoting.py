@@ -1,0 +1,321 @@
+"""The client over RocketMQ's remoting protocol, against answers recorded from a real 5.5.0."""
+
+import socket
+import threading
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.remoting import frame
+from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.frame import Form, Header
+
+from rocketsim_client.address_map import AddressMap
+from rocketsim_client.admin import Admin
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Connection
+from rocketsim_client.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    CallTimeout,
+    InvalidParameter,
+    NameServerUnavailable,
+    NoRoute,
+    NotSupported,
+    ServiceNotAvailable,
+)
+from rocketsim_client.model import MessageQueue, QueueRange
+from rocketsim_client.producer import Producer
+from rocketsim_client.transport.look import Speaks, look_at, said
+from rocketsim_client.transport.opening import decided
+from rocketsim_client.transport.remoting.connection import Connection as Open
+from rocketsim_client.transport.remoting.sends import batches, rounds
+from tests.support.polling import wait_until
+from tests.support.remoting_peer import GROUP, TOPIC, RemotingPeer, answer_to, replaying
+
+QUEUE = MessageQueue(TOPIC, "interop", 0)
+VERSIONS = ["5.5.0"]
+
+
+def connection(address: str, **settings) -> Connection:
+    return Connection.of(address, **{"protocol": "remoting", "timeout_s": 5.0} | settings)
+
+
+def offsets(frames) -> list[int]:
+    return [offset for one in frames for offset in Records.walk(one.records, one.count).queue_offset.tolist()]
+
+
+def readers() -> list[str]:
+    return [one.name for one in threading.enumerate() if one.name.startswith("rocketsim-remoting")]
+
+
+@pytest.mark.parametrize("form", Form)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_is_read_searched_and_committed(version, form):
+    with replaying(version, form) as peer, Cluster(connection(peer.address)) as cluster:
+        assert cluster.queues(TOPIC) == [QUEUE, QUEUE._replace(queue_id=1)]
+        assert TOPIC in cluster.topics() and "interop" not in cluster.topics()
+        found = cluster.bounds(TOPIC)[QUEUE]
+        assert (found.min_offset, found.max_offset, found.is_master, found.readable) == (0, 40, True, True)
+        frames = cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)
+        assert offsets(frames) == list(range(40))
+        tagged = cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP, expression="a")
+        assert offsets(tagged) == list(range(0, 40, 2))
+        assert cluster.committed(GROUP, [QUEUE]) == {QUEUE: -1}
+        assert cluster.commit(GROUP, {QUEUE: 40}).offsets == {QUEUE: 40}
+        assert cluster.search(TOPIC, {QUEUE: 1}) == {QUEUE: 0}
+        asked = [request.code for request in peer.requests]
+        # The group's first commit makes it visible to RocketMQ's tools.
+        assert RequestCode.UPDATE_AND_CREATE_TOPIC in asked
+    assert readers() == []
+
+
+def test_what_is_beyond_the_end_is_never_asked_for():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
+        assert offsets(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)) == list(range(40))
+        pulls = [one.fields for one in peer.requests if one.code == RequestCode.PULL_MESSAGE]
+        assert all(int(one["queueOffset"]) + int(one["maxMsgNums"]) <= 40 for one in pulls)
+
+
+def test_operators_see_topics_groups_and_messages():
+    with replaying("5.5.0") as peer, Admin(connection(peer.address)) as admin:
+        assert [member.broker_name for member in admin.cluster_list()] == ["interop"]
+        assert [(one.queue.queue_id, one.max_offset) for one in admin.topic_status(TOPIC)] == [(0, 40), (1, 0)]
+        assert [one.diff for one in admin.consumer_progress(GROUP) if one.queue == QUEUE] == [0]
+        assert [one.body for one in admin.query_msg_by_key(TOPIC, "k7")] == [b"body 7"]
+        with pytest.raises(NotSupported, match="ha_status"):
+            admin.ha_status()
+
+
+def test_a_topic_that_is_not_there_is_no_route():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster, pytest.raises(NoRoute):
+        cluster.queues("no_such_topic")
+
+
+def test_auto_looks_which_protocol_a_server_speaks():
+    with replaying("5.5.0") as peer:
+        auto = connection(peer.address, protocol="auto")
+        assert decided(auto).protocol == "remoting"
+        with Cluster(auto) as cluster:
+            assert cluster.queues(TOPIC)[0] == QUEUE
+    with RemotingPeer(lambda *_: None, greeting=bytes.fromhex("000012040000000000")) as grpc:
+        assert decided(connection(grpc.address, protocol="auto")).protocol == "grpc"
+    assert look_at(peer.address, None) is Speaks.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("first", "speaks"),
+    [
+        (b"", Speaks.NOTHING),
+        (b"HTTP/1.1", Speaks.HTTP),
+        (b"\x15\x03\x01\x00\x02\x02\x16", Speaks.TLS),
+        (b"\x00\x00\x12\x04\x00\x00\x00\x00", Speaks.GRPC),
+        (b"\x00\x00\x00\x64\x00\x00\x00\x50", Speaks.REMOTING),
+        (b"SSH-2.0-", Speaks.SOMETHING_ELSE),
+    ],
+)
+def test_the_first_bytes_say_what_a_server_is(first, speaks):
+    assert said(first) is speaks
+
+
+@pytest.mark.parametrize(
+    ("greeting", "says"),
+    [
+        (bytes.fromhex("0000120400000000"), "speaks gRPC.*9876"),
+        (b"HTTP/1.1 400 Bad Request", "web server.*9876"),
+        (b"SSH-2.0-OpenSSH", "no server of RocketMQ"),
+        (b"\x15\x03\x01\x00\x02\x02\x16\x00", "set the option tls"),
+    ],
+)
+def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, says):
+    with RemotingPeer(lambda *_: None, greeting=greeting) as peer, Cluster(connection(peer.address)) as cluster:
+        with pytest.raises(NameServerUnavailable, match=says):
+            cluster.queues(TOPIC)
+    assert readers() == []
+
+
+@pytest.mark.parametrize("answer", [b"\xff" * 64, frame.HEAD.pack(2**31, 10), frame.HEAD.pack(100, 97)])
+def test_garbage_in_place_of_an_answer_is_an_error_at_once(answer):
+    with RemotingPeer(lambda *_: answer) as peer, Cluster(connection(peer.address, timeout_s=60.0)) as cluster:
+        with pytest.raises(NameServerUnavailable):
+            cluster.queues(TOPIC)
+    assert readers() == []
+
+
+def test_silence_is_an_error_at_the_deadline():
+    with RemotingPeer(lambda *_: None) as peer, Cluster(connection(peer.address, timeout_s=0.2)) as cluster:
+        with pytest.raises(NameServerUnavailable, match=r"no answer within 0\.2 s"):
+            cluster.queues(TOPIC)
+
+
+def test_a_request_of_the_servers_is_not_taken_for_an_answer():
+    """It has the same number as the call that waits."""
+
+    def answer(request: Header, _: bytes) -> bytes:
+        own = frame.encode(Header(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, request.opaque, frame.IS_ONE_WAY))
+        return own + answer_to(request, body=b'{"topicList":["a"],"brokerAddrTable":{}}')
+
+    with RemotingPeer(answer) as peer, Cluster(connection(peer.address)) as cluster:
+        assert cluster.topics() == ["a"]
+
+
+def test_an_answer_of_many_megabytes_is_received():
+    names = '","'.join(f"topic-{number:08d}" for number in range(200_000))
+    body = f'{{"topicList":["{names}"],"brokerAddrTable":{{}}}}'.encode()
+    with RemotingPeer(lambda request, _: answer_to(request, body=body)) as peer:
+        with Cluster(connection(peer.address, timeout_s=60.0)) as cluster:
+            assert len(cluster.topics()) == 200_000
+
+
+def test_a_connection_that_the_server_ends_is_opened_again():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
+        assert cluster.queues(TOPIC)
+        peer.drop()
+        wait_until(lambda: readers() == [], "the reader has seen the end")
+        assert cluster.queues(TOPIC, fresh=True)
+
+
+def test_a_broker_that_vanishes_under_a_pull_is_an_error_of_its_own():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
+        cluster.queues(TOPIC)
+        peer._answer = lambda *_: peer.drop()  # type: ignore[func-returns-value]
+        with pytest.raises((BrokerUnavailable, CallTimeout)):
+            list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP, max_failures=2))
+
+
+def test_requests_are_signed_where_there_are_keys():
+    with replaying("5.5.0") as peer:
+        with Cluster(connection(peer.address, access_key="ak", secret_key="sk")) as cluster:
+            list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP))
+        assert all(one.fields["AccessKey"] == "ak" and one.fields["Signature"] for one in peer.requests)
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"), [(16, "check signature failed."), (1, "org.apache.rocketmq.acl.common.AclException: no")]
+)
+def test_a_refusal_by_access_control_is_that_in_both_versions(code, remark):
+    with RemotingPeer(lambda request, _: answer_to(request, code, remark)) as peer:
+        with Cluster(connection(peer.address)) as cluster, pytest.raises(AccessDenied):
+            cluster.topics()
+
+
+def test_a_slave_that_refuses_reads_is_left_for_the_master():
+    master_pulls = []
+    with replaying("5.5.0") as master:
+
+        def slave(request: Header, _: bytes) -> bytes:
+            return answer_to(request, 2, "[REJECTREQUEST]system busy, start flow control for a while")
+
+        with RemotingPeer(slave) as refusing, Cluster(connection(master.address)) as cluster:
+            known = cluster.route(TOPIC).brokers["interop"].addresses
+            known[1] = refusing.address  # type: ignore[index]
+            transport: Any = cluster.transport
+            transport.routes._members.learn([cluster.route(TOPIC).brokers["interop"]])
+            frames = cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], broker_id_hint=1, group=GROUP)
+            assert offsets(frames) == list(range(40))
+            assert len(refusing.requests) >= 1
+            with pytest.raises(ServiceNotAvailable):
+                cluster.transport.reads.commit_offsets(refusing.address, GROUP, {QUEUE: 40}, 5.0)
+        master_pulls = [one for one in master.requests if one.code == RequestCode.PULL_MESSAGE]
+    assert master_pulls
+
+
+def test_a_busy_broker_gets_only_the_batch_again_that_it_refused():
+    refused = []
+
+    def answer(request: Header, body: bytes) -> bytes:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            route = (
+                '{"brokerDatas":[{"brokerAddrs":{"0":"%s"},"brokerName":"interop","cluster":"c"}],"queueDatas":'
+                '[{"brokerName":"interop","perm":6,"readQueueNums":1,"writeQueueNums":1,"topicSysFlag":0}]}'
+            )
+            return answer_to(request, body=(route % peer.address).encode())
+        if not refused:
+            refused.append(body)
+            return answer_to(request, 2, "[TIMEOUT_CLEAN_QUEUE]broker busy")
+        stored.append(body)
+        return answer_to(request, queueId=request.fields["e"], queueOffset=1000 * (len(stored) - 1), msgId="x")
+
+    stored: list[bytes] = []
+    with RemotingPeer(answer) as peer, Producer(connection(peer.address), "pg") as producer:
+        results = producer.send_columns("t", pa.array([b"%d" % number for number in range(2500)]))
+    assert [one.queue_offset for one in results] == list(range(2500))
+    assert len(stored) == 3 and stored[0] == refused[0]
+
+
+def test_an_empty_body_is_refused_before_it_is_sent():
+    with (
+        replaying("5.5.0") as peer,
+        Producer(connection(peer.address), "pg", retry_times_when_send_failed=0) as producer,
+    ):
+        with pytest.raises(Exception, match="empty"):
+            producer.send_columns(TOPIC, pa.array([b""]))
+
+
+def test_batches_keep_the_order_of_each_queue_and_its_limits():
+    import numpy as np
+
+    queues = np.array([number % 2 for number in range(5000)])
+    flags = np.array([int(number in (10, 11)) for number in range(5000)])
+    alone = np.array([number == 100 for number in range(5000)])
+    found = batches(queues, np.full(5000, 100), flags, alone)
+    assert all(len(one.rows) <= 1000 for one in found)
+    for queue in (0, 1):
+        rows = [row for one in found if one.queue_id == queue for row in one.rows]
+        assert rows == list(range(queue, 5000, 2))
+    assert [one.rows for one in found if 100 in one.rows] == [[100]]
+    assert all(len({one.queue_id for one in together}) == len(together) for together in rounds(found))
+
+
+def test_pops_and_transactions_are_refused_by_name():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
+        transport: Any = cluster.transport
+        with pytest.raises(NotSupported, match="pop"):
+            transport.consumption.pop()
+        with pytest.raises(NotSupported, match="transactions"):
+            transport.transactions.prepare()
+
+
+def test_an_address_map_leads_to_where_brokers_are_reached():
+    table = AddressMap.parse("172.17.0.3:10911=host:20911, 10.0.*=outside")
+    assert table.of("172.17.0.3:10911") == "host:20911"
+    assert table.of("10.0.7.7:10911") == "outside:10911"
+    assert table.of("10.1.7.7:10911") == "10.1.7.7:10911"
+    for wrong in ("x", "a=b:c:d", "=h", "a:1=b"):
+        with pytest.raises(InvalidParameter, match="address_map"):
+            AddressMap.parse(wrong)
+
+
+def test_a_pace_is_kept():
+    """Of ten pulls a second each takes a tenth."""
+    from rocketsim_client.transport.remoting.pace import Pace
+
+    pace = Pace(1000)
+    begun = time.monotonic()
+    for _ in range(3):
+        pace.wait(10)
+    assert time.monotonic() - begun >= 0.02
+
+
+def test_a_forked_child_opens_connections_of_its_own():
+    with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
+        cluster.queues(TOPIC)
+        transport: Any = cluster.transport
+        connections = transport.connections
+        parents = dict(connections._open)
+        connections.forget_parent()
+        assert cluster.queues(TOPIC, fresh=True)
+        assert connections._open[peer.address] is not parents[peer.address]
+        for one in parents.values():
+            assert isinstance(one, Open)
+            one.fail(BrokerUnavailable("over"))
+            one.join()
+
+
+def test_a_port_where_nobody_listens_names_the_address():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+    with Cluster(connection(address)) as cluster, pytest.raises(NameServerUnavailable, match=address):
+        cluster.queues(TOPIC)

@@ -1,0 +1,197 @@
+"""A server of the remoting protocol that replays what a real RocketMQ has answered, so that tests need no Java.
+
+    python -m tests.support.remoting_peer record NAME_SERVER > tests/data/remoting/5.5.0.json
+
+makes a topic and a group at a real cluster and writes down the requests and answers of one short visit.  Addresses of
+the real broker become that of the peer.
+"""
+
+import base64
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rocketsim_proto.records import record
+from rocketsim_proto.remoting import frame, message_batch
+from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.frame import IS_ANSWER, Form, Header
+
+RECORDED = Path(__file__).parents[1] / "data" / "remoting"
+BROKER = "broker:1"  # in a recording
+TOPIC, GROUP = "recorded", "recorded_group"
+MESSAGES = 40  # in queue 0: more than a broker gives a pull
+
+# By which fields of a request the peer finds its answer.
+KEYS = ("topic", "queueId", "queueOffset", "consumerGroup", "b", "e", "key", "timestamp", "subscription")
+Answer = Callable[[Header, bytes], "bytes | None"]
+
+
+def key_of(code: int, fields: Mapping[str, str]) -> str:
+    return json.dumps([int(code), {name: fields[name] for name in KEYS if name in fields}], sort_keys=True)
+
+
+class RemotingPeer:
+    """Listens while the context is open.  `answer` makes the bytes to send for a request; None: nothing is sent."""
+
+    def __init__(self, answer: Answer, *, greeting: bytes = b"") -> None:
+        self._answer = answer
+        self._greeting = greeting
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._connections: list[socket.socket] = []
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        self.requests: list[Header] = []
+
+    def __enter__(self) -> "RemotingPeer":
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)  # `accept` holds it open otherwise
+        self._listening.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Ends all connections."""
+        connections, self._connections = self._connections, []
+        for one in connections:
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+            one.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                one, _ = self._listening.accept()
+                self._connections.append(one)
+                threading.Thread(target=self._serve, args=(one,), daemon=True).start()
+        except OSError:
+            pass
+
+    def _serve(self, one: socket.socket) -> None:
+        try:
+            one.sendall(self._greeting)
+            with one.makefile("rb") as stream:
+                while len(head := stream.read(8)) == 8:
+                    form, header_bytes, body_bytes = frame.lengths(head)
+                    header = frame.decode_header(form, stream.read(header_bytes))
+                    self.requests.append(header)
+                    answer = self._answer(header, stream.read(body_bytes))
+                    if answer is not None:
+                        one.sendall(answer)
+        except (OSError, ValueError):
+            pass
+
+
+def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"", **fields: object) -> bytes:
+    texts = {name: frame.text(value) for name, value in fields.items()}
+    return frame.encode(Header(code, request.opaque, IS_ANSWER, remark, texts, "JAVA", 513), body)
+
+
+class Recording:
+    """What one version has answered; `form`: how the answers' headers are written."""
+
+    def __init__(self, version: str, form: Form = Form.JSON) -> None:
+        self._answers: dict[str, Any] = json.loads((RECORDED / f"{version}.json").read_text())
+        self._form = form
+        self.address = BROKER  # of the peer, once it listens
+
+    def __call__(self, request: Header, _: bytes) -> bytes | None:
+        found = self._answers.get(key_of(request.code, request.fields))
+        if found is None:
+            return answer_to(request, 3, f"not recorded: {key_of(request.code, request.fields)}")
+        header = Header(**{**found["header"], "opaque": request.opaque})
+        body = base64.b64decode(found["body"]).replace(BROKER.encode(), self.address.encode())
+        return frame.encode(header, body, self._form)
+
+
+def replaying(version: str, form: Form = Form.JSON) -> RemotingPeer:
+    """A name server and broker in one."""
+    recording = Recording(version, form)
+    peer = RemotingPeer(recording)
+    recording.address = peer.address
+    return peer
+
+
+def record_visit(name_server: str) -> dict[str, Any]:
+    from rocketsim_client.connection import Connection
+    from rocketsim_client.transport.remoting.connections import Connections, Request
+
+    connections = Connections(Connection.of(name_server, protocol="remoting"))
+    found: dict[str, Any] = {}
+    broker = ""
+
+    def ask(address: str, code: int, fields: Mapping[str, object], body: bytes = b"", keep: bool = True) -> bytes:
+        texts = {name: frame.text(value) for name, value in fields.items()}
+        (reply,) = connections.calls(address, [Request(code, str(code), texts, body)], 10.0)
+        header = {name: getattr(reply.header, name) for name in Header.__slots__}
+        if keep:
+            clean = reply.body.replace(broker.encode(), BROKER.encode()) if broker else reply.body
+            found[key_of(code, texts)] = {"header": header, "body": base64.b64encode(clean).decode()}
+        return reply.body
+
+    clusters = ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, {}, keep=False).decode()
+    broker = clusters.split('brokerAddrs":{0:"')[1].split('"')[0]
+    made = {"defaultTopic": "TBW102", "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
+    queues = {"readQueueNums": 2, "writeQueueNums": 2}
+    ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": TOPIC, **queues, **made}, keep=False)
+    time.sleep(3)
+    messages = [
+        message_batch.BatchMessage(
+            0,
+            b"body %d" % number,
+            record.encode_properties({"UNIQ_KEY": f"{number:032X}", "TAGS": "ab"[number % 2], "KEYS": f"k{number}"}),
+        )
+        for number in range(MESSAGES)
+    ]
+    send = {
+        "a": "p",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": 2,
+        "e": 0,
+        "f": 0,
+        "g": int(time.time() * 1000),
+        "h": 0,
+        "m": True,
+    }
+    ask(broker, RequestCode.SEND_BATCH_MESSAGE, send, message_batch.encode(messages))
+    time.sleep(2)
+    ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, {})
+    ask(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": TOPIC, "acceptStandardJsonOnly": True})
+    ask(name_server, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "no_such_topic", "acceptStandardJsonOnly": True})
+    ask(name_server, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+    ask(broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": TOPIC})
+    ask(broker, RequestCode.GET_TOPIC_STATS_INFO, {"topic": "%RETRY%" + GROUP})
+    pull = {
+        **{"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0, "maxMsgNums": 1024, "sysFlag": 4, "commitOffset": 0},
+        **{"suspendTimeoutMillis": 0, "subVersion": 0, "expressionType": "TAG"},
+    }
+    for subscription in ("*", "a"):
+        for offset in (0, 32, 40):
+            ask(broker, RequestCode.PULL_MESSAGE, {**pull, "queueOffset": offset, "subscription": subscription})
+    group = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
+    ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, {**group, "setZeroIfNotFound": False})
+    ask(broker, RequestCode.UPDATE_CONSUMER_OFFSET, {**group, "commitOffset": 40})
+    ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "%RETRY%" + GROUP, **queues, **made})
+    ask(broker, RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
+    ask(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": TOPIC, "queueId": 0, "timestamp": 1})
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+        ask(broker, code, {"topic": TOPIC, "queueId": 0})
+    ask(
+        broker,
+        RequestCode.QUERY_MESSAGE,
+        {"topic": TOPIC, "key": "k7", "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**63 - 1},
+    )
+    connections.close()
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(record_visit(sys.argv[2]), indent=0))
