@@ -1,5 +1,5 @@
-"""What is installed: `rocketsim_proto` and `rocketmq_v2` live inside `proto/`; `tests`, `benchmarks` and `conf` stay in
-the checkout.
+"""What is installed: `rocketsim_proto` and `rocketmq_v2` live inside `proto/`; `tests`, `testbed`, `benchmarks` and
+`conf` stay in the checkout.
 
 The base is what a producer, a pull consumer or an admin program needs; the command with its servers and the Spark data
 source are extras.

@@ -14,7 +14,7 @@ from benchmarks.figures import Missing, percentile
 from benchmarks.peers import rocketmq
 from benchmarks.sampler import Sampler
 from benchmarks.sends import java_rate
-from tests.support.processes import Processes
+from testbed.processes import Processes
 
 LOOK_S = 0.002
 LIMIT_S = 600.0

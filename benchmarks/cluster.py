@@ -13,8 +13,8 @@ from benchmarks.driver import Driver, python_driver
 from broker_service.store.offline.verification import Severity, verify
 from rocketsim_client import Admin, RocketSimError
 from rocketsim_client.route import DEFAULT_TOPIC
-from tests.support.polling import wait_until
-from tests.support.processes import Processes, ServerProcess
+from testbed.polling import wait_until
+from testbed.processes import Processes, ServerProcess
 
 BROKER = "broker-a"
 FILE_SIZE = 256 << 20  # RocketMQ's broker is given the same here

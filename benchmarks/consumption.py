@@ -26,8 +26,8 @@ from broker_service.state.timer_record import waiting_record
 from broker_service.store.batch import Batch
 from broker_service.store.config import StoreConfig
 from broker_service.store.message_store import MessageStore
-from tests.support.polling import wait_until
-from tests.support.real_rocketmq import free_port
+from testbed.polling import wait_until
+from testbed.real_rocketmq import free_port
 
 SIZE = 100
 QUEUES = 4

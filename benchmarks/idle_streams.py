@@ -13,7 +13,7 @@ from benchmarks.cluster import OurCluster
 from benchmarks.figures import Series
 from benchmarks.memory import anonymous_mib
 from broker_service.__main__ import allow_many_files
-from tests.support.real_rocketmq import free_port
+from testbed.real_rocketmq import free_port
 
 FIRST = 10  # streams that are there before memory is looked at: what is made once does not count
 AT_ONCE = 64  # that are being opened

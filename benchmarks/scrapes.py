@@ -23,8 +23,8 @@ from broker_service.broker.put import FrameSend
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
-from tests.support.polling import until
-from tests.support.real_rocketmq import free_port
+from testbed.polling import until
+from testbed.real_rocketmq import free_port
 
 QUEUES_A_TOPIC = 8
 TICK_S = 0.001

@@ -17,7 +17,7 @@ from benchmarks.driver import ROOT
 from benchmarks.figures import Missing
 from benchmarks.peers import kafka
 from benchmarks.peers.kafka import Kafka
-from tests.support import spark_processes
+from testbed import spark_processes
 
 IDLE_S = 60.0
 PATIENCE = {"pullTimeoutMs": "60s"}  # a busy machine should not fail a run

@@ -15,7 +15,7 @@ from benchmarks.figures import Missing, Series
 from benchmarks.peers import rocketmq
 from benchmarks.peers.rocketmq import RocketMq
 from benchmarks.targets import Target
-from tests.support.real_rocketmq import free_port
+from testbed.real_rocketmq import free_port
 
 SIZE = 100
 GROUP = "official"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import spark_processes
+from testbed import spark_processes
 from tests.support.file_order import Load, ordered
 from tests.support.watchdog import Watchdog
 

@@ -183,6 +183,9 @@ STAYS_OUT_OF = {
     "rocketsim_client": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "asyncio", "rocketmq_v2"},
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
+    # What benchmarks and tests both need is in testbed.  The tests of the benchmarks import these.
+    "benchmarks": {"tests"},
+    "testbed": {"tests", "benchmarks"},
 }
 
 # Of the contract the store knows the records, not the calls.
@@ -376,7 +379,7 @@ def sleeps_in(path: Path) -> Iterator[int]:
 
 
 def test_no_test_sleeps_to_be_right():
-    """Tests move the clock or wait for something; the time between two polls is in tests/support."""
+    """Tests move the clock or wait for something; the time between two polls is in testbed/polling.py."""
     tests = [path for path in sources("tests") if ROOT / "tests/support" not in path.parents]
     assert [f"{path.relative_to(ROOT)}:{line}" for path in tests for line in sleeps_in(path)] == []
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.processes import ROOT
+from testbed.processes import ROOT
 
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 

@@ -1,4 +1,4 @@
-"""What tests/support/spark_python does for the Python processes of Spark."""
+"""What testbed/spark_python does for the Python processes of Spark."""
 
 import os
 import socket
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyspark
 
-from tests.support.polling import PROCESS_PATIENCE_S
-from tests.support.spark_processes import python_path
+from testbed.polling import PROCESS_PATIENCE_S
+from testbed.spark_processes import python_path
 
 SECRET = b"secret"
 

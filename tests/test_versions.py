@@ -16,11 +16,11 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.survey import check_is_store
 from rocketsim_client import Admin
 from rocketsim_client.errors import TooNew
+from testbed.polling import until
 from tests.support.brokers import name_server, running, stub_of
 from tests.support.fake_broker import FakeCluster
 from tests.support.memory_log import MemoryLog
 from tests.support.pair import Node
-from tests.support.polling import until
 from tests.support.stores import open_store, put
 
 

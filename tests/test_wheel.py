@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from testbed.processes import ROOT
 from tests.support.fake_broker import FakeCluster
-from tests.support.processes import ROOT
 
 PACKAGES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "rocketsim_proto", "rocketmq_v2")
 SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "proto")

@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import leash
 from benchmarks.bench import Unavailable
 from benchmarks.peers import maven
-from tests.support.real_rocketmq import accepts_connections, free_port
+from testbed.real_rocketmq import accepts_connections, free_port
 
 BROKER_VERSION = "4.2.1"
 CONNECTOR_VERSION = "4.2.0"

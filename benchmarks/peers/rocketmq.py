@@ -21,8 +21,8 @@ from benchmarks import leash
 from benchmarks.bench import Unavailable
 from benchmarks.driver import Driver
 from benchmarks.peers import maven
-from tests.support.real_rocketmq import NEWEST as VERSION
-from tests.support.real_rocketmq import OPENS, free_port
+from testbed.real_rocketmq import NEWEST as VERSION
+from testbed.real_rocketmq import OPENS, free_port
 
 CLUSTER = "bench"
 V2_CLIENT = "5.2.0"

@@ -44,10 +44,10 @@ from broker_service.namesrv.server import run_namesrv
 from broker_service.node.app import run_broker
 from broker_service.node.node import BrokerNode
 from broker_service.runtime.server import warn_of_open_access
+from testbed.polling import until
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, signed, v2_headers, v2_stub
 from tests.support.brokers import message as message_of
 from tests.support.brokers import put, running, send_of, small_config
-from tests.support.polling import until
 from tests.support.v2 import make_topics, message, receive, resource
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")

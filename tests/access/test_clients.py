@@ -27,9 +27,9 @@ from rocketsim_client import (
     PullConsumer,
     Unreachable,
 )
+from testbed.polling import wait_until
 from tests.support.access import ADMIN, KEYS
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import wait_until
 
 SECRET = "n0rm4l-s3cr3t"
 NORMAL: Any = {"access_key": "n", "secret_key": SECRET}

@@ -15,9 +15,9 @@ from broker_service.access.model import User
 from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, Right
 from broker_service.access.signature import MAX_AGE_S
 from broker_service.wire.v2.rights import V2_RIGHTS
+from testbed.polling import until
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, v2_headers
 from tests.support.brokers import running
-from tests.support.polling import until
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")
 UNAUTHENTICATED = grpc.StatusCode.UNAUTHENTICATED

@@ -24,9 +24,9 @@ from broker_service.access.model import Acl, Policy, User
 from broker_service.node.node import BrokerNode
 from broker_service.state.transaction_changes import TransactionId
 from broker_service.transactions.transactions import Check
+from testbed.polling import until
 from tests.support.access import KEYS, first_user, signed, v2_headers, v2_stub
 from tests.support.brokers import put, running
-from tests.support.polling import until
 from tests.support.v2 import make_topics, message, receive, resource
 
 WHO, OTHER = Credentials("n", "n0rm4l-s3cr3t"), Credentials("m", "0th3r-s3cr3t")

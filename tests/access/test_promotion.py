@@ -14,9 +14,9 @@ from rocketsim_proto.signature import Credentials
 from broker_service.access.model import Acl, Policy, User
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
 from tests.support.access import ADMIN, KEYS, first_user, signed
 from tests.support.brokers import put, running
-from tests.support.polling import until
 
 STAYS, GOES = Credentials("n", "n0rm4l-s3cr3t"), Credentials("m", "0th3r-s3cr3t")
 ROLES = [BrokerRole.SYNC_MASTER, BrokerRole.ASYNC_MASTER]

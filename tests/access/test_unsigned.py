@@ -22,10 +22,10 @@ from broker_service.access.unsigned import UnsignedRequests
 from broker_service.errors import SystemBusy
 from broker_service.runtime.server import SENT_AHEAD, UNREAD_BYTES, build_server
 from broker_service.wire.v2.rights import V2_RIGHTS, repeats
+from testbed.polling import until
 from tests.support.access import INNER, KEYS, first_user, guarded_name_server, v2_headers
 from tests.support.brokers import name_server, running
 from tests.support.http2 import half_sent
-from tests.support.polling import until
 
 ROUTE, LIST = "/rocketsim.NameServer/TopicRoute", "/rocketsim.NameServer/TopicList"
 

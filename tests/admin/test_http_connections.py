@@ -12,8 +12,8 @@ import pytest
 
 from broker_service.admin import http_connections
 from broker_service.admin.http_connections import LONGEST_S, MOST, HttpConnections
+from testbed.polling import wait_until
 from tests.support.brokers import running
-from tests.support.polling import wait_until
 from tests.support.tls import keys_of
 
 

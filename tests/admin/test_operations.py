@@ -41,8 +41,8 @@ from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
+from testbed.polling import until
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of, while_reading
-from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 

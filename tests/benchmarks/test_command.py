@@ -22,7 +22,7 @@ from benchmarks.memory import slope
 from benchmarks.registry import Benchmark
 from benchmarks.tables import Report
 from benchmarks.targets import at_least
-from tests.support.processes import Processes
+from testbed.processes import Processes
 
 DRIVER = """
 from benchmarks.driver_loop import serve

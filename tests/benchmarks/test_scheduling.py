@@ -16,8 +16,8 @@ from benchmarks.contest import SMOKE
 from benchmarks.driver import Driver, python_driver
 from benchmarks.peers import kafka, maven
 from benchmarks.peers.rocketmq import JavaServer
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
+from testbed.polling import wait_until
+from testbed.processes import Processes
 
 SLEEPS = "import time; print('{}', flush=True); time.sleep(600)"
 STARTS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SLEEPS!r}], stdin=subprocess.DEVNULL)"

@@ -16,9 +16,9 @@ from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile
+from testbed.polling import until
 from tests.support.access import KEYS
 from tests.support.brokers import put, running, small_config
-from tests.support.polling import until
 from tests.support.stores import open_store, records_of
 
 WRONG_SHAPE = {"topicConfigTable": {"t": {"topicName": "other"}}}

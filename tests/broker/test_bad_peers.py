@@ -26,9 +26,9 @@ from broker_service.replication.epochs import NO_EPOCH, EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.slave import SlaveSettings
+from testbed.polling import until
 from tests.support.brokers import name_server, put, running
 from tests.support.memory_log import MemoryLog, record
-from tests.support.polling import until
 
 GARBAGE = b"\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # no protobuf message
 SETTINGS_FRAME = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # of HTTP/2: what a server says first

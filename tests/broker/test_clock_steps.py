@@ -13,8 +13,8 @@ from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import Pop
 from broker_service.runtime.machine import Machine
+from testbed.polling import until
 from tests.support.brokers import message, put, put_send, send_of, small_config
-from tests.support.polling import until
 
 NOON = 1_795_176_000_000
 HOUR = 3_600_000

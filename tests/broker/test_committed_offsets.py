@@ -24,9 +24,9 @@ from broker_service.model import BrokerRole
 from broker_service.node import tick
 from broker_service.node.node import BrokerNode
 from broker_service.replication.follower import Follower
+from testbed.polling import until
 from tests.broker.test_pair import QUICK, SLAVE, pair, slave_and_names
 from tests.support.brokers import answers_early, put, running, stub_of
-from tests.support.polling import until
 
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
 

@@ -22,7 +22,7 @@ from broker_service.errors import (
     TopicNotExist,
 )
 from broker_service.store.json_file import JsonFile
-from tests.support.polling import until
+from testbed.polling import until
 
 READ, WRITE, BOTH = 4, 2, 6
 

@@ -22,8 +22,8 @@ from broker_service.node.node import BrokerNode
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.pull import GetMessageResult
+from testbed.polling import until
 from tests.support.brokers import goes_by, message, put, put_send, running, send_of
-from tests.support.polling import until
 
 SOON = {"message_delay_level": "1s 2s"}
 LEVEL_1 = "SCHEDULE_TOPIC_XXXX"

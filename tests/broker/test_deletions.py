@@ -24,8 +24,8 @@ from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
 from broker_service.state.moves import dlq_topic, retry_topic
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import UnknownTransaction
+from testbed.polling import until
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of
-from tests.support.polling import until
 
 
 class HeldTable:

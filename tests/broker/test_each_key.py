@@ -31,8 +31,8 @@ from broker_service.replication.transfer import Transfer
 from broker_service.runtime.machine import Machine
 from broker_service.store.files import DiskUsage, Files
 from broker_service.store.message_store import MessageStore
+from testbed.polling import until, wait_until
 from tests.support.brokers import bodies_in, message, name_server, put, put_send, running, send_of, small_config
-from tests.support.polling import until, wait_until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 HOUR_MS = 3_600_000

@@ -24,10 +24,10 @@ from broker_service.runtime.machine import Machine
 from broker_service.store.files import Buffer, Files
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import NO_OFFSET
+from testbed.polling import until
 from tests.support import stores
 from tests.support.brokers import put, small_config
 from tests.support.memory_files import PAGE, MemoryFiles, PowerCut
-from tests.support.polling import until
 
 ROOT = Path("/store")
 

@@ -14,8 +14,8 @@ from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings
+from testbed.polling import until
 from tests.support.brokers import name_server, put, registers_rarely, running, small_config
-from tests.support.polling import until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 

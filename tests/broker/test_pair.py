@@ -24,6 +24,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offset_journal import OffsetJournal
+from testbed.polling import until
 from tests.support.brokers import (
     NameServer,
     bodies_in,
@@ -35,7 +36,6 @@ from tests.support.brokers import (
     running,
     send_of,
 )
-from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 QUICK = {"sync_metadata_interval": 100, "ha_send_heartbeat_interval": 200}

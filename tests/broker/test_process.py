@@ -20,9 +20,9 @@ from broker_service.node.app import broker, ip_of, run_broker
 from broker_service.node.node import BrokerNode
 from broker_service.runtime.server import check_protobuf
 from broker_service.store.json_file import JsonFile
+from testbed.polling import until
+from testbed.processes import ROOT
 from tests.support.brokers import put, running, small_config
-from tests.support.polling import until
-from tests.support.processes import ROOT
 
 
 def config_file(folder: Path, **keys: object) -> Path:

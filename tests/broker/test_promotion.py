@@ -23,8 +23,8 @@ from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import PROMOTION, EpochList
 from broker_service.replication.promise import Promise
+from testbed.polling import until
 from tests.support.brokers import name_server, put, running
-from tests.support.polling import until
 from tests.support.tcp_proxy import TcpProxy
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}

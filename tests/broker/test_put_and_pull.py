@@ -42,8 +42,8 @@ from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
+from testbed.polling import until
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
-from tests.support.polling import until
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 

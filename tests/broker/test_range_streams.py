@@ -17,8 +17,8 @@ from rocketsim_proto.range_stream import Kind
 from broker_service.errors import ReadFailed
 from broker_service.node.node import BrokerNode
 from broker_service.wire.own import range_streams
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in, put, running, stub_of
-from tests.support.polling import PATIENCE_S, until
 
 
 @pytest.fixture(autouse=True)

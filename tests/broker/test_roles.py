@@ -20,8 +20,8 @@ from broker_service.leadership.master_file import MasterFile
 from broker_service.model import BrokerRole, FlushDiskType, PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.store.json_file import JsonFile
+from testbed.polling import until
 from tests.support.brokers import bodies_in, name_server, put, running, stub_of
-from tests.support.polling import until
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 ASYNC, SYNC = BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER

@@ -19,9 +19,9 @@ from broker_service.broker.put import Placed, PutPath
 from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.wire.own import range_streams
+from testbed.polling import PATIENCE_S, until
 from tests.broker.test_range_streams import connected, next_answer, patient, read
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, stub_of
-from tests.support.polling import PATIENCE_S, until
 
 __all__ = ["patient"]  # every test's
 

@@ -15,8 +15,8 @@ from broker_service import errors
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole
 from broker_service.runtime.rpc_errors import status_of
+from testbed.polling import until
 from tests.support.brokers import answers_early, bodies_in, message, put, running, stub_of
-from tests.support.polling import until
 
 
 def send_request(*records: bytes, topic: str = "t", **fields: Any) -> pb.SendRequest:

@@ -22,8 +22,8 @@ from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.promise import Promise
 from broker_service.store.message_store import MessageStore
+from testbed.polling import until
 from tests.support.brokers import bodies_in, name_server, put, running, small_config, stub_of
-from tests.support.polling import until
 
 MASTER: dict[str, Any] = {"broker_role": BrokerRole.SYNC_MASTER}
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}

@@ -27,8 +27,8 @@ from broker_service.namesrv.server import run_namesrv
 from broker_service.node.app import run_broker
 from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.server import Network
+from testbed.polling import until, wait_until
 from tests.support.brokers import put, running, small_config
-from tests.support.polling import until, wait_until
 from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}

@@ -26,9 +26,9 @@ from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.reading.range_fetch import RangeFetch
 from rocketsim_source.source_cluster import ClientCluster
+from testbed.polling import until
 from tests.broker.test_pair import QUICK, SLAVE
 from tests.support.brokers import name_server, put, running, stub_of
-from tests.support.polling import until
 
 
 async def bounds(node: BrokerNode, *read_in: LogEpoch) -> pb.QueueBoundsResponse:

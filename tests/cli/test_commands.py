@@ -21,9 +21,9 @@ from rocketmq_v2 import definition_pb2, service_pb2
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 
 from rocketsim_cli.main import app, main
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import Processes, pids_by_argument
 from tests.support.golden import unpack_golden
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import Processes, pids_by_argument
 
 pytestmark = pytest.mark.cluster
 

@@ -16,8 +16,8 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import BrokerUnavailable, MessageIllegal
 from rocketsim_client.message_view import MessageView
 from rocketsim_client.tls import Tls
+from testbed.polling import PATIENCE_S
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PATIENCE_S
 from tests.support.tls import CA
 
 

@@ -5,9 +5,9 @@ import signal
 import subprocess
 import sys
 
+from testbed.polling import wait_until
+from testbed.processes import pids_by_argument
 from tests.support.fake_broker import FakeCluster
-from tests.support.polling import wait_until
-from tests.support.processes import pids_by_argument
 
 # A child of the demo keeps the pipe open into which the producer reports: a broken pipe does not end it.
 DEMO = """

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from rocketsim_cli.servers import snippet
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT, Processes
-from tests.support.spark_processes import python_path
+from testbed.polling import wait_until
+from testbed.processes import ROOT, Processes
+from testbed.spark_processes import python_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 

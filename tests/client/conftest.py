@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from rocketsim_client import Admin, RocketSimError
+from testbed.polling import wait_until
+from testbed.processes import Processes, ServerProcess
 from tests.support.fake_broker import FakeCluster
-from tests.support.polling import wait_until
-from tests.support.processes import Processes, ServerProcess
 
 
 class RealPair(NamedTuple):

@@ -14,9 +14,9 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.client.conftest import start_real_pair
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 pytestmark = pytest.mark.cluster
 

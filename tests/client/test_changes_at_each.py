@@ -14,8 +14,8 @@ from rocketsim_client import Admin, SubscriptionGroupConfig, Unreachable
 from rocketsim_client.admin import at_each
 from rocketsim_client.errors import BrokerNotExist, GroupNotExist, InvalidParameter, NotFound, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from testbed.polling import PATIENCE_S
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PATIENCE_S
 
 AWAY = "127.0.0.1:1"
 PLAINTEXT: Any = SimpleNamespace(find_object=lambda _: None)  # the context of a command without TLS options

@@ -24,8 +24,8 @@ from rocketsim_client.errors import (
 from rocketsim_client.model import GetMessageStatus
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.reads import OffsetsAnswer
+from testbed.polling import wait_until
 from tests.support.fake_broker import Answer, Hang, Refuse
-from tests.support.polling import wait_until
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 

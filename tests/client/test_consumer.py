@@ -19,8 +19,8 @@ from rocketsim_client.errors import (
     InvalidParameter,
     MasterNotExist,
 )
+from testbed.polling import wait_until
 from tests.support.fake_broker import Answer, Hang, Refuse
-from tests.support.polling import wait_until
 
 BADLY = pb.PullResponse.OFFSET_OVERFLOW_BADLY
 QUEUE = MessageQueue("T", "broker-a", 1)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rocketsim_client import Consumer, Message, MessageIllegal, Producer
+from testbed.polling import PATIENCE_S
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import goes_by
-from tests.support.polling import PATIENCE_S
 
 NOW = datetime(2026, 12, 24, 18, tzinfo=UTC)
 LONGEST = timedelta(days=3)

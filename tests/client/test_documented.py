@@ -10,8 +10,8 @@ import pytest
 import rocketsim_client
 from rocketsim_client import errors
 from rocketsim_client.retry import RETRY_RULES, Another
+from testbed.processes import ROOT
 from tests.client.conftest import RealPair
-from tests.support.processes import ROOT
 
 TEXT = (ROOT / "docs/client.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)

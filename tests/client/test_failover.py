@@ -6,8 +6,8 @@ import pytest
 
 from rocketsim_client import Admin, Message, Producer, PullConsumer, PullStatus, SendFailed, SendStatus
 from rocketsim_client.errors import TopicNotExist
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
+from testbed.polling import wait_until
+from testbed.processes import Processes
 
 pytestmark = pytest.mark.cluster
 

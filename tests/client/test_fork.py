@@ -7,8 +7,8 @@ import traceback
 import pytest
 
 from rocketsim_client import Cluster, Consumer, Message, Producer, PullConsumer
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
+from testbed.polling import wait_until
+from testbed.processes import Processes
 
 # Forking with threads about is what Spark's users do, and what is tested here.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

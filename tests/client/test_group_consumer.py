@@ -36,10 +36,10 @@ from rocketsim_client import (
 from rocketsim_client import errors as client_errors
 from rocketsim_client.errors import CallTimeout
 from rocketsim_client.transport.consumption import PopAnswer, PopCall, Settled
+from testbed.polling import PATIENCE_S, wait_until
 from tests.client.conftest import RealPair
 from tests.support.broker_thread import BrokerThread, broker_thread
 from tests.support.brokers import goes_by
-from tests.support.polling import PATIENCE_S, wait_until
 
 SOON_S = PATIENCE_S  # for what comes at once
 ALONE = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}

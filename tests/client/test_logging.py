@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from rocketsim_client import Message, Producer, PullConsumer
+from testbed.polling import PROCESS_PATIENCE_S
+from testbed.processes import ROOT
 from tests.support.fake_broker import Break, FakeCluster
-from tests.support.polling import PROCESS_PATIENCE_S
-from tests.support.processes import ROOT
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:

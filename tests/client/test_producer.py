@@ -26,8 +26,8 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.sending import attempts, sender
 from rocketsim_client.transport.own.channels import Channels
+from testbed.polling import wait_until
 from tests.support.fake_broker import Answer, Break, FakeCluster, Hang, LoseAnswer, Refuse
-from tests.support.polling import wait_until
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ from rocketsim_client.transport.own import range_streams
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.own.reads import GrpcReads
 from rocketsim_client.transport.own.transport import GrpcTransport
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.client.test_fork import in_child
 from tests.support.brokers import message
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 COUNT = 400

@@ -32,7 +32,7 @@ from rocketsim_client.transport.look import Speaks, look_at, said
 from rocketsim_client.transport.opening import decided
 from rocketsim_client.transport.remoting.connection import Connection as Open
 from rocketsim_client.transport.remoting.sends import batches, rounds
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 from tests.support.remoting_peer import GROUP, TOPIC, RemotingPeer, answer_to, replaying
 
 QUEUE = MessageQueue(TOPIC, "interop", 0)

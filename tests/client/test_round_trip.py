@@ -22,9 +22,9 @@ from rocketsim_client import (
     SubscriptionGroupConfig,
 )
 from rocketsim_client.errors import MessageIllegal, QueueNotExist, TopicNotExist
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT, Processes
 from tests.client.conftest import start_real_pair
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import ROOT, Processes
 
 pytestmark = pytest.mark.cluster
 

@@ -20,10 +20,10 @@ from rocketsim_client import Cluster, Message, Producer, PullConsumer, SendStatu
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
 from rocketsim_client.transport.own import range_streams
 from rocketsim_client.transport.own.range_streams import RangeStreams
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.client.test_fork import in_child
 from tests.client.test_range_streams import ADDRESS, Scripted, await_writable, ended_by_closing, streams_of
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 BODIES = pa.array([b"%06d" % number * 100 for number in range(500)])
 FRAME = b"f" * (1 << 20)

@@ -37,11 +37,11 @@ from rocketsim_client.retry import Backoff
 from rocketsim_client.sending import replay, spool_file
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
+from testbed.polling import wait_until
+from testbed.processes import ROOT
 from tests.client.test_fork import in_child
 from tests.support.fake_broker import Break, FakeCluster, Hang, LoseAnswer, Refuse
 from tests.support.mounted_disks import PowerlessDisk, SmallDisk
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT
 
 SPOOLED, SEND_OK = SendStatus.SPOOLED, SendStatus.SEND_OK
 

@@ -14,9 +14,9 @@ from isal import isal_zlib
 from rocketsim_client import SpoolUnusable
 from rocketsim_client.sending import spool_file
 from rocketsim_client.sending.spool_file import DATABASE, LOCK, SCHEMA, SpoolFile, SpoolView
+from testbed.processes import ROOT
 from tests.client.test_fork import in_child
 from tests.support.mounted_disks import SmallDisk
-from tests.support.processes import ROOT
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from rocketsim_client import Admin, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.errors import InvalidParameter, NoPermission
+from testbed.polling import wait_until
+from testbed.processes import ServerProcess
 from tests.client.conftest import RealPair
 from tests.support.fake_broker import FakeCluster
-from tests.support.polling import wait_until
-from tests.support.processes import ServerProcess
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,10 @@ from rocketsim_client import (
 from rocketsim_client.consuming.consumer import Consumer
 from rocketsim_client.tls import Tls, read, why_not
 from rocketsim_client.transport.own.reads import GrpcReads
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT, Processes
 from tests.client.test_fork import in_child
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import ROOT, Processes
 from tests.support.tls import CA, DATA, OTHER_CA, keys_of, replace
 
 PATIENT: dict[str, Any] = {"timeout_s": 60.0}

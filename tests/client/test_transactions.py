@@ -25,8 +25,8 @@ from rocketsim_client import (
     SendStatus,
 )
 from rocketsim_client.errors import CallTimeout
+from testbed.polling import PATIENCE_S, wait_until
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PATIENCE_S, wait_until
 
 NEVER_MS = 3_600_000
 

@@ -7,8 +7,8 @@ import pytest
 
 from rocketsim_client.connection import Connection
 from rocketsim_client.transport.own.transport import GrpcTransport
+from testbed.processes import Processes, ServerProcess
 from tests.cluster.one_broker import OneBroker
-from tests.support.processes import Processes, ServerProcess
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from rocketsim_client import Admin
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.transport.own.transport import GrpcTransport
+from testbed.polling import wait_until
+from testbed.processes import ROOT, Processes, ServerProcess
 from tests.cluster.one_broker import OneBroker
 from tests.support.archives import unpack
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT, Processes, ServerProcess
 
 UPGRADE = ROOT / "tests/data/upgrade"
 CODE = UPGRADE / "9157579.tar.xz"

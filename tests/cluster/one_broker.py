@@ -13,8 +13,8 @@ from rocketsim_client.model import CommitStatus, MessageQueue, QueueRange
 from rocketsim_client.transport.own.transport import GrpcTransport
 from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
-from tests.support.polling import wait_until
-from tests.support.processes import ServerProcess
+from testbed.polling import wait_until
+from testbed.processes import ServerProcess
 
 BORN_MS = 1_700_000_000_000
 

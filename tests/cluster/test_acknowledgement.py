@@ -7,8 +7,8 @@ from itertools import count
 import pytest
 
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
 from tests.support import stalling_disk
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -4,9 +4,9 @@ import pytest
 
 from rocketsim_client.errors import RocketSimError, ServiceNotAvailable
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
 from tests.support.disk_faults import FaultyDisk
 from tests.support.mounted_disks import PowerlessDisk
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -14,9 +14,9 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from rocketsim_client.errors import RocketSimError, ServiceNotAvailable
 from rocketsim_client.model import SendStatus
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from tests.cluster.one_broker import OneBroker
 from tests.support.disk_faults import FaultyDisk
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -9,10 +9,10 @@ import pytest
 from rocketsim_client import Cluster, Message, Producer, PullConsumer
 from rocketsim_client.errors import RocketSimError, SendFailed
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
+from testbed.processes import SMALL_BROKER, ServerProcess
 from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
-from tests.support.polling import wait_until
-from tests.support.processes import SMALL_BROKER, ServerProcess
 from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
 
 pytestmark = pytest.mark.cluster

@@ -3,7 +3,7 @@
 import pytest
 
 from rocketsim_client.errors import RocketSimError
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -18,7 +18,7 @@ import pytest
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, PullConsumer
 from rocketsim_client.errors import CallTimeout, RocketSimError
 from rocketsim_client.transport.own.channels import Channels
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.tcp_proxy import FROM_CLIENT, FROM_SERVER, TcpProxy
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]

@@ -12,8 +12,8 @@ from rocketsim_proto import admin_pb2
 
 from rocketsim_client.errors import RocketSimError, ServiceNotAvailable
 from rocketsim_client.model import CommitStatus
+from testbed.polling import wait_until
 from tests.support.mounted_disks import SmallDisk
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

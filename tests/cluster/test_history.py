@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from testbed.polling import wait_until
 from tests.cluster.old_stores import promote
 from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,7 +10,7 @@ from broker_service.store.message_store import MessageStore, StoreConfig
 from rocketsim_client import MessageQueue, PullConsumer
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import SendStatus
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -7,7 +7,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from rocketsim_client import PullConsumer
 from rocketsim_client.model import PullStatus
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

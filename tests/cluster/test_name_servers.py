@@ -7,7 +7,7 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import NameServerUnavailable
 from rocketsim_client.model import SendStatus
 from rocketsim_client.transport.own.transport import GrpcTransport
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -29,11 +29,11 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.own.transport import GrpcTransport
+from testbed.polling import PROCESS_PATIENCE_S, until, wait_until
 from tests.cluster.one_broker import OneBroker
 from tests.cluster.test_promotion import promote_after_the_masters_death
 from tests.support.access import ADMIN, KEYS
 from tests.support.official_clients import OFFICIAL_CLIENTS, OfficialClient
-from tests.support.polling import PROCESS_PATIENCE_S, until, wait_until
 from tests.support.programs import Program, free_ports
 from tests.support.quick_starts import QUICK_STARTS
 from tests.support.tcp_proxy import TcpProxy

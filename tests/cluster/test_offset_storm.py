@@ -10,8 +10,8 @@ import time
 import pytest
 
 from rocketsim_client import MessageQueue
+from testbed.polling import wait_until
 from tests.cluster.offset_storm import OffsetHistory, OffsetStorm
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -5,7 +5,7 @@ import pytest
 from rocketsim_client import Admin, Cluster, CommitStatus, MessageQueue, PullConsumer
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.source_cluster import ClientCluster
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 from tests.support.tcp_proxy import TcpProxy
 
 pytestmark = pytest.mark.cluster

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
+from testbed.spark_processes import python_path
 from tests.cluster.old_stores import CODE, UPGRADE, promote
 from tests.support.archives import unpack
-from tests.support.polling import wait_until
-from tests.support.spark_processes import python_path
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.long]
 

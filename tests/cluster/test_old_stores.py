@@ -7,9 +7,9 @@ import pytest
 from broker_service.store.offline.verification import Severity, verify
 from rocketsim_client import Admin
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
 from tests.cluster.old_stores import KEYS, QUEUES, UPGRADE, facts
 from tests.support.archives import unpack
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -13,7 +13,7 @@ from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_query import StreamQuery
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

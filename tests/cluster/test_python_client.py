@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
+from testbed.polling import wait_until
+from testbed.processes import ROOT
 from tests.cluster.test_promotion import promote_after_the_masters_death
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT
 from tests.support.programs import Program, free_ports
 
 pytestmark = pytest.mark.cluster

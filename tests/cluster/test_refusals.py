@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from rocketsim_client.errors import RocketSimError
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.support.mounted_disks import SmallDisk
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 pytestmark = pytest.mark.cluster
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tests.support.polling import wait_until
-from tests.support.processes import ServerProcess
+from testbed.polling import wait_until
+from testbed.processes import ServerProcess
 
 pytestmark = pytest.mark.cluster
 

@@ -7,11 +7,11 @@ import pytest
 
 from rocketsim_client import Admin
 from rocketsim_client.model import SendStatus
+from testbed.polling import wait_until
+from testbed.processes import ROOT
 from tests.cluster.old_stores import CODE, promote
 from tests.cluster.send_storm import SendStorm, check
 from tests.support.archives import unpack
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from testbed.polling import wait_until
 from tests.cluster.send_storm import SendStorm, check
-from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.cluster
 

@@ -10,9 +10,9 @@ import time
 import psutil
 import pytest
 
+from testbed.polling import wait_until
 from tests.cluster.reader import Reader
 from tests.cluster.send_storm import SendStorm, check
-from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 

@@ -17,8 +17,8 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
+from testbed.polling import until
 from tests.support.brokers import put, running
-from tests.support.polling import until
 
 MESSAGES = 600
 CONSUMERS = 4

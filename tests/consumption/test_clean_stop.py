@@ -13,11 +13,11 @@ from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 
 from broker_service.errors import ServiceNotAvailable
 from broker_service.pop.model import PopStatus
+from testbed.polling import PATIENCE_S, until
 from tests.consumption.test_consumption import OK, Consumer, consumer
 from tests.consumption.test_gathering import begun
 from tests.consumption.test_pair import pair
 from tests.support.brokers import put, stub_of
-from tests.support.polling import PATIENCE_S, until
 
 COUNT = 400
 IN_TURN = 4  # clients, each of which sends its acks one after the other

@@ -41,8 +41,8 @@ from broker_service.state import state_log
 from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
+from testbed.polling import until
 from tests.support.brokers import goes_by, message, put, put_send, running, send_of
-from tests.support.polling import until
 
 LONG = "t" * 128  # one more than a topic may have
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE

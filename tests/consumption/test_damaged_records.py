@@ -20,6 +20,7 @@ from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import STATE_TOPIC, Copied
 from broker_service.store.message_store import MessageStore
 from broker_service.transactions import transactions as transactions_module
+from testbed.polling import until
 from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, forget_deliveries, send_delayed
 from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer
@@ -27,7 +28,6 @@ from tests.consumption.test_order import in_order, said
 from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, forget_snapshots, timed
 from tests.support.brokers import put, running
 from tests.support.memory_files import MemoryFiles
-from tests.support.polling import until
 from tests.support.v2 import v2_broker
 from tests.v2.test_transactions import QUIET, bodies, d, end, half, opened, prepare, records
 

@@ -10,9 +10,9 @@ from broker_service.errors import DiskFull
 from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
+from testbed.polling import until
 from tests.support.brokers import put, running
 from tests.support.mounted_disks import SmallDisk
-from tests.support.polling import until
 
 OK = HandleStatus.OK, PutStatus.PUT_OK
 MESSAGES = 1000

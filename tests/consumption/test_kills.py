@@ -11,10 +11,10 @@ from rocketsim_proto.records import record
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import Pop
+from testbed.polling import until
+from testbed.processes import ROOT
 from tests.consumption.popping_broker import GROUPS, MESSAGES
 from tests.support.brokers import goes_by, name_server, running
-from tests.support.polling import until
-from tests.support.processes import ROOT
 
 ALL = {str(number) for number in range(MESSAGES)}
 

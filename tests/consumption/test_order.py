@@ -21,9 +21,9 @@ from broker_service.rocketmq_handover.order_info import table_of
 from broker_service.state.state import State
 from broker_service.state.transitions import DeliveryId, Ordered, Place, Settle, Step, TakeInOrder
 from broker_service.store import json_file
+from testbed.polling import until
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer, snapshot_in
 from tests.support.brokers import goes_by, put
-from tests.support.polling import until
 
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 IN_ORDER = SubscriptionGroup("g", consume_message_orderly=True)

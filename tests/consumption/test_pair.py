@@ -22,8 +22,8 @@ from broker_service.state import snapshot, state_log
 from broker_service.state.state import State
 from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.offset_journal import OffsetJournal
+from testbed.polling import until
 from tests.support.brokers import name_server, put, running
-from tests.support.polling import until
 
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}

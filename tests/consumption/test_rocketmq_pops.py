@@ -25,10 +25,10 @@ from broker_service.state.state import State
 from broker_service.state.transitions import Place, Take, Transition, decode, encode
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangesResult
+from testbed.polling import until
 from tests.consumption.rocketmq_store import REVIVE_TOPIC, RocketMQStore
 from tests.consumption.test_pair import end_master, pair
 from tests.support.brokers import goes_by, running, small_config
-from tests.support.polling import until
 
 HOUR_MS = 3_600_000
 POPPED = 1_795_478_404_554

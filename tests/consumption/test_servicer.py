@@ -19,8 +19,8 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import PutStatus
 from broker_service.pop.model import HandleStatus, Settled
 from broker_service.state.state import State
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import message, put, running, stub_of
-from tests.support.polling import PATIENCE_S, until
 
 
 def pop_of(**fields: Any) -> pb.PopRequest:

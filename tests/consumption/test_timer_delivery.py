@@ -25,9 +25,9 @@ from broker_service.state.timers import Timers
 from broker_service.state.transitions import Copied, Copying, Transition
 from broker_service.store.files import DiskUsage
 from broker_service.store.message_store import MessageStore
+from testbed.polling import until
 from tests.consumption.test_pair import pair
 from tests.support.brokers import bodies_in, goes_by, message, put_send, running, send_of
-from tests.support.polling import until
 
 BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
 

@@ -8,10 +8,10 @@ import pytest
 
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
+from testbed.processes import ROOT
 from tests.consumption.timing_broker import MESSAGES, in_an_hour
 from tests.support.brokers import bodies_in, name_server, running
-from tests.support.polling import until
-from tests.support.processes import ROOT
 
 
 async def killed(batches: int, *arguments: object) -> None:

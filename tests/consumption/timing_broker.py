@@ -14,8 +14,8 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.model import BrokerRole, PutStatus
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
 from tests.support.brokers import goes_by, message, put_send, running, send_of
-from tests.support.polling import until
 
 MESSAGES = 600
 HOUR_MS = 3_600_000

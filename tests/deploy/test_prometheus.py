@@ -8,11 +8,11 @@ import pytest
 
 from rocketsim_client import Admin, Consumer, Message, Producer, PullConsumer
 from rocketsim_client.admin_model import SubscriptionGroupConfig
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import Processes
+from testbed.real_rocketmq import free_port
 from tests.deploy.test_monitoring import RULES, dashboard_queries, rules
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import Processes
 from tests.support.prometheus import needs_prometheus, running_prometheus
-from tests.support.real_rocketmq import free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, needs_prometheus]
 

@@ -18,9 +18,9 @@ from typing import Any
 
 from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
+from testbed.real_rocketmq import NEWEST, RocketMQError, copy_store, running
 from tests.interop.programs import read
 from tests.interop.stores import make_stores
-from tests.support.real_rocketmq import NEWEST, RocketMQError, copy_store, running
 
 Line = dict[str, Any]
 NOT_ASKED = {"magic", "propertiesLength", "bodyLength"}  # what RocketMQ's client does not give away

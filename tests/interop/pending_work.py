@@ -19,8 +19,8 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop
+from testbed.polling import until
 from tests.support.brokers import goes_by, put, running
-from tests.support.polling import until
 from tests.support.v2 import Client, client_of, message, resource
 
 HOUR_MS = 3_600_000

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.real_rocketmq import BROKER_NAME, RocketMQ
+from testbed.real_rocketmq import BROKER_NAME, RocketMQ
 
 HERE = Path(__file__).parent
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from testbed.real_rocketmq import rocketmq_jars
 from tests.interop.programs import HERE
-from tests.support.real_rocketmq import rocketmq_jars
 from tests.support.sql_filters import OUTCOMES, Outcomes
 
 VALUES = ["", "0", "5", "05", "-5", "+5", "5.5", "5.", ".5", "1e1", "5d", " 5 ", "10", "2147483647", "2147483648"]

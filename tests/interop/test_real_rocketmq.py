@@ -10,11 +10,11 @@ import pytest
 from broker_service.store import json_file
 from broker_service.store.offline.dump import dump
 from broker_service.store.offline.verification import verify
+from testbed.real_rocketmq import copy_store, running
 from tests.interop import pending_work
 from tests.interop.check import Outcome, check, compare, place, requests
 from tests.interop.programs import read
 from tests.interop.stores import make_stores
-from tests.support.real_rocketmq import copy_store, running
 
 pytestmark = [
     pytest.mark.long,

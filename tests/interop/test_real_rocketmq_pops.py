@@ -13,11 +13,11 @@ from broker_service.node.node import BrokerNode
 from broker_service.pop.model import Pop
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
+from testbed.polling import until
+from testbed.real_rocketmq import running as running_rocketmq
 from tests.consumption.test_rocketmq_pops import is_taken_over
 from tests.interop.programs import pop, read
 from tests.support.brokers import goes_by, running, small_config
-from tests.support.polling import until
-from tests.support.real_rocketmq import running as running_rocketmq
 
 pytestmark = [
     pytest.mark.long,

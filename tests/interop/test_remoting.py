@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
-from tests.support.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars, run_java
+from testbed.polling import wait_until
+from testbed.processes import Processes
+from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars, run_java
 
 pytestmark = [
     pytest.mark.long,

@@ -9,8 +9,8 @@ import pytest
 from rocketsim_proto import namesrv_pb2 as pb
 from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import ROOT, Processes
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT, Processes
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_what_a_test_run_starts_does_not_outlive_it(tmp_path):
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from tests.support.processes import Processes\n"
+        "from testbed.processes import Processes\n"
         "server = Processes(Path(sys.argv[1])).start_namesrv()\n"
         "print(server.address, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -15,7 +15,7 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.namesrv.server import run_namesrv
-from tests.support.polling import until
+from testbed.polling import until
 
 EVIL = "x\n2026-01-01 00:00:00 ERROR forged line\x1b[2J\x1b]0;title\x07"
 

@@ -9,10 +9,10 @@ from rocketsim_proto.signature import Credentials
 from broker_service.access.model import Acl, Policy, User
 from broker_service.access.remoting import REMOTING_RIGHTS, method_of
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
 from tests.remoting.test_clients import heartbeat
 from tests.support.access import ADMIN, KEYS, first_user
 from tests.support.brokers import running
-from tests.support.polling import until
 from tests.support.remoting import Client, port_of
 from tests.support.tls import CA, DATA, keys_of
 

@@ -11,8 +11,8 @@ from rocketsim_proto.remoting.frame import Form
 
 from broker_service.model import PutStatus
 from broker_service.wire.remoting import members
+from testbed.polling import until
 from tests.support.brokers import bodies_in, put, running
-from tests.support.polling import until
 from tests.support.remoting import Client, port_of, remoting_broker
 
 GROUP = "readers"

@@ -18,8 +18,8 @@ from broker_service.namesrv.server import run_namesrv
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.remoting.calls import Answer, Request
 from broker_service.runtime.remoting.server import RemotingServer
+from testbed.polling import until
 from tests.support.brokers import registers_rarely, running
-from tests.support.polling import until
 from tests.support.remoting import Client, port_of
 
 

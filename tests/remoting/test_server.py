@@ -14,7 +14,7 @@ from broker_service.errors import InvalidParameter
 from broker_service.runtime.remoting import server as module
 from broker_service.runtime.remoting.calls import Answer, Calls, Request
 from broker_service.runtime.remoting.server import RemotingServer
-from tests.support.polling import until
+from testbed.polling import until
 from tests.support.remoting import Client, closed
 
 ECHO, HELD, WRONG, BROKEN, LARGE = 1, 2, 3, 4, 5

@@ -7,7 +7,7 @@ import pytest
 
 from broker_service.errors import ServiceNotAvailable
 from broker_service.replication.flusher import Flusher
-from tests.support.polling import until
+from testbed.polling import until
 
 
 class SlowLog:

@@ -13,8 +13,8 @@ from typing import Any
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
 from rocketsim_client.errors import TopicNotExist
 from rocketsim_client.route import DEFAULT_TOPIC
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.processes import Processes, ServerProcess
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import Processes, ServerProcess
 
 TIMEOUT_S = PROCESS_PATIENCE_S
 

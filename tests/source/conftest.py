@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from testbed.processes import Processes
 from tests.source.bench import Bench
-from tests.support.processes import Processes
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,9 @@ from broker_service.access.model import Acl, Policy, User
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.sink_options import sink_options
 from rocketsim_source.options.source_options import READER_GROUP, source_options
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from tests.support.access import ADMIN, KEYS
 from tests.support.broker_thread import BrokerThread, broker_thread
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
 
 SECRET = "sp4rk-s3cr3t"
 TIMEOUT_S = PROCESS_PATIENCE_S

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from testbed.processes import Processes
 from tests.source.bench import Bench
-from tests.support.processes import Processes
 from tests.support.tls import CA, DATA
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]

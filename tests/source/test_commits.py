@@ -13,8 +13,8 @@ from rocketsim_client.model import CommitResult, MessageQueue
 from rocketsim_source.commits.committer import Committer, now_ms
 from rocketsim_source.commits.ledger import CommitLedger, Conflict
 from rocketsim_source.options.source_options import source_options
+from testbed.polling import wait_until
 from tests.source.memory_cluster import MemoryCluster
-from tests.support.polling import wait_until
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.source.bench import run_program
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

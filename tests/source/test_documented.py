@@ -12,8 +12,8 @@ from rocketsim_client import Admin, Message
 from rocketsim_source.options.option_values import OptionError, option_names
 from rocketsim_source.options.sink_options import SinkOptions, sink_options
 from rocketsim_source.options.source_options import SourceOptions, source_options
+from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench
-from tests.support.polling import wait_until
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "spark.md").read_text()

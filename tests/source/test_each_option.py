@@ -32,9 +32,9 @@ from rocketsim_source.sink.task import row_ids, worker_producer, write_rows
 from rocketsim_source.sink.writer import SinkPlan
 from rocketsim_source.source_cluster import ClientCluster
 from rocketsim_source.stream_query import StreamQuery
+from testbed.polling import wait_until
 from tests.source.memory_cluster import MemoryCluster, message
 from tests.support.fake_broker import Break, FakeCluster, Hang
-from tests.support.polling import wait_until
 
 Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 

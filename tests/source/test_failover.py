@@ -9,8 +9,8 @@ import pytest
 
 from rocketsim_client import Message, MessageQueue, Producer
 from rocketsim_client.errors import ServiceNotAvailable
+from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
-from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -10,8 +10,8 @@ from pyspark.sql import functions as f
 from rocketsim_proto.limits import MAX_BODY_BYTES
 
 from rocketsim_client import Message, Producer
+from testbed.processes import Processes
 from tests.source.bench import Bench
-from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rocketsim_client import Admin, Message, Producer
+from testbed.polling import wait_until
+from testbed.processes import ROOT, Processes
+from testbed.spark_processes import python_path
 from tests.source.test_documented import section
-from tests.support.polling import wait_until
-from tests.support.processes import ROOT, Processes
-from tests.support.spark_processes import python_path
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.long]
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from rocketsim_source.reading.prefetch import FrameLate, prefetched
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 
 class Stream:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
+from testbed.polling import wait_until
 from tests.source import late_commits
 from tests.source.bench import TIMEOUT_S, Bench, run_program
 from tests.source.late_commits import BUG, BUGS, HELD, LateCommits, is_held
-from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

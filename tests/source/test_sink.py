@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as f
 
+from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench, failure_of
-from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
 from tests.source.test_offsets import OLD_CHECKPOINT
-from tests.support.polling import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

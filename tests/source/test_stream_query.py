@@ -21,8 +21,8 @@ from rocketsim_source.planning.queue_watch import NothingAnswers
 from rocketsim_source.planning.splits import Parallelism
 from rocketsim_source.source_cluster import OffsetAnswers, Offsets
 from rocketsim_source.stream_query import StreamQuery
+from testbed.polling import wait_until
 from tests.source.memory_cluster import MemoryCluster
-from tests.support.polling import wait_until
 
 Q0, Q1, Q2 = (MessageQueue("T", "broker-a", number) for number in range(3))
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from testbed.polling import wait_until
+from testbed.processes import Processes
 from tests.source.bench import TIMEOUT_S, Bench, failure_of
-from tests.support.polling import wait_until
-from tests.support.processes import Processes
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 

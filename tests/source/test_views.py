@@ -12,9 +12,9 @@ from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.view_options import VIEWS, refuse_view, view_of, view_options
 from rocketsim_source.views.columns import COLUMNS, check_view_schema, view_schema
 from rocketsim_source.views.rows import rows_of
+from testbed.polling import PROCESS_PATIENCE_S
+from testbed.processes import Processes
 from tests.source.bench import Bench
-from tests.support.polling import PROCESS_PATIENCE_S
-from tests.support.processes import Processes
 from tests.support.tls import CA
 
 spark = pytest.mark.spark

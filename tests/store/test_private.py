@@ -11,9 +11,9 @@ import pytest
 
 from broker_service.store.disk import Disk
 from broker_service.store.files import Files
+from testbed.polling import until
 from tests.support.access import KEYS
 from tests.support.brokers import put, running
-from tests.support.polling import until
 from tests.support.v2 import make_topics
 
 

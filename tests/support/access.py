@@ -17,8 +17,8 @@ from broker_service.namesrv.server import interceptors
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node.node import BrokerNode
 from broker_service.runtime.server import Service, start_server
+from testbed.polling import until
 from tests.support.brokers import NameServer
-from tests.support.polling import until
 
 ADMIN = Credentials("admin", "4dm1n-s3cr3t")
 INNER = Credentials("broker", "1nn3r-s3cr3t")

@@ -11,8 +11,8 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.node.node import BrokerNode
 from rocketsim_client import Cluster
+from testbed.polling import PATIENCE_S
 from tests.support.brokers import running
-from tests.support.polling import PATIENCE_S
 
 T = TypeVar("T")
 

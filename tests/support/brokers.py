@@ -28,7 +28,7 @@ from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
 from broker_service.runtime import cold_reads, deadlines
 from broker_service.runtime.server import Service, start_server
-from tests.support.polling import until
+from testbed.polling import until
 
 
 def small_config(root: Path, **keys: Any) -> BrokerConfig:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ServerProcess
+from testbed.processes import ServerProcess
 
 SOURCE = Path(__file__).with_name("disk_faults.c")
 

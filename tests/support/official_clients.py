@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.jars import cache_folder, fetch_jars
-from tests.support.processes import ROOT
+from testbed.jars import cache_folder, fetch_jars
+from testbed.processes import ROOT
 from tests.support.tls import CA
 
 PROGRAMS = ROOT / "tests" / "clients"

@@ -23,7 +23,7 @@ from broker_service.replication.promise import Promise
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import SlaveProgress, Tracker
 from broker_service.replication.transfer import TransferSettings
-from tests.support.polling import PATIENCE_S
+from testbed.polling import PATIENCE_S
 
 logging.getLogger("grpc").setLevel(logging.ERROR)
 

@@ -13,8 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.polling import PROCESS_PATIENCE_S, wait_until
-from tests.support.real_rocketmq import free_port
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.real_rocketmq import free_port
 
 needs_prometheus = pytest.mark.skipif(
     shutil.which("prometheus") is None, reason="no prometheus here: apt-get install prometheus"

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support.jars import cache_folder, fetch_jars
+from testbed.jars import cache_folder, fetch_jars
+from testbed.processes import ROOT
 from tests.support.official_clients import PROGRAMS, node_modules
-from tests.support.processes import ROOT
 
 _JAVA = """
 import java.nio.charset.StandardCharsets;

@@ -14,8 +14,8 @@ from rocketsim_proto.remoting.frame import HEAD, Form, Header
 from rocketsim_proto.signature import Credentials
 
 from broker_service.node.node import BrokerNode
+from testbed.polling import PATIENCE_S
 from tests.support.brokers import running
-from tests.support.polling import PATIENCE_S
 
 
 class Refused(Exception):

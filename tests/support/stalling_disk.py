@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from broker_service import __main__ as process
-from tests.support.polling import wait_until
+from testbed.polling import wait_until
 
 GATE = "the-disk-stalls"
 FOR_EVER_S = 600.0

@@ -14,8 +14,8 @@ from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
 from tests.support.brokers import running
-from tests.support.polling import until
 
 _NUMBERS = itertools.count()
 CLIENT = (("x-mq-client-id", "client-1"),)

@@ -16,8 +16,8 @@ from rocketmq_v2 import service_pb2 as s
 
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
 from tests.support.brokers import running
-from tests.support.polling import until
 from tests.support.v2 import client_of, make_topics, message, resource
 
 CLIENTS = 3

@@ -18,7 +18,7 @@ from broker_service.wire.clients import (
     Clients,
     ClientStream,
 )
-from tests.support.polling import until
+from testbed.polling import until
 
 
 def stream_of(client_id: str, context: Any) -> ClientStream:

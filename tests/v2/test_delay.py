@@ -16,10 +16,10 @@ from broker_service.wire.v2 import recall_handle
 from broker_service.wire.v2.message_rules import MAX_CLIENTS_DELAY_MS
 from broker_service.wire.v2.recall_handle import RecallHandle
 from broker_service.wire.v2.topic_routes import PASSED_ON
+from testbed.polling import until
 from tests.support.access import ADMIN, KEYS, first_user, v2_headers, v2_stub
 from tests.support.brokers import goes_by, name_server, put_send, running, send_of
 from tests.support.brokers import message as record_of
-from tests.support.polling import until
 from tests.support.v2 import Client, make_topics, message, resource, v2_broker
 from tests.v2.test_receiving import received
 

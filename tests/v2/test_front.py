@@ -26,9 +26,9 @@ from broker_service.node.node import BrokerNode
 from broker_service.runtime import server
 from broker_service.wire.v2 import front as module
 from broker_service.wire.v2.front import Front
+from testbed.polling import until
 from tests.support.access import KEYS, first_user, v2_headers
 from tests.support.brokers import running
-from tests.support.polling import until
 from tests.support.stores import records_of
 from tests.support.tls import CA, DATA, OTHER_CA, certificate_of, channel, keys_of, replace
 from tests.support.v2 import CLIENT, Client, make_topics, message, resource

@@ -16,8 +16,8 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.core.mastership import Standing
 from broker_service.model import BrokerRole
 from broker_service.runtime.server import Network, build_server, most_connections
+from testbed.polling import until
 from tests.support.brokers import name_server, running
-from tests.support.polling import until
 from tests.support.tls import keys_of
 from tests.support.v2 import CLIENT, Client, client_of, make_topics, message
 

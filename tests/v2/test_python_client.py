@@ -14,10 +14,10 @@ from broker_service.access.model import Acl, Policy, User
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from rocketsim_client import PullConsumer
+from testbed.polling import until
+from testbed.processes import ROOT
 from tests.support.access import KEYS, first_user
 from tests.support.brokers import goes_by
-from tests.support.polling import until
-from tests.support.processes import ROOT
 from tests.support.tls import CA, keys_of
 from tests.support.v2 import message, v2_broker
 

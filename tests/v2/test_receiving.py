@@ -27,8 +27,8 @@ from broker_service.store.files import DiskUsage
 from broker_service.wire.v2 import delivered_message, status
 from broker_service.wire.v2.receiving import Receiving
 from broker_service.wire.v2.unsent import Unsent
+from testbed.polling import until
 from tests.support.brokers import answers_early, put
-from tests.support.polling import until
 from tests.support.v2 import CLIENT, Client, client_of, message, resource, v2_broker
 
 T, G = resource("T"), resource("g")

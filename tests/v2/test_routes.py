@@ -18,8 +18,8 @@ from broker_service.namesrv.route_table import Registration, TopicQueues
 from broker_service.runtime.peer_call import PeerLost
 from broker_service.wire.v2.route_answers import Queues, endpoints_of, message_queues
 from broker_service.wire.v2.topic_routes import TopicRoutes
+from testbed.polling import until
 from tests.support.brokers import name_server, put, running
-from tests.support.polling import until
 from tests.support.v2 import DIALLED, make_topics, message, receive, resource, v2_broker
 
 

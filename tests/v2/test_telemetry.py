@@ -14,8 +14,8 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.wire.clients import ClientStream
 from broker_service.wire.v2.settings import reply_to
+from testbed.polling import until
 from tests.support.brokers import answers_early
-from tests.support.polling import until
 from tests.support.stores import records_of
 from tests.support.v2 import CLIENT, DIALLED, client_of, message, resource, v2_broker
 

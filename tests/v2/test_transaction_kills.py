@@ -11,9 +11,9 @@ from rocketsim_proto.reserved import HALF_TOPIC
 
 from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
+from testbed.polling import until
+from testbed.processes import ROOT
 from tests.support.brokers import name_server, running
-from tests.support.polling import until
-from tests.support.processes import ROOT
 from tests.support.v2 import client_of
 from tests.v2.test_transactions import bodies, end, opened, records
 

@@ -25,8 +25,8 @@ from broker_service.state.transaction_changes import Checked, Resolution, Resolv
 from broker_service.state.transitions import Place
 from broker_service.transactions import transactions as module
 from broker_service.wire import clients
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import goes_by, running
-from tests.support.polling import PATIENCE_S, until
 from tests.support.v2 import Client, client_of, make_topics, message, receive, resource, v2_broker
 
 COMMIT, ROLLBACK = d.COMMIT, d.ROLLBACK

@@ -1,6 +1,6 @@
 """How the processes of Spark run in tests and in smoke benchmarks.
 
-`python -m tests.support.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and
+`python -m testbed.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and
 prints the options of JVMs that start with it: for a run that starts Spark often, a quarter less of its processor time.
 """
 

@@ -8,8 +8,8 @@
 
 A command starts one until it is interrupted, or asks any server with RocketMQ's own tool:
 
-    python -m tests.support.real_rocketmq serve [--version 5.5.0] [--pair] [--proxy]
-    python -m tests.support.real_rocketmq mqadmin [--version 5.5.0] clusterList -n 127.0.0.1:9876
+    python -m testbed.real_rocketmq serve [--version 5.5.0] [--pair] [--proxy]
+    python -m testbed.real_rocketmq mqadmin [--version 5.5.0] clusterList -n 127.0.0.1:9876
 
 Needs Java 17 and Maven.  The jars are fetched once, into the user's cache directory.
 """
@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.jars import fetch_jars
+from testbed.jars import fetch_jars
 
 NEWEST = "5.5.0"
 CLUSTER = "interop"

@@ -1,6 +1,6 @@
 """How the Python processes of Spark start in tests and in smoke benchmarks.
 
-Python imports this module when it starts, because `tests.support.spark_processes` puts its folder on PYTHONPATH.
+Python imports this module when it starts, because `testbed.spark_processes` puts its folder on PYTHONPATH.
 
 - A process that Spark starts for a stream connects to the JVM before it imports anything else.  The JVM waits ten
   seconds for it (Spark's `PythonWorkerFactory.createSimpleWorker`), and Spark's own code connects after its imports,

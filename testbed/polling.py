@@ -1,4 +1,6 @@
-"""Waits for something that another process or thread does.  The only place in the tests that sleeps: between two polls.
+"""Waits for something that another process or thread does.
+
+No other file of the tests sleeps; this one does, between two polls.
 
 A test is as quick as what it waits for, and its result does not depend on the sleep.
 

@@ -1,4 +1,4 @@
-"""Real name server and broker processes for tests, with generated configuration and free ports; all of them end.
+"""Starts servers as processes for tests and benchmarks, with free ports and files of their own, and ends all of them.
 
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
@@ -23,9 +23,9 @@ import psutil
 
 from rocketsim_cli import local_cluster
 from rocketsim_cli.trouble import Trouble
-from tests.support.polling import PROCESS_PATIENCE_S
+from testbed.polling import PROCESS_PATIENCE_S
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 SMALL_BROKER = {
     # Files small enough that tests roll them and quick to preallocate.
