@@ -26,6 +26,7 @@ def test_the_pipeline_of_the_document_reads_a_topic_and_writes_another(tmp_path:
         name_server = processes.start_namesrv()
         processes.start_broker("broker-a", 0, name_server)
         with Admin(name_server.address) as admin, Producer(name_server.address) as producer:
+            wait_until(admin.cluster_list, "the broker's registration")
             for topic in ("telemetry", "alarms"):
                 admin.update_topic(topic, read_queue_nums=2, write_queue_nums=2)
             wait_until(lambda: {"telemetry", "alarms"} <= set(admin.topic_list()), "the topics")
