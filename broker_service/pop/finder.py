@@ -46,6 +46,16 @@ class Message(NamedTuple):
     attempt: int
 
 
+class _Look(NamedTuple):
+    """One look of a pop into a queue: it begins at `start` and goes `entries` far."""
+
+    place: Place
+    is_retry: bool
+    start: int
+    entries: int
+    selection: Selection
+
+
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
     """A queue cannot be read from this offset on; it is tried again after `until`, by the broker's clock."""
@@ -128,12 +138,13 @@ class Finder:
     ) -> QueueBatch | None:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
+        look = _Look(place, is_retry, start, entries, selection)
         messages: list[Message] = []
         read_bytes = 0
         while at < end and at - start < entries and read_bytes < room_bytes and not messages:
             left = room, room_bytes - read_bytes
             try:
-                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+                at, messages, size = self._read_on(look, at, *left)
             except (ReadFailed, StoreCorrupt):
                 if at == start:
                     raise
@@ -143,30 +154,21 @@ class Finder:
             return None
         return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
 
-    def _read_on(
-        self,
-        place: Place,
-        is_retry: bool,
-        start: int,
-        at: int,
-        entries: int,
-        most: int,
-        most_bytes: int,
-        selection: Selection,
-    ) -> tuple[int, list[Message], int]:
+    def _read_on(self, look: _Look, at: int, most: int, most_bytes: int) -> tuple[int, list[Message], int]:
         """The next offset to read, the messages before it that are selected, and how many bytes were read.
 
-        `start`: where the look began, which goes `entries` far.  Where the disk cannot read all of it, the first one
-        alone; where it cannot read that, the queue is tried again later.
+        Where the disk cannot read all of it, the first one alone; where it cannot read that, the queue is tried again
+        later.
         """
+        place = look.place
         known = self._unreadable_from.get(place)
         if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
             raise known.failure.with_traceback(None)  # else it grows with each time
         try:
             try:
-                read = self._read_some(place, is_retry, start, at, entries, most, most_bytes, selection)
+                read = self._read_some(look, at, most, most_bytes)
             except (ReadFailed, StoreCorrupt):
-                read = self._read_some(place, is_retry, at, at, 1, 1, 1, selection)
+                read = self._read_some(look._replace(start=at, entries=1), at, 1, 1)
         except (ReadFailed, StoreCorrupt) as failure:
             if known is None or known.queue_offset != at:
                 logger.error(
@@ -179,19 +181,9 @@ class Finder:
             del self._unreadable_from[place]
         return read
 
-    def _read_some(
-        self,
-        place: Place,
-        is_retry: bool,
-        start: int,
-        at: int,
-        entries: int,
-        most: int,
-        most_bytes: int,
-        selection: Selection,
-    ) -> tuple[int, list[Message], int]:
+    def _read_some(self, look: _Look, at: int, most: int, most_bytes: int) -> tuple[int, list[Message], int]:
         """A retried message was selected when it came first."""
-        store = self._broker.store
+        store, (place, is_retry, start, entries, selection) = self._broker.store, look
         if selection.condition is not None and not is_retry:
             until = min(start + entries, at + selection.evaluated_together(at - start))
             chosen = select(store, *place[1:], at, until, most, most_bytes, selection.condition)
@@ -244,11 +236,12 @@ class Finder:
             break
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
+        look = _Look(place, is_retry, start, entries, selection)
         stopped = not may_take_new
         while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not picker.is_full:
             left = MAX_MESSAGES, room_bytes - read_bytes
             try:
-                at, messages, size = self._read_on(place, is_retry, start, at, entries, *left, selection)
+                at, messages, size = self._read_on(look, at, *left)
             except (ReadFailed, StoreCorrupt):
                 if at == start and not picker.groups:
                     raise
