@@ -3,7 +3,7 @@
 import asyncio
 
 from broker_service.leadership.membership import Membership, answer_of, with_promise
-from broker_service.leadership.promotion import Other
+from broker_service.leadership.promotion import OtherMember
 from broker_service.leadership.registration import Registration
 from broker_service.leadership.roll_call import RollCall
 from broker_service.replication.promise import Promise, is_over
@@ -23,7 +23,7 @@ class Inquiry:
         self._roll_call = roll_call
         self._tasks = tasks
 
-    async def others(self, *masters: str) -> list[Other]:
+    async def others(self, *masters: str) -> list[OtherMember]:
         """What every known broker of this name has.  `masters`: addresses that this slave follows or would follow."""
         candidates = self._membership.candidates(*masters)
         replies, _ = await asyncio.gather(
@@ -33,12 +33,12 @@ class Inquiry:
         # A name server may have told of more brokers in the meantime.
         replies |= await self._roll_call.ask_each(candidates.keys() - replies.keys())
         return [
-            Other(reply.broker_id if reply else candidates[address], address, answer_of(reply))
+            OtherMember(reply.broker_id if reply else candidates[address], address, answer_of(reply))
             for address, reply in replies.items()
             if address in candidates
         ]
 
-    async def promises(self, epoch: int, others: list[Other]) -> list[Other]:
+    async def promises(self, epoch: int, others: list[OtherMember]) -> list[OtherMember]:
         """Asks the slaves among them to follow no master of a lower epoch.  Their answers say what they have then."""
         asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
         replies = await self._roll_call.ask_promises(asked, self._membership.request_for_promise(epoch))
@@ -55,6 +55,6 @@ class Inquiry:
         answers = same if there is None else [there]
         return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
 
-    def tell(self, others: list[Other]) -> None:
+    def tell(self, others: list[OtherMember]) -> None:
         """Asks them once more, in a task: the question names the epoch of now, so they hear of a promotion at once."""
         self._tasks.own("tell", self._roll_call.ask_each([other.address for other in others]))

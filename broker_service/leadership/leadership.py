@@ -17,7 +17,7 @@ from broker_service.leadership.following import Following
 from broker_service.leadership.inquiry import Inquiry
 from broker_service.leadership.master_file import MasterFile
 from broker_service.leadership.promises import Promises
-from broker_service.leadership.promotion import Forfeit, Other, forfeits, objections
+from broker_service.leadership.promotion import Forfeit, OtherMember, forfeits, objections
 from broker_service.leadership.role_file import RoleFile
 from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import LogState
@@ -283,7 +283,7 @@ class Leadership:
         settings = self._master_file.flush_disk_type, self._broker.config.flush_disk_type
         return role, FlushDiskType.SYNC_FLUSH if FlushDiskType.SYNC_FLUSH in settings else FlushDiskType.ASYNC_FLUSH
 
-    def _newest_epoch(self, others: list[Other]) -> int:
+    def _newest_epoch(self, others: list[OtherMember]) -> int:
         """That anybody knows, or has promised to anybody."""
         answers = [other.answer for other in others if other.answer is not None]
         known = [number for answer in answers for number in (answer.epoch, answer.promised_epoch)]
@@ -317,7 +317,7 @@ class Leadership:
         store = self._broker.store
         return LogState(self._master.epochs.epochs, store.min_offset, store.end_offset)
 
-    def _objections(self, others: list[Other]) -> list[str]:
+    def _objections(self, others: list[OtherMember]) -> list[str]:
         broker = self._broker
         against = objections(self._log_state(), others)
         if self._following.is_following():

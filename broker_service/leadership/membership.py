@@ -14,7 +14,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.core.peers import Member
 from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
-from broker_service.leadership.promotion import Answer, Other
+from broker_service.leadership.promotion import MemberReport, OtherMember
 from broker_service.leadership.role_file import RoleFile
 from broker_service.model import MASTER_ID
 from broker_service.replication.handshake import epoch_list
@@ -154,7 +154,9 @@ class Membership:
         self._broker.members_changed.notify()
 
 
-def with_promise(other: Other, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None) -> Other:
+def with_promise(
+    other: OtherMember, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None
+) -> OtherMember:
     """What a broker has answered that was asked to promise that epoch; nothing: it was not asked.
 
     Only an answer that names the epoch is a promise: an empty message would be one without a refusal, too.
@@ -167,7 +169,7 @@ def with_promise(other: Other, epoch: int, reply: replication_pb2.PromiseEpochRe
     return replace(other, answer=answer_of(reply.member), refusal=reply.refusal or missing)
 
 
-def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
+def answer_of(reply: replication_pb2.GetMemberResponse | None) -> MemberReport | None:
     """What a broker says of itself; nothing if it does not, or if that cannot be."""
     if reply is None:
         return None
@@ -176,7 +178,7 @@ def answer_of(reply: replication_pb2.GetMemberResponse | None) -> Answer | None:
     except ValueError as error:
         logger.warning("broker %d answers with epochs that cannot be: %s", reply.broker_id, error)
         return None
-    return Answer(
+    return MemberReport(
         reply.epoch,
         reply.end_offset,
         epochs,

@@ -14,7 +14,7 @@ from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MemberReport:
     """What a broker has said.  One of an older version names of its epochs the last number only."""
 
     epoch: int
@@ -27,13 +27,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class OtherMember:
     """Another broker of the name; `answer` is None if it does not answer now.  `refusal`: why it does not promise to
     follow no master of a lower epoch than ours is to be, once it was asked to."""
 
     broker_id: int
     address: str
-    answer: Answer | None
+    answer: MemberReport | None
     refusal: str = ""
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Forfeit:
         return f"{how_many} bytes that only broker {self.broker_id} at {self.address} has are cut there"
 
 
-def objections(ours: LogState, others: Iterable[Other]) -> list[str]:
+def objections(ours: LogState, others: Iterable[OtherMember]) -> list[str]:
     """Why not, one clause for each; nothing: go on."""
     found = []
     for other in others:
@@ -63,13 +63,13 @@ def objections(ours: LogState, others: Iterable[Other]) -> list[str]:
     return found
 
 
-def forfeits(ours: LogState, others: Iterable[Other]) -> list[Forfeit]:
+def forfeits(ours: LogState, others: Iterable[OtherMember]) -> list[Forfeit]:
     """What a promotion cuts, or may cut, elsewhere; nobody who has nothing to lose is among them."""
     found = [Forfeit(other.broker_id, other.address, _forfeited(ours, other)) for other in others]
     return [forfeit for forfeit in found if forfeit.bytes != 0]
 
 
-def _objection(ours: LogState, other: Other) -> str | None:
+def _objection(ours: LogState, other: OtherMember) -> str | None:
     answer = other.answer
     if answer is None:
         if other.broker_id == MASTER_ID:
@@ -97,7 +97,7 @@ def _objection(ours: LogState, other: Other) -> str | None:
     )
 
 
-def _forfeited(ours: LogState, other: Other) -> int | None:
+def _forfeited(ours: LogState, other: OtherMember) -> int | None:
     answer = other.answer
     if answer is None:
         return None
@@ -109,12 +109,12 @@ def _forfeited(ours: LogState, other: Other) -> int | None:
     return answer.end_offset - max(joint or 0, answer.min_offset)
 
 
-def _has_more(ours: LogState, answer: Answer) -> bool:
+def _has_more(ours: LogState, answer: MemberReport) -> bool:
     """A slave knows of an epoch before it has a byte of it, and has no more for that: the last byte's epoch counts."""
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
 
 
-def _is_fork(ours: LogState, answer: Answer) -> bool:
+def _is_fork(ours: LogState, answer: MemberReport) -> bool:
     """Whether somebody else wrote the last byte there, in an epoch of the same number."""
     our, their = _epoch_here(ours), _written_in(answer)
     return answer.epochs is not None and our.epoch == their.epoch and not our.is_same_as(their)
@@ -124,6 +124,6 @@ def _epoch_here(ours: LogState) -> Epoch:
     return ours.epochs.of_last_byte(ours.end_offset)
 
 
-def _written_in(answer: Answer) -> Epoch:
+def _written_in(answer: MemberReport) -> Epoch:
     """The epoch of its last byte; of an older version the newest that it knows."""
     return answer.epochs.of_last_byte(answer.end_offset) if answer.epochs is not None else Epoch(answer.epoch, 0)

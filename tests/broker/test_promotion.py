@@ -14,7 +14,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.errors import InvalidParameter
 from broker_service.leadership import registration
 from broker_service.leadership.membership import Membership, with_promise
-from broker_service.leadership.promotion import Answer, Forfeit, Other, forfeits, objections
+from broker_service.leadership.promotion import Forfeit, MemberReport, OtherMember, forfeits, objections
 from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
 from broker_service.model import BrokerRole, PutStatus
@@ -34,9 +34,9 @@ ONE, TWO = (1, 0, 0xA), (2, 600, 0xB)
 OURS = LogState(EpochList.of(ONE, TWO), 0, 1000)
 
 
-def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bool = False) -> Other:
-    answer = Answer(epochs[-1][0], end, EpochList.of(*epochs), first, is_master=is_master)
-    return Other(0 if is_master else 2, "b:1", answer)
+def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bool = False) -> OtherMember:
+    answer = MemberReport(epochs[-1][0], end, EpochList.of(*epochs), first, is_master=is_master)
+    return OtherMember(0 if is_master else 2, "b:1", answer)
 
 
 @pytest.mark.parametrize(
@@ -71,17 +71,20 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
             id="one without an epoch in common",
         ),
         pytest.param(
-            [Other(2, "b:1", Answer(2, 1500))], ["(500 bytes"], [500], id="one that knows no ids and has more"
+            [OtherMember(2, "b:1", MemberReport(2, 1500))],
+            ["(500 bytes"],
+            [500],
+            id="one that knows no ids and has more",
         ),
-        pytest.param([Other(2, "b:1", Answer(2, 900))], [], [], id="one that knows no ids and has less"),
+        pytest.param([OtherMember(2, "b:1", MemberReport(2, 900))], [], [], id="one that knows no ids and has less"),
         pytest.param(
-            [Other(2, "b:1", Answer(3, 900))],
+            [OtherMember(2, "b:1", MemberReport(3, 900))],
             ["(how much is not known"],
             [None],
             id="one that knows no ids, newer epoch",
         ),
         pytest.param(
-            [Other(2, "b:1", None)],
+            [OtherMember(2, "b:1", None)],
             ["slave 2 at b:1, which is known, does not answer and may have more: start it, or forget it"],
             [None],
             id="one that does not answer",
@@ -98,7 +101,7 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
             [],
             id="one that has less, and knows of an epoch without a byte of it",
         ),
-        pytest.param([Other(0, "a:1", None)], [], [None], id="the master is dead"),
+        pytest.param([OtherMember(0, "a:1", None)], [], [None], id="the master is dead"),
         pytest.param(
             [other(1500, ONE, TWO, is_master=True)],
             ["the master at b:1 answers, in epoch 2: stop it first"],
@@ -107,7 +110,7 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
         ),
         pytest.param([other(1500, ONE, is_master=True)], [], [], id="a master that was replaced is alive"),
         pytest.param(
-            [Other(3, "c:1", None), other(1500, ONE, TWO), other(1000, ONE, TWO)],
+            [OtherMember(3, "c:1", None), other(1500, ONE, TWO), other(1000, ONE, TWO)],
             ["slave 3 at c:1", "slave 2 at b:1 has more"],
             [None, 500],
             id="several",
@@ -115,7 +118,7 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
     ],
 )
 def test_what_stands_against_a_promotion_and_what_it_costs(
-    others: list[Other], says: list[str], costs: list[int | None]
+    others: list[OtherMember], says: list[str], costs: list[int | None]
 ) -> None:
     found = objections(OURS, others)
     assert len(found) == len(says)
