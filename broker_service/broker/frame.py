@@ -14,6 +14,8 @@ from rocketsim_proto.records.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
     PROPERTY_DELAY,
+    PROPERTY_DELAY_MS,
+    PROPERTY_DELAY_S,
     PROPERTY_DELIVER_MS,
     PROPERTY_WAIT,
     SYS_FLAG_BORN_HOST_V6,
@@ -46,8 +48,8 @@ _CLIENT_SYS_FLAGS = (
 # Properties of message types that this broker does not support and would store as normal messages.
 _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_PREPARED.encode(): "transactional messages are not supported",
-    b"TIMER_DELAY_SEC": f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
-    b"TIMER_DELAY_MS": f"delays in milliseconds are not supported; use {PROPERTY_DELIVER_MS}",
+    PROPERTY_DELAY_S.encode(): f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
+    PROPERTY_DELAY_MS.encode(): f"delays in milliseconds are not supported; use {PROPERTY_DELIVER_MS}",
     PROPERTY_DELETE_KEY.encode(): "the property belongs to the broker",
     PROPERTY_TIMER_SOURCE.encode(): "the property belongs to the broker",
     PROPERTY_DELIVERED_LEVEL.encode(): "the property belongs to the broker",

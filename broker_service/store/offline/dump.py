@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import PROPERTY_KEYS, PROPERTY_TAGS
 
 from broker_service.store.consume_queue import ENTRY_SIZE
 from broker_service.store.offline.file import numbered_files
@@ -88,8 +89,8 @@ def _messages(records: Records) -> Iterator[Line]:
         "reconsumeTimes": records.reconsume_times.tolist(),
         "preparedTransactionOffset": records.prepared_transaction_offset.tolist(),
         "offsetMsgId": records.offset_message_ids().to_pylist(),
-        "tags": records.property("TAGS").to_pylist(),
-        "keys": records.property("KEYS").to_pylist(),
+        "tags": records.property(PROPERTY_TAGS).to_pylist(),
+        "keys": records.property(PROPERTY_KEYS).to_pylist(),
         "properties": [dict(sorted(pairs)) for pairs in records.properties().to_pylist()],
         "propertiesLength": records.properties_size.tolist(),
         "bodyLength": records.body_size.tolist(),

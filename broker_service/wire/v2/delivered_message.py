@@ -21,7 +21,9 @@ from broker_service.wire.v2.sent_message import KEY_SEPARATOR
 logger = logging.getLogger(__name__)
 
 _GZIP = b"\x1f\x8b"
-_DELAYED = frozenset((record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS, "TIMER_DELAY_SEC", "TIMER_DELAY_MS"))
+_DELAYED = frozenset(
+    (record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS, record.PROPERTY_DELAY_S, record.PROPERTY_DELAY_MS)
+)
 
 
 def message_of(
