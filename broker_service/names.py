@@ -1,4 +1,4 @@
-"""Checks names of topics, consumer groups, brokers and clusters by RocketMQ's rules, and addresses.  Pure."""
+"""Checks names of topics, consumer groups, brokers, clusters and users by RocketMQ's rules, and addresses.  Pure."""
 
 import re
 
@@ -9,11 +9,16 @@ from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission
 MAX_TOPIC_LENGTH = 127
 MAX_RETRY_TOPIC_LENGTH = 255  # a group's name and a topic's are in it
 MAX_GROUP_LENGTH = 120
+MAX_USERNAME_LENGTH = 127
+MAX_PASSWORD_LENGTH = 255
 
 SERVER_NAME = "1 to 127 letters, digits and %|_.-"  # of a broker or a cluster
 _SERVER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}", re.ASCII)
 _HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # what is printed, but for "," "/" and ";"
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
+
+_USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
+_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can carry
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
 _RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
@@ -56,6 +61,20 @@ def check_group_name(group: str) -> None:
 def is_group_name(group: str) -> bool:
     """Whether `check_group_name` takes it."""
     return len(group) <= MAX_GROUP_LENGTH and _NAME.fullmatch(group) is not None
+
+
+def is_username(name: str) -> bool:
+    return len(name) <= MAX_USERNAME_LENGTH and _USERNAME.fullmatch(name) is not None
+
+
+def check_credentials(username: str, password: str) -> None:
+    """Raises ValueError for what cannot be a user's name or password.  The text never has the password."""
+    if not is_username(username):
+        raise ValueError(f"username {username!r}: 1 to {MAX_USERNAME_LENGTH} letters, digits and _.-")
+    if len(password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(password):
+        raise ValueError(
+            f"password of user {username}: 1 to {MAX_PASSWORD_LENGTH} printable ASCII characters, no blanks"
+        )
 
 
 def refuse_system_topic(topic: str) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, TypeVar
 
-MAX_NAME_LENGTH = 127
-MAX_PASSWORD_LENGTH = 255
+from broker_service.names import MAX_USERNAME_LENGTH, check_credentials, is_username
+
 MAX_RESOURCES = 1000  # per user
 MAX_SOURCE_IPS = 100  # per policy
 
@@ -22,9 +22,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _THIS_NETWORK, _BROADCAST = ipaddress.IPv4Network("0.0.0.0/8"), ipaddress.IPv4Network("255.255.255.255")
 _MAPPED_BITS = 96  # the length of the prefix before an IPv4 address that is mapped into an IPv6 address
 
-_USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
 _RESOURCE_NAME = re.compile(r"[%|a-zA-Z0-9_.+-]+", re.ASCII)
-_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can carry
 
 
 class UserType(StrEnum):
@@ -77,12 +75,7 @@ class User:
     user_status: str = UserStatus.ENABLE
 
     def __post_init__(self) -> None:
-        if len(self.username) > MAX_NAME_LENGTH or not _USERNAME.fullmatch(self.username):
-            raise ValueError(f"username {self.username!r}: 1 to {MAX_NAME_LENGTH} letters, digits and _.-")
-        if len(self.password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(self.password):
-            raise ValueError(
-                f"password of user {self.username}: 1 to {MAX_PASSWORD_LENGTH} printable ASCII characters, no blanks"
-            )
+        check_credentials(self.username, self.password)
         object.__setattr__(self, "user_type", str(word_of(UserType, self.user_type)))
         object.__setattr__(self, "user_status", str(word_of(UserStatus, self.user_status)))
 
@@ -117,7 +110,7 @@ class Resource:
         if name == "*":
             return cls(found, "", Pattern.ANY)
         prefix = name.removesuffix("*")
-        if len(name) > 2 * MAX_NAME_LENGTH or not _RESOURCE_NAME.fullmatch(prefix):
+        if len(name) > 2 * MAX_USERNAME_LENGTH or not _RESOURCE_NAME.fullmatch(prefix):
             raise ValueError(f"resource {text!r}: letters, digits and %|_.+- with at most one * at the end")
         return cls(found, prefix, Pattern.LITERAL if prefix == name else Pattern.PREFIXED)
 
@@ -196,7 +189,7 @@ class Acl:
 def user_of(subject: str) -> str:
     """Returns the name in `User:name`."""
     kind, _, name = subject.partition(":")
-    if kind != "User" or not name or len(name) > MAX_NAME_LENGTH or not _USERNAME.fullmatch(name):
+    if kind != "User" or not is_username(name):
         raise ValueError(f"subject {subject!r}: User:name")
     return name
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rocketsim_proto.limits import FRAME_BYTES, MAX_BODY_BYTES, MAX_INVISIBLE_MS
-from rocketsim_proto.signature import Credentials
 
 from broker_service.config.properties import (
     REQUIRED,
@@ -27,11 +26,14 @@ from broker_service.config.properties import (
 from broker_service.config.shared_keys import (
     INNER_CREDENTIALS_DOC,
     INT32_MAX,
+    TLS_CA_DOC,
+    TLS_CERT_DOC,
+    TLS_KEY_DOC,
+    SharedKeys,
     addresses_in,
     check_access,
     check_addresses,
     check_tls,
-    credentials_of,
 )
 from broker_service.errors import ConfigError
 from broker_service.model import BrokerRole, FlushDiskType, TlsMode
@@ -41,7 +43,7 @@ DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(SharedKeys):
     """One broker process."""
 
     # --- who it is -------------------------------------------------------------------------------------------------
@@ -114,13 +116,9 @@ class BrokerConfig:
     inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
 
     # --- TLS -------------------------------------------------------------------------------------------------------
-    tls_cert: Path | None = key(
-        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
-    )
-    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
-    tls_ca: Path | None = key(
-        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
-    )
+    tls_cert: Path | None = key(None, TLS_CERT_DOC)
+    tls_key: Path | None = key(None, TLS_KEY_DOC)
+    tls_ca: Path | None = key(None, TLS_CA_DOC)
     tls_client_auth: str = key(
         "",
         "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `grpcServerPort`, "
@@ -337,23 +335,8 @@ class BrokerConfig:
         object.__setattr__(self, "mapped_file_size_consume_queue", -(-self.mapped_file_size_consume_queue // 20) * 20)
 
     @property
-    def init_user(self) -> Credentials | None:
-        text = self.init_authentication_user
-        return credentials_of("initAuthenticationUser", text, ("username", "password"))
-
-    @property
-    def inner_credentials(self) -> Credentials | None:
-        text = self.inner_client_authentication_credentials
-        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
-
-    @property
     def name_servers(self) -> tuple[str, ...]:
         return addresses_in(self.namesrv_addr)
-
-    @property
-    def client_auth_ports(self) -> frozenset[str]:
-        """Keys of the ports on which clients need a certificate."""
-        return frozenset(addresses_in(self.tls_client_auth))
 
     @property
     def slave_addresses(self) -> tuple[str, ...]:

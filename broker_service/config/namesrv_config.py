@@ -5,21 +5,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rocketsim_proto.signature import Credentials
-
 from broker_service.config.properties import check_bounds, key
 from broker_service.config.shared_keys import (
     INNER_CREDENTIALS_DOC,
     INT32_MAX,
-    addresses_in,
+    TLS_CA_DOC,
+    TLS_CERT_DOC,
+    TLS_KEY_DOC,
+    SharedKeys,
     check_access,
     check_tls,
-    credentials_of,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamesrvConfig:
+class NamesrvConfig(SharedKeys):
     """One name server process."""
 
     listen_port: int = key(9876, "the port; 0: any free one", low=0, high=65535)
@@ -43,13 +43,9 @@ class NamesrvConfig:
         "", 'who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`', secret=True
     )
     inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
-    tls_cert: Path | None = key(
-        None, "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
-    )
-    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
-    tls_ca: Path | None = key(
-        None, "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
-    )
+    tls_cert: Path | None = key(None, TLS_CERT_DOC)
+    tls_key: Path | None = key(None, TLS_KEY_DOC)
+    tls_ca: Path | None = key(None, TLS_CA_DOC)
     tls_client_auth: str = key(
         "",
         "own: the ports on which clients need a certificate of `tlsCa`: `listenPort`, `remotingPort`, separated by `;`",
@@ -59,17 +55,3 @@ class NamesrvConfig:
         check_bounds(self)
         check_access(self)
         check_tls(self, ("listenPort", "remotingPort"))
-
-    @property
-    def init_user(self) -> Credentials | None:
-        text = self.init_authentication_user
-        return credentials_of("initAuthenticationUser", text, ("username", "password"))
-
-    @property
-    def inner_credentials(self) -> Credentials | None:
-        text = self.inner_client_authentication_credentials
-        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
-
-    @property
-    def client_auth_ports(self) -> frozenset[str]:
-        return frozenset(addresses_in(self.tls_client_auth))

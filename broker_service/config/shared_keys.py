@@ -2,13 +2,11 @@
 
 import json
 from pathlib import Path
-from typing import Protocol
 
 from rocketsim_proto.signature import Credentials
 
-from broker_service.access.model import User, UserType
 from broker_service.errors import ConfigError
-from broker_service.names import is_address
+from broker_service.names import check_credentials, is_address
 
 INT32_MAX = 2**31 - 1
 INNER_CREDENTIALS_DOC = (
@@ -17,30 +15,38 @@ INNER_CREDENTIALS_DOC = (
 )
 
 
-class SharedKeys(Protocol):
-    @property
-    def authentication_enabled(self) -> bool: ...
+TLS_CERT_DOC = "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
+TLS_KEY_DOC = "own: PEM file of the certificate's key, without a passphrase"
+TLS_CA_DOC = "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
+
+
+class SharedKeys:
+    """What the keys of access control and TLS mean, which a broker and a name server both have."""
+
+    __slots__ = ()
+
+    authentication_enabled: bool
+    init_authentication_user: str
+    inner_client_authentication_credentials: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
+    tls_client_auth: str
 
     @property
-    def init_user(self) -> Credentials | None: ...
+    def init_user(self) -> Credentials | None:
+        text = self.init_authentication_user
+        return credentials_of("initAuthenticationUser", text, ("username", "password"))
 
     @property
-    def inner_credentials(self) -> Credentials | None: ...
+    def inner_credentials(self) -> Credentials | None:
+        text = self.inner_client_authentication_credentials
+        return credentials_of("innerClientAuthenticationCredentials", text, ("accessKey", "secretKey"))
 
     @property
-    def client_auth_ports(self) -> frozenset[str]: ...
-
-    @property
-    def tls_cert(self) -> Path | None: ...
-
-    @property
-    def tls_key(self) -> Path | None: ...
-
-    @property
-    def tls_ca(self) -> Path | None: ...
-
-    @property
-    def tls_client_auth(self) -> str: ...
+    def client_auth_ports(self) -> frozenset[str]:
+        """Keys of the ports on which clients need a certificate."""
+        return frozenset(addresses_in(self.tls_client_auth))
 
 
 def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials | None:
@@ -50,12 +56,13 @@ def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials 
     wanted = f"{name}: expected " + json.dumps(dict.fromkeys(names, "..."))
     try:
         found = json.loads(text)
-        made = User(found[names[0]], found[names[1]], UserType.SUPER)
+        made = Credentials(found[names[0]], found[names[1]])
+        check_credentials(made.access_key, made.secret_key)
     except (KeyError, TypeError, AttributeError):
         raise ConfigError(wanted) from None
     except ValueError as error:
         raise ConfigError(wanted if isinstance(error, json.JSONDecodeError) else f"{name}: {error}") from None
-    return Credentials(made.username, made.password)
+    return made
 
 
 def check_access(config: SharedKeys) -> None:
