@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from rocketsim_proto.reserved import RETRY_PREFIX
 
-from broker_service.admin.progress import GroupLag
+from broker_service.admin.lags import GroupLag
 from broker_service.broker.core.traffic import Labels, Traffic
 from broker_service.names import is_internal_group, is_system_topic
 from broker_service.runtime.figures import Figure, by_labels

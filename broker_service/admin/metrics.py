@@ -22,7 +22,7 @@ from broker_service.runtime.histogram import Histogram
 if TYPE_CHECKING:
     from prometheus_client.core import Metric, Sample
 
-SAMPLES_A_TURN = 50
+SAMPLES_A_TURN = 25
 PAUSE_S = 0.0005
 
 

@@ -1,4 +1,4 @@
-"""Progress: how far groups have come and what they have yet to settle, for consumerProgress and the metrics."""
+"""Progress: how far groups have come and what they have yet to settle, for consumerProgress and `Lags`."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rocketsim_proto.lag import goes_on_at, lag
 
 from broker_service.broker.core.broker import Broker
-from broker_service.errors import RocketSimError, SubscriptionGroupNotExist
+from broker_service.errors import SubscriptionGroupNotExist
 from broker_service.names import check_group_name
 from broker_service.pop.consumption import Consumption
 from broker_service.runtime import cold_reads
@@ -16,18 +16,6 @@ from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
 ENTRIES_A_TURN = 64  # of a long list, before other calls get their turn
-
-
-class GroupLag(NamedTuple):
-    """`messages`: that the group has yet to settle; `under_way` of these are delivered and not acknowledged.
-    `oldest_ms`: the age of the oldest one, 0 if there is none, None if it cannot be read."""
-
-    messages: int
-    under_way: int
-    oldest_ms: int | None
-
-
-_NO_LAG = GroupLag(0, 0, 0)
 
 
 class QueueProgress(NamedTuple):
@@ -51,7 +39,6 @@ class Progress:
     def __init__(self, broker: Broker, consumption: Consumption) -> None:
         self._broker = broker
         self._consumption = consumption
-        self._oldest: dict[Place, tuple[int, int]] = {}
 
     async def of(self, group: str, topic: str) -> list[tuple[QueueProgress, int]]:
         """Every queue of each topic that the group has read from, and of the retry topics that belong to these; of all
@@ -59,47 +46,18 @@ class Progress:
         if group:
             check_known_group(self._broker, group)
         store, found = self._broker.store, []
-        async for place in _taking_turns(self._places(group, topic)):
-            one = self._of_queue(place)
+        async for place in _taking_turns(self.places(group, topic)):
+            one = self.of_queue(place)
             last = one.consumer_offset - 1
             read = partial(store.store_timestamp_of, place.topic, place.queue_id, last)
             found.append((one, await cold_reads.read(store, read) if last >= 0 else 0))
         return found
 
-    async def lags(self) -> dict[tuple[str, str], GroupLag]:
-        """By group and topic; retry topics have their own."""
-        lags: dict[tuple[str, str], GroupLag] = {}
-        kept, self._oldest = self._oldest, {}
-        now_ms, queues = self._broker.now_ms(), self._consumption.state.queues
-        async for place in _taking_turns(self._places("", "")):
-            key = place.group, place.topic
-            messages, under_way, oldest_ms = lags.get(key, _NO_LAG)
-            one = self._of_queue(place)
-            if (queue := queues.get(place)) is not None:
-                under_way += len(queue.under_way)
-            if one.lag and oldest_ms is not None:
-                known = kept.get(place)
-                if known is None or known[0] != one.consumer_offset:
-                    known = await self._read_time(one)
-                if known is not None:
-                    self._oldest[place] = known
-                oldest_ms = None if known is None else max(oldest_ms, now_ms - known[1])
-            lags[key] = GroupLag(messages + one.lag, under_way, oldest_ms)
-        return lags
+    def places(self, group: str = "", topic: str = "") -> Iterator[Place]:
+        """Every queue of each topic that a group has read from, and of their retry topics; all of them without names.
 
-    async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
-        """Returns the offset at which the group goes on, and when that message was stored; None if it cannot be read.
-        The result holds as long as the group stands there."""
-        place, offset = one.place, one.consumer_offset
-        read = partial(self._broker.store.store_timestamp_of, place.topic, place.queue_id, offset)
-        try:
-            stored_ms = await cold_reads.read(self._broker.store, read)
-        except (RocketSimError, OSError):  # who reads the message gets the error, and the log has it
-            return None
-        return (offset, stored_ms) if stored_ms else None  # 0: it has expired since
-
-    def _places(self, group: str, topic: str) -> Iterator[Place]:
-        """May be read over several turns of the event loop: what changes meanwhile is told as it is then."""
+        May be read over several turns of the event loop: what changes meanwhile is told as it is then.
+        """
         read = self._broker.offsets.topics_by_group()
         for name in [group] if group else sorted(read):
             topics = read.get(name, set())
@@ -111,7 +69,7 @@ class Progress:
                     continue
                 yield from (Place(name, topic_name, queue_id) for queue_id in range(config.read_queue_nums))
 
-    def _of_queue(self, place: Place) -> QueueProgress:
+    def of_queue(self, place: Place) -> QueueProgress:
         first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
         committed = self._broker.offsets.progress(*place)
         queue = self._consumption.state.queues.get(place)

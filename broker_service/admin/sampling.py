@@ -2,8 +2,8 @@
 
 import asyncio
 
+from broker_service.admin.lags import Lags
 from broker_service.admin.metrics import Metrics
-from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.leadership.following import Following
@@ -21,14 +21,14 @@ class Sampling:
         following: Following,
         status: Status,
         metrics: Metrics,
-        progress: Progress,
+        lags: Lags,
         consumers: Consumers,
     ) -> None:
         self._broker = broker
         self._following = following
         self._status = status
         self._metrics = metrics
-        self._progress = progress
+        self._lags = lags
         self._consumers = consumers
 
     def start(self, tasks: OwnedTasks) -> None:
@@ -50,5 +50,7 @@ class Sampling:
             groups.passed.forget(lambda topic: broker.topics.get(topic) is None)
             groups.consumers = self._consumers.counts(broker.clock())
             if broker.config.metrics_port:
-                groups.lags = await self._progress.lags()
+                groups.lags = await self._lags.take()
+            else:
+                self._lags.skip()
             await asyncio.sleep(LAGS_EVERY_S)

@@ -5,6 +5,7 @@ import logging
 from rocketsim_proto import admin_pb2, admin_pb2_grpc
 
 from broker_service.admin.group_figures import GroupFigures, Passed
+from broker_service.admin.lags import Lags
 from broker_service.admin.metrics import Metrics
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
@@ -53,6 +54,7 @@ class Administration:
             features.schedule,
         )
         self.progress = Progress(broker, features.consumption)
+        self.lags = Lags(broker, features.consumption, self.progress)
         self.operations = Operations(broker, replication.leadership)
         consumption = ConsumptionFigures(features.consumption)
         config, counts = broker.config, features.consumption.counts
@@ -68,7 +70,7 @@ class Administration:
             (wire.puts.seconds, wire.pulls.seconds, wire.ranges.seconds, flusher.seconds),
         )
         consumers = features.consumption.popping.consumers
-        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.progress, consumers)
+        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.lags, consumers)
 
     def start(self, tasks: OwnedTasks) -> None:
         self._sampling.start(tasks)

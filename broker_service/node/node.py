@@ -107,7 +107,7 @@ class BrokerNode:
         administration = self.administration = Administration(
             self.broker, features, wire, replication, self.access_control, machine, core.flusher
         )
-        self.status, self.progress = administration.status, administration.progress
+        self.status, self.progress, self.lags = administration.status, administration.progress, administration.lags
         self.metrics = administration.metrics
 
         self.remoting: Remoting | None = None

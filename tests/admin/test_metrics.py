@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker_service.admin import metrics
+from broker_service.admin import lags, metrics
 from broker_service.broker.core.traffic import OTHERS, Traffic
 from broker_service.broker.reads.pull import Pull
 from broker_service.broker.reads.pull_range import Range
@@ -31,7 +31,7 @@ async def page(node: BrokerNode) -> str:
     """As a scrape gets it, with all figures as they are now."""
     node.status.sample()
     node.metrics.picture()
-    node.metrics.groups.lags = await node.progress.lags()
+    node.metrics.groups.lags = await node.lags.take()
     node.metrics.groups.consumers = node.consumption.popping.consumers.counts(node.broker.clock())
     registry = CollectorRegistry()
     registry.register(node.metrics)
@@ -119,11 +119,51 @@ async def test_the_time_of_a_message_is_read_once_for_each_offset_of_a_group(
         real = node.store.store_timestamp_of
         monkeypatch.setattr(node.store, "store_timestamp_of", lambda *at: asked.append(at) or real(*at))
         for _ in range(3):
-            await node.progress.lags()
+            await node.lags.take()
         assert asked == [("t", 0, 0)]
         node.offsets.commit("g", "t", {0: 1})
-        await node.progress.lags()
+        await node.lags.take()
         assert asked == [("t", 0, 0), ("t", 0, 1)]
+
+
+async def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as node:
+        for topic in ("t", "u"):
+            await put(node, topic, b"a", b"b")
+            node.offsets.commit("g", topic, {0: 1})
+        await node.lags.take()
+        looked = []
+        real = node.progress.of_queue
+        monkeypatch.setattr(node.progress, "of_queue", lambda place: looked.append(place.topic) or real(place))
+        assert (await node.lags.take())["g", "t"].messages == 1
+        assert looked == []
+        await put(node, "t", b"c")
+        node.offsets.commit("g", "u", {0: 2})
+        found = await node.lags.take()
+        assert (found["g", "t"].messages, found["g", "u"].messages, {*looked}) == (2, 0, {"t", "u"})
+        looked.clear()
+        await put(node, "v", b"d")
+        node.offsets.commit("h", "v", {0: 0})
+        assert (await node.lags.take())["h", "v"].messages == 1
+        node.offsets.delete_group("g")
+        assert {*await node.lags.take()} == {("h", "v")}
+        looked.clear()
+        for _ in range(lags.FULL_EVERY):
+            await node.lags.take()
+        assert {*looked} == {"v"}, "everything is looked at from time to time"
+
+
+async def test_messages_that_a_slave_has_late_count_when_they_are_seen(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        await put(node, "t", b"a")
+        node.offsets.commit("g", "t", {0: 1})
+        await node.lags.take()
+        seen = node.store.end_offset
+        await put(node, "t", b"b")
+        node.store.confirm_offset = seen
+        assert (await node.lags.take())["g", "t"].messages == 0
+        node.store.confirm_offset = node.store.end_offset
+        assert (await node.lags.take())["g", "t"].messages == 1
 
 
 async def test_the_age_of_a_message_that_cannot_be_read_is_left_out_and_the_lag_is_there(
@@ -211,7 +251,7 @@ async def test_a_reader_of_the_metrics_gives_way_to_the_event_loop(
 
 async def test_every_metric_is_documented_and_has_a_help_text_in_sentences(tmp_path: Path) -> None:
     documented = (ROOT / "docs/monitoring.md").read_text()
-    async with running(tmp_path) as node:
+    async with running(tmp_path, remoting_port=0) as node:
         families = list(text_string_to_metric_families(await page(node)))
     names = {one.name + "_total" if one.type == "counter" else one.name for one in families}
     assert [name for name in sorted(names) if f"`{name}`" not in documented] == []

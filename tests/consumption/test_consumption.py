@@ -541,7 +541,7 @@ async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: 
 async def lags(one: Consumer, topic: str = "") -> dict[str, int]:
     """As consumerProgress tells them, by topic; metrics tell the same."""
     told = {row.place.topic: row.lag for row, _ in await one.node.progress.of(one.group, topic)}
-    metrics = await one.node.progress.lags()
+    metrics = await one.node.lags.take()
     assert topic or told == {name: lag.messages for (group, name), lag in metrics.items() if group == one.group}
     return told
 
@@ -932,7 +932,7 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         assert (await polling).status is PopStatus.FOUND
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
         assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
-        one.node.metrics.groups.lags = await one.node.progress.lags()
+        one.node.metrics.groups.lags = await one.node.lags.take()
         (lag,) = (it for it in one.node.metrics.collect() if it.name == "rocketsim_consumer_lag_messages")
         assert [(sample.labels, sample.value) for sample in lag.samples] == [
             ({"group": "g", "topic": "%RETRY%g+t"}, 0.0),
