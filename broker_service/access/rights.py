@@ -1,12 +1,13 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
-`RIGHTS` has every method of a broker, and `NAMESRV_RIGHTS` every method of a name server.  Other methods are refused.
-If RocketMQ 5 has the same call, the needs are the same.  Pure.
+`RIGHTS` has every method of a broker but the commands of operators, which declare theirs in `admin/servicer.py`.
+`NAMESRV_RIGHTS` has every method of a name server.  Other methods are refused.  If RocketMQ 5 has the same call, the
+needs are the same.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rocketsim_proto.reserved import (
     DISCARDED_TOPIC,
@@ -48,6 +49,7 @@ class Need(NamedTuple):
 
 
 Needs = Callable[[Any], Iterable[Need]]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Right(NamedTuple):
@@ -87,6 +89,21 @@ def user(needs: Needs, *, waits: bool = False) -> Right:
     return Right(Caller.USER, needs, waits)
 
 
+def needs(right: Right) -> Callable[[Method], Method]:
+    """Declares beside a servicer's method the right that its call needs."""
+
+    def declared(method: Method) -> Method:
+        method.right = right  # type: ignore[attr-defined]
+        return method
+
+    return declared
+
+
+def declared_rights(servicer: type) -> dict[str, Right]:
+    """Returns the right of each method of a servicer that declares one."""
+    return {name: method.right for name, method in vars(servicer).items() if hasattr(method, "right")}
+
+
 ANYBODY = Right(Caller.ANYBODY)
 SUPER_USER = Right(Caller.SUPER_USER)
 BROKER = Right(Caller.BROKER)
@@ -117,18 +134,10 @@ def _query_offsets(request: Any) -> list[Need]:
     return [of_group(request.consumer_group, *READ), *(of_topic(topic, *READ) for topic in topics)]
 
 
-def _progress(request: Any) -> list[Need]:
-    return [of_group(request.group, *GET), *([of_topic(request.topic, *READ)] if request.topic else [])]
-
-
 def _queue_bounds(request: Any) -> list[Need]:
     """Producers need it, too, since it serves as the route without name servers.  With a group it counts pulls."""
     needs = [of_group(request.consumer_group, *READ)] if request.consumer_group else []
     return [*needs, of_topic(request.topic, *PUB, *READ)]
-
-
-def _reset(request: Any) -> list[Need]:
-    return [of_group(request.group, Action.UPDATE), of_topic(request.topic, Action.UPDATE)]
 
 
 _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
@@ -156,34 +165,6 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "GetMetadata": BROKER,
         "GetMember": BROKER,
         "PromiseEpoch": BROKER,
-    },
-    "rocketsim.Admin": {
-        "UpdateTopic": user(lambda request: [of_topic(request.topic.topic_name, Action.CREATE)]),
-        "DeleteTopic": user(lambda request: [of_topic(request.topic, Action.DELETE)]),
-        "ListTopics": user(lambda request: [of_topic("", *LISTING)]),
-        "TopicStatus": user(lambda request: [of_topic(request.topic, *READ)]),
-        "UpdateSubGroup": user(lambda request: [of_group(request.group.group_name, Action.CREATE)]),
-        "DeleteSubGroup": user(lambda request: [of_group(request.group, Action.DELETE)]),
-        "ListSubGroups": user(lambda request: [of_group("", *LISTING)]),
-        "ConsumerProgress": user(_progress),
-        "ResetOffsetByTime": user(_reset),
-        "HaStatus": user(lambda request: [of_cluster(*GET)]),
-        "BrokerStatus": user(lambda request: [of_cluster(*GET)]),
-        "GetBrokerConfig": user(lambda request: [of_cluster(*GET)]),
-        "UpdateBrokerConfig": user(lambda request: [of_cluster(Action.UPDATE)]),
-        "PromoteSlave": user(lambda request: [of_cluster(Action.UPDATE)]),
-        "RemoveSlave": user(lambda request: [of_cluster(Action.UPDATE)]),
-        "QueryMsgById": user(lambda request: [of_topic(request.topic, *READ)]),
-        "QueryMsgByKey": user(lambda request: [of_topic(request.topic, *READ)]),
-        "QueryMsgByOffset": user(lambda request: [of_topic(request.topic, *READ)]),
-        "CreateUser": SUPER_USER,
-        "UpdateUser": SUPER_USER,
-        "DeleteUser": SUPER_USER,
-        "ListUsers": SUPER_USER,
-        "CreateAcl": SUPER_USER,
-        "UpdateAcl": SUPER_USER,
-        "DeleteAcl": SUPER_USER,
-        "ListAcls": SUPER_USER,
     },
 }
 

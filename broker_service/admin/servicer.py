@@ -9,7 +9,21 @@ import grpc
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import admin_pb2_grpc, metadata_pb2
 
-from broker_service.access.model import Policy, User
+from broker_service.access.model import Action, Policy, User
+from broker_service.access.rights import (
+    GET,
+    LISTING,
+    READ,
+    SUPER_USER,
+    Need,
+    by_path,
+    declared_rights,
+    needs,
+    of_cluster,
+    of_group,
+    of_topic,
+    user,
+)
 from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
@@ -62,6 +76,14 @@ def _change(
     return decorated
 
 
+def _progress(request: Any) -> list[Need]:
+    return [of_group(request.group, *GET), *([of_topic(request.topic, *READ)] if request.topic else [])]
+
+
+def _reset(request: Any) -> list[Need]:
+    return [of_group(request.group, Action.UPDATE), of_topic(request.topic, Action.UPDATE)]
+
+
 class AdminServicer(admin_pb2_grpc.AdminServicer):
     def __init__(
         self,
@@ -81,16 +103,19 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- topics and groups ------------------------------------------------------------------------------------------
 
+    @needs(user(lambda request: [of_topic(request.topic.topic_name, Action.CREATE)]))
     @_change()
     async def UpdateTopic(self, request: pb.UpdateTopicRequest) -> pb.UpdateTopicResponse:
         topic = await self._operations.update_topic(asked_topic(request.topic))
         return pb.UpdateTopicResponse(topic=topic_to_proto(topic))
 
+    @needs(user(lambda request: [of_topic(request.topic, Action.DELETE)]))
     @_change()
     async def DeleteTopic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
         await self._operations.delete_topic(request.topic)
         return pb.DeleteTopicResponse()
 
+    @needs(user(lambda request: [of_topic("", *LISTING)]))
     @maps_errors
     async def ListTopics(self, request: pb.ListTopicsRequest, context: Context) -> pb.ListTopicsResponse:
         topics = self._broker.topics
@@ -99,6 +124,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             topics=[topic_to_proto(topics.entries[name]) for name in sorted(topics.entries)],
         )
 
+    @needs(user(lambda request: [of_topic(request.topic, *READ)]))
     @maps_errors
     async def TopicStatus(self, request: pb.TopicStatusRequest, context: Context) -> pb.TopicStatusResponse:
         return pb.TopicStatusResponse(
@@ -113,16 +139,19 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             ]
         )
 
+    @needs(user(lambda request: [of_group(request.group.group_name, Action.CREATE)]))
     @_change()
     async def UpdateSubGroup(self, request: pb.UpdateSubGroupRequest) -> pb.UpdateSubGroupResponse:
         group = await self._operations.update_group(asked_group(request.group))
         return pb.UpdateSubGroupResponse(group=group_to_proto(group))
 
+    @needs(user(lambda request: [of_group(request.group, Action.DELETE)]))
     @_change()
     async def DeleteSubGroup(self, request: pb.DeleteSubGroupRequest) -> pb.DeleteSubGroupResponse:
         await self._operations.delete_group(request.group, remove_offset=request.remove_offset)
         return pb.DeleteSubGroupResponse()
 
+    @needs(user(lambda request: [of_group("", *LISTING)]))
     @maps_errors
     async def ListSubGroups(self, request: pb.ListSubGroupsRequest, context: Context) -> pb.ListSubGroupsResponse:
         groups = self._broker.groups
@@ -133,6 +162,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- offsets ----------------------------------------------------------------------------------------------------
 
+    @needs(user(_progress))
     @maps_errors
     async def ConsumerProgress(
         self, request: pb.ConsumerProgressRequest, context: Context
@@ -154,6 +184,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             broker_id=self._broker.broker_id,
         )
 
+    @needs(user(_reset))
     @_change()
     async def ResetOffsetByTime(self, request: pb.ResetOffsetByTimeRequest) -> pb.ResetOffsetByTimeResponse:
         resets = await self._operations.reset_offset_by_time(
@@ -168,6 +199,7 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- the broker -------------------------------------------------------------------------------------------------
 
+    @needs(user(lambda request: [of_cluster(*GET)]))
     @maps_errors
     async def HaStatus(self, request: pb.HaStatusRequest, context: Context) -> pb.HaStatusResponse:
         store = self._broker.store
@@ -193,25 +225,30 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
             state=self._status.line(),
         )
 
+    @needs(user(lambda request: [of_cluster(*GET)]))
     @maps_errors
     async def BrokerStatus(self, request: pb.BrokerStatusRequest, context: Context) -> pb.BrokerStatusResponse:
         return pb.BrokerStatusResponse(values=self._status.values())
 
+    @needs(user(lambda request: [of_cluster(*GET)]))
     @maps_errors
     async def GetBrokerConfig(self, request: pb.GetBrokerConfigRequest, context: Context) -> pb.GetBrokerConfigResponse:
         return pb.GetBrokerConfigResponse(values=self._operations.config())
 
+    @needs(user(lambda request: [of_cluster(Action.UPDATE)]))
     @maps_errors
     async def UpdateBrokerConfig(
         self, request: pb.UpdateBrokerConfigRequest, context: Context
     ) -> pb.UpdateBrokerConfigResponse:
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
+    @needs(user(lambda request: [of_cluster(Action.UPDATE)]))
     @_change(past_start=False)  # a master that starts may wait for this very slave
     async def RemoveSlave(self, request: pb.RemoveSlaveRequest) -> pb.RemoveSlaveResponse:
         self._operations.remove_slave(request.broker_id)
         return pb.RemoveSlaveResponse(known_slaves=self._broker.known_slaves.addresses)
 
+    @needs(user(lambda request: [of_cluster(Action.UPDATE)]))
     @maps_errors
     async def PromoteSlave(self, request: pb.PromoteSlaveRequest, context: Context) -> pb.PromoteSlaveResponse:
         if request.expected_epoch < 0:
@@ -233,10 +270,12 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
 
     # --- messages ---------------------------------------------------------------------------------------------------
 
+    @needs(user(lambda request: [of_topic(request.topic, *READ)]))
     @maps_errors
     async def QueryMsgById(self, request: pb.QueryMsgByIdRequest, context: Context) -> pb.QueryMsgResponse:
         return _messages(await self._operations.message_by_id(request.topic, request.message_id))
 
+    @needs(user(lambda request: [of_topic(request.topic, *READ)]))
     @maps_errors
     async def QueryMsgByKey(self, request: pb.QueryMsgByKeyRequest, context: Context) -> pb.QueryMsgResponse:
         before = request.before if request.HasField("before") else None
@@ -246,49 +285,61 @@ class AdminServicer(admin_pb2_grpc.AdminServicer):
         )
         return _messages(records, more_before)
 
+    @needs(user(lambda request: [of_topic(request.topic, *READ)]))
     @maps_errors
     async def QueryMsgByOffset(self, request: pb.QueryMsgByOffsetRequest, context: Context) -> pb.QueryMsgResponse:
         return _messages([await self._operations.message_by_offset(request.topic, request.queue_id, request.offset)])
 
     # --- access control ---------------------------------------------------------------------------------------------
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def CreateUser(self, request: pb.CreateUserRequest) -> pb.UserResponse:
         user = await self._users.create_user(*_fields(request.user))
         return pb.UserResponse(user=_without_password(user))
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def UpdateUser(self, request: pb.UpdateUserRequest) -> pb.UserResponse:
         user = await self._users.update_user(*_fields(request.user))
         return pb.UserResponse(user=_without_password(user))
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def DeleteUser(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
         await self._users.delete_user(request.username)
         return pb.DeleteUserResponse()
 
+    @needs(SUPER_USER)
     @maps_errors
     async def ListUsers(self, request: pb.ListUsersRequest, context: Context) -> pb.ListUsersResponse:
         return pb.ListUsersResponse(users=map(_without_password, self._users.users(request.username)))
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def CreateAcl(self, request: pb.CreateAclRequest) -> pb.AclResponse:
         acl = await self._users.create_acl(request.acl.subject, asked_policies(request.acl))
         return pb.AclResponse(acl=acl_to_proto(acl))
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def UpdateAcl(self, request: pb.UpdateAclRequest) -> pb.AclResponse:
         acl = await self._users.update_acl(request.acl.subject, asked_policies(request.acl))
         return pb.AclResponse(acl=acl_to_proto(acl))
 
+    @needs(SUPER_USER)
     @_change(in_any_mode=True)
     async def DeleteAcl(self, request: pb.DeleteAclRequest) -> pb.DeleteAclResponse:
         await self._users.delete_acl(request.subject, request.resource)
         return pb.DeleteAclResponse()
 
+    @needs(SUPER_USER)
     @maps_errors
     async def ListAcls(self, request: pb.ListAclsRequest, context: Context) -> pb.ListAclsResponse:
         return pb.ListAclsResponse(acls=map(acl_to_proto, self._users.acls(request.subject, request.resource)))
+
+
+ADMIN_RIGHTS = by_path({"rocketsim.Admin": declared_rights(AdminServicer)})
 
 
 def _fields(user: metadata_pb2.User) -> tuple[str, str, str, str]:

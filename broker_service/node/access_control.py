@@ -12,6 +12,7 @@ from broker_service.access.remoting import REMOTING_RIGHTS, RemotingGuard, by_me
 from broker_service.access.rights import RIGHTS, Right
 from broker_service.access.signature import is_client_of_user
 from broker_service.access.unsigned import UnsignedRequests
+from broker_service.admin.servicer import ADMIN_RIGHTS
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.access import AccessTables
 from broker_service.config.broker_config import BrokerConfig
@@ -19,6 +20,8 @@ from broker_service.pop.consumption import Consumption
 from broker_service.runtime.clocks import WallClock
 from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import rights as v2_rights
+
+BROKER_RIGHTS = {**RIGHTS, **ADMIN_RIGHTS}
 
 
 class AccessControl:
@@ -45,7 +48,7 @@ class AccessControl:
 
     def guards(self) -> list[AccessInterceptor]:
         """The guards of the port for our own clients, brokers and operators."""
-        return self._guards(RIGHTS)
+        return self._guards(BROKER_RIGHTS)
 
     def guards_of_v2(self, addresses: Addresses) -> list[AccessInterceptor]:
         """The guards of the port for RocketMQ 5's clients."""

@@ -12,8 +12,9 @@ from rocketmq_v2 import service_pb2
 from rocketsim_proto.signature import Credentials, signed_headers
 
 from broker_service.access.model import User
-from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, Right
+from broker_service.access.rights import NAMESRV_RIGHTS, Caller, Right
 from broker_service.access.signature import MAX_AGE_S
+from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.wire.v2.rights import V2_RIGHTS
 from testbed.polling import until
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, v2_headers
@@ -69,7 +70,7 @@ async def test_no_call_is_made_without_a_signature_of_its_own(tmp_path: Path, fo
         grpc.aio.insecure_channel(names.address) as name_server,
     ):
         await first_user(node)
-        for channel, rights in ((broker, RIGHTS), (name_server, NAMESRV_RIGHTS)):
+        for channel, rights in ((broker, BROKER_RIGHTS), (name_server, NAMESRV_RIGHTS)):
             methods = guarded(rights)
             assert methods
             for method in methods:
@@ -83,7 +84,7 @@ async def test_a_user_without_policies_makes_no_call(tmp_path: Path) -> None:
         assert node.access is not None
         await node.access.users.settled()
         node.access.users.put(User(NORMAL.access_key, NORMAL.secret_key), 0)
-        for method in guarded(RIGHTS):
+        for method in guarded(BROKER_RIGHTS):
             if last(method) not in NAMES_NOTHING:
                 found = await outcome(channel, method, signed_headers(NORMAL, method, time.time()))
                 assert (method, found) == (method, (UNAUTHENTICATED, []))

@@ -24,8 +24,9 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHE
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
 from broker_service.access.model import Action, Decision, Policy, ResourceType, User, address_of
-from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller, of_topic
+from broker_service.access.rights import NAMESRV_RIGHTS, Caller, of_topic
 from broker_service.errors import AccessDenied
+from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.runtime.server import MethodTable
 from broker_service.state.transitions import STATE_TOPIC
 from broker_service.wire.v2.rights import V2_RIGHTS
@@ -43,7 +44,7 @@ def gate(*policies: str, rights: Any = None, authorizes: bool = True) -> Gate:
     """`Topic:x Pub,Sub` allows it."""
     parsed = [Policy.parse(resource, actions.split(",")) for resource, actions in map(str.split, policies)]
     return Gate(
-        {**RIGHTS, **V2_RIGHTS} if rights is None else rights,
+        {**BROKER_RIGHTS, **V2_RIGHTS} if rights is None else rights,
         KnownUsers({"n": NORMAL}, Policies(parsed) if authorizes else None, brokers_user=BROKERS),
         Midnight(),
     )
@@ -63,8 +64,8 @@ def test_every_method_of_every_service_has_its_rights() -> None:
     files = broker_pb2, consumption_pb2, transactions_pb2, replication_pb2, admin_pb2, health_pb2
     served = methods_of(*(service for file in files for service in file.DESCRIPTOR.services_by_name.values()))
     reflection = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-    assert {*served, reflection} - RIGHTS.keys() == set()
-    assert {path for path in RIGHTS if "rocketsim" in path} == {path for path in served if "rocketsim" in path}
+    assert {*served, reflection} - BROKER_RIGHTS.keys() == set()
+    assert {path for path in BROKER_RIGHTS if "rocketsim" in path} == {path for path in served if "rocketsim" in path}
     assert V2_RIGHTS.keys() == methods_of(*s.DESCRIPTOR.services_by_name.values())
     names = methods_of(*namesrv_pb2.DESCRIPTOR.services_by_name.values())
     assert {path for path in NAMESRV_RIGHTS if "rocketsim" in path} == names
@@ -86,7 +87,7 @@ async def test_every_method_that_a_broker_serves_has_its_rights(
         monkeypatch.setattr(added_to, "add_registered_method_handlers", record)
     async with running(tmp_path, grpc_server_port=0):
         assert {f"{BROKER}Send", f"{V2}SendMessage", "/grpc.health.v1.Health/Check"} <= served
-        assert served - {*RIGHTS, *V2_RIGHTS} == set()
+        assert served - {*BROKER_RIGHTS, *V2_RIGHTS} == set()
 
 
 def topic(name: str) -> d.Resource:
@@ -243,7 +244,7 @@ def test_a_call_needs_each_of_its_rights(method: str, request_: Any, policies: l
 
 
 def test_what_has_secrets_or_changes_rights_is_for_super_users_whatever_is_allowed() -> None:
-    only = {path for path, right in RIGHTS.items() if right.caller is Caller.SUPER_USER}
+    only = {path for path, right in BROKER_RIGHTS.items() if right.caller is Caller.SUPER_USER}
     assert {path.rpartition("/")[2] for path in only} == {
         *("CreateUser", "UpdateUser", "DeleteUser", "ListUsers", "CreateAcl", "UpdateAcl", "DeleteAcl", "ListAcls")
     }
@@ -255,7 +256,7 @@ def test_what_has_secrets_or_changes_rights_is_for_super_users_whatever_is_allow
 
 
 def test_what_answers_with_secrets_or_makes_a_broker_of_the_caller_is_for_brokers() -> None:
-    rights = {**RIGHTS, **NAMESRV_RIGHTS}
+    rights = {**BROKER_RIGHTS, **NAMESRV_RIGHTS}
     only = {path for path, right in rights.items() if right.caller is Caller.BROKER}
     assert {path.rpartition("/")[2] for path in only} == {
         *("Replicate", "GetMetadata", "GetMember", "PromiseEpoch", "RegisterBroker")
@@ -275,7 +276,9 @@ def test_without_authorization_a_user_needs_no_rights() -> None:
 
 
 def test_a_denial_says_so() -> None:
-    guard = Gate(RIGHTS, KnownUsers(policies=Policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")])), Midnight())
+    guard = Gate(
+        BROKER_RIGHTS, KnownUsers(policies=Policies([Policy.parse("Topic:t", ["Pub"], [], "Deny")])), Midnight()
+    )
     request = Received(memoryview(b""), broker_pb2.SendRequest(topic="t"))
     with pytest.raises(AccessDenied) as refused:
         guard.check(NORMAL, BROKER + "Send", guard.right_of(BROKER + "Send"), PEER, request)

@@ -17,9 +17,10 @@ from rocketsim_proto.signature import Credentials, signed_headers
 
 from broker_service.access import unsigned
 from broker_service.access.model import User
-from broker_service.access.rights import NAMESRV_RIGHTS, RIGHTS, Caller
+from broker_service.access.rights import NAMESRV_RIGHTS, Caller
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.errors import SystemBusy
+from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.runtime.server import SENT_AHEAD, UNREAD_BYTES, build_server
 from broker_service.wire.v2.rights import V2_RIGHTS, repeats
 from testbed.polling import until
@@ -44,7 +45,7 @@ async def servers(tmp_path: Path, **keys: Any) -> AsyncIterator[dict[str, str]]:
 
 GUARDED = [
     (server, method)
-    for server, rights in (("name server", NAMESRV_RIGHTS), ("broker", RIGHTS), ("v2", V2_RIGHTS))
+    for server, rights in (("name server", NAMESRV_RIGHTS), ("broker", BROKER_RIGHTS), ("v2", V2_RIGHTS))
     for method, right in rights.items()
     if right.caller is not Caller.ANYBODY and not repeats(method)
 ]
