@@ -3,9 +3,38 @@
 
 The base is what a producer, a pull consumer or an admin program needs; the command with its servers and the Spark data
 source are extras.
+
+`rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are there.  Without them the
+installation succeeds, and the code in Python beside it does the same more slowly.  ROCKETSIM_KERNELS=python builds
+without it: a wheel is then one for every platform.
 """
 
-from setuptools import find_packages, setup
+import os
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+RECORDS = "proto/rocketsim_proto/records"
+KERNELS = Extension(
+    "rocketsim_proto.records._kernels",
+    [f"{RECORDS}/_kernels.pyx"],
+    depends=[f"{RECORDS}/_crc32.h"],
+    include_dirs=[RECORDS],
+    extra_compile_args=["-O2", "-g0", *os.environ.get("ROCKETSIM_KERNELS_CFLAGS", "").split()],
+    optional=True,
+)
+KERNELS.cython_c_in_temp = True  # the generated C belongs to `build`, not beside its source
+
+
+class BuildIfPossible(build_ext):
+    """Setuptools forgives a failed compiler, but not all that Cython may raise."""
+
+    def build_extension(self, extension):
+        try:
+            super().build_extension(extension)
+        except Exception as error:
+            self.warn(f"{extension.name} is not compiled, so records are processed more slowly: {error}")
+
 
 PACKAGES = [
     *find_packages(include=[f"{name}*" for name in ("broker_service", "rocketsim_cli", "rocketsim_client")]),
@@ -23,6 +52,8 @@ setup(
     packages=PACKAGES,
     package_dir={"rocketsim_proto": "proto/rocketsim_proto", "rocketmq_v2": "proto/rocketmq_v2"},
     py_modules=["pyspark_rocketsim"],
+    cmdclass={"build_ext": BuildIfPossible},
+    ext_modules=[] if os.environ.get("ROCKETSIM_KERNELS") == "python" else [KERNELS],
     package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"], "rocketmq_v2": ["*.proto", "*.pyi"]},
     license_files=["LICENSE", "NOTICE"],
     install_requires=[

@@ -40,7 +40,9 @@ def show_version(wanted: bool) -> None:
     if wanted:
         from importlib import metadata  # with what reads mail: a tenth of a command's start
 
-        print(f"rocketsim {metadata.version('rocketsim')}")
+        from rocketsim_proto.records import kernels
+
+        print(f"rocketsim {metadata.version('rocketsim')} (recordKernels={kernels.in_use()})")
         raise typer.Exit
 
 

@@ -66,3 +66,16 @@ def load(items: list[pytest.Item]) -> Load:
     if any(item.get_closest_marker("spark") for item in items):
         return Load.SPARK
     return Load.SERVERS if any(item.get_closest_marker("cluster") for item in items) else Load.OTHER
+
+
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def record_kernels(request):
+    """Runs the module's tests with the compiled record codec, and with the one in Python."""
+    from rocketsim_proto.records import kernels
+
+    if kernels.compiled is None and request.param == "compiled":
+        pytest.skip("the record codec is not compiled")
+    before = kernels.compiled
+    kernels.compiled = before if request.param == "compiled" else None
+    yield
+    kernels.compiled = before

@@ -240,7 +240,8 @@ def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path,
     for part in Path(sys.prefix).iterdir():
         if part.name != "set-up-for":
             (environment / part.name).symlink_to(part)
-    wanted = ["sh", "-c", "cksum <requirements.txt; cksum <setup.py; pwd"]
+    kernels = "cat proto/rocketsim_proto/records/_* 2>/dev/null | cksum"
+    wanted = ["sh", "-c", f"cksum <requirements.txt; cksum <setup.py; {kernels}; pwd"]
     (environment / "set-up-for").write_bytes(subprocess.check_output(wanted, cwd=tmp_path))
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     patience = {"a test that hangs": "faulthandler_timeout=2"}.get(disaster, "faulthandler_timeout=200")

@@ -14,6 +14,7 @@ from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+from rocketsim_proto.records import kernels
 
 from testbed.processes import ROOT
 from tests.support.fake_broker import FakeCluster
@@ -30,7 +31,9 @@ class Environment:
         self.folder = folder
         source = folder / "source"
         for name in SOURCES:
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
+            )
         for name in FILES:
             shutil.copy(ROOT / name, source / name)
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
@@ -50,6 +53,7 @@ class Environment:
             self.wheel,
         ]
         subprocess.run([*pip, *install], check=True)
+        self.has_kernels = any(name.endswith(".so") for name in zipfile.ZipFile(self.wheel).namelist())
         (metadata,) = folder.glob("fresh/lib/*/site-packages/*.dist-info")
         self.metadata = PathDistribution(metadata)
 
@@ -125,8 +129,31 @@ def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
         for path in (ROOT / source).rglob("*")
         if path.suffix in (".py", ".pyi", ".proto", ".typed") and "__pycache__" not in path.parts
     }
-    assert set(names) == there | {"pyspark_rocketsim.py"}
+    kernels = {name for name in names if name.endswith(".so")}
+    assert set(names) - kernels == there | {"pyspark_rocketsim.py"}
+    assert {name.partition(".")[0] for name in kernels} <= {"rocketsim_proto/records/_kernels"}
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
+
+
+def test_it_is_compiled_where_there_is_a_compiler(fresh):
+    """The checkout was installed on the same machine."""
+    assert fresh.has_kernels or kernels.compiled is None
+    code = "from rocketsim_proto.records import kernels; print(kernels.in_use())"
+    assert fresh.says(code) == ("compiled" if fresh.has_kernels else "python")
+
+
+@pytest.mark.parametrize("lacking", [{"CC": "/bin/false"}, {"ROCKETSIM_KERNELS": "python"}], ids=["cc", "not wanted"])
+def test_without_a_compiler_it_is_a_wheel_all_the_same(fresh, tmp_path, lacking):
+    shutil.rmtree(
+        fresh.folder / "source" / "build", ignore_errors=True
+    )  # what the first wheel has left would be taken again
+    build = ["wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, fresh.folder / "source"]
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run([*pip, *build], env=os.environ | lacking, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
+    assert wheel.name.endswith("-py3-none-any.whl") == ("CC" not in lacking)
 
 
 def test_a_producer_and_a_consumer_need_neither_extra(fresh):
@@ -164,7 +191,8 @@ def test_the_command_without_its_extra_says_what_to_install(fresh):
 
 def test_the_command_and_its_servers_need_only_their_extra(fresh):
     done = fresh.run(str(fresh.python.parent / "rocketsim"), "--version", extras=("cli",))
-    assert (done.stdout, done.returncode) == (f"rocketsim {fresh.metadata.version}\n", 0)
+    kernels = "compiled" if fresh.has_kernels else "python"
+    assert (done.stdout, done.returncode) == (f"rocketsim {fresh.metadata.version} (recordKernels={kernels})\n", 0)
     modules = "broker_service.node.app, broker_service.__main__, rocketsim_cli.servers"
     servers = f"import {modules}, sys; print('pyspark' in sys.modules)"
     assert fresh.says(servers, extras=("cli",)) == "False"

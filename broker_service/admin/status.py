@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rocketsim_proto.records import kernels
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.admin.rates import Rates
@@ -198,6 +199,7 @@ class Status:
             "bootTimestamp": self._booted_ms,
             "runtime": f"{(broker.now_ms() - self._booted_ms) // 1000} s",
             "brokerVersionDesc": "RocketSim",
+            "recordKernels": kernels.in_use(),
             "brokerName": broker.config.broker_name,
             "brokerId": broker.broker_id,
             "brokerRole": broker.mastership.role.name,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from isal import isal_zlib
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.record import (
     BLANK_SIZE,
     MAX_PROPERTIES_SIZE,
@@ -57,6 +58,7 @@ _UNSUPPORTED: dict[bytes, str] = {
 }
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_DELIVER_MS.encode()
 _SPECIAL = frozenset(_UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()})
+_SPECIAL_NAMES = tuple(sorted(_SPECIAL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +95,10 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
         can_be_written = isinstance(data, memoryview) and not data.readonly
-        batch = Batch.of_frame(memoryview(data) if can_be_written else bytearray(data), count)
-        return _checked(topic, batch, limits)
+        written = memoryview(data) if can_be_written else bytearray(data)
+        if (found := _checked_at_once(topic, written, count, limits)) is not None:
+            return _with_wishes(*found)
+        return _checked(topic, Batch.of_frame(written, count), limits)
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
 
@@ -107,6 +111,32 @@ def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) ->
         raise MessageIllegal(f"a message for topic {topic} cannot be stored: {error}") from error
 
 
+def _checked_at_once(
+    topic: str, data: bytearray | memoryview, count: int, limits: FrameLimits
+) -> tuple[Batch, frozenset[bytes]] | None:
+    """The batch and its special properties, from one pass in compiled code over all that `_checked` checks.
+
+    None without the compiled module, and if a rule is broken: `_checked` finds which, and raises the error.
+    """
+    if kernels.compiled is None:
+        return None
+    found = kernels.compiled.check(
+        data,
+        count,
+        topic.encode(),
+        _SPECIAL_NAMES,
+        max_body_size=limits.max_message_size,
+        max_record_size=limits.max_record_size,
+        client_flags=_CLIENT_SYS_FLAGS,
+        store_host_v6=limits.store_host_size == 20,
+    )
+    if found is None:
+        return None
+    places, queue_ids, bits = found
+    names = frozenset(name for number, name in enumerate(_SPECIAL_NAMES) if bits >> number & 1) if bits else frozenset()
+    return Batch.of_checked(data, places, queue_ids), names
+
+
 def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None = None) -> Frame:
     """`first`: the batch's first record, if it is decoded already."""
     batch.check_topic(topic)
@@ -114,9 +144,13 @@ def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None
     lost = batch.lost_sector()
     if lost is not None:
         raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
+    return _with_wishes(batch, batch.properties_among(_SPECIAL), first)
+
+
+def _with_wishes(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
+    """The frame of checked records, with what their special properties ask for; `names` are those that they have."""
     queue_ids = batch.queue_ids
     queues = queue_ids[0], queue_ids[-1]
-    names = batch.properties_among(_SPECIAL)
     if not names:
         return Frame(batch, queues)
     for name in _UNSUPPORTED.keys() & names:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from importlib import import_module
 
 from rocketsim_proto.limits import MAX_RPC_BYTES
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.record import encode_host
 
 from broker_service.config.broker_config import BrokerConfig
@@ -63,10 +64,11 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
         except OSError as error:
             logger.error("%s is not written: %s", path, error)
         logger.info(
-            "broker %s id %d listening on %s",
+            "broker %s id %d listening on %s, recordKernels=%s",
             config.broker_name,
             node.broker.broker_id,
             host_port(config.bind_address, port),
+            kernels.in_use(),
         )
         yield node
     finally:

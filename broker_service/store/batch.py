@@ -32,6 +32,7 @@ from rocketsim_proto.records.record import (
     locate,
     tags_code,
 )
+from rocketsim_proto.records.slices import as_bytes
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.store.consume_queue import ENTRY
@@ -89,6 +90,16 @@ class Batch(ABC):
             except RecordError:
                 pass  # `_LargeBatch` checks the records again and raises the error.
         return _LargeBatch.of_frame(data, count)
+
+    @staticmethod
+    def of_checked(data: bytearray | memoryview, places: Any, queue_ids: npt.NDArray[np.int32]) -> "Batch":
+        """Makes a batch of what the compiled `check` found in a frame: nothing is checked again."""
+        if len(queue_ids) <= FEW:
+            view = memoryview(data)
+            return _SmallBatch(view, [locate(view, at) for at in places[0].tolist()])
+        records = Records.at(as_bytes(data), places)
+        records.queue_id = queue_ids
+        return _LargeBatch(records)
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> "Batch":

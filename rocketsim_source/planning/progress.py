@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rocketsim_proto.lag import lag as lag_of
+from rocketsim_proto.records import kernels
 
 from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_source.planning.offsets import VERSION, as_json
@@ -91,6 +92,7 @@ def report(
         "maxOffsetsBehindLatest": lag["max"],
         "minOffsetsBehindLatest": lag["min"],
         "q": as_json(latest),
+        "recordKernels": kernels.in_use(),
         "route": {queue.broker_name: found.broker_id for queue, found in sorted(bounds.items())},
         "topic": ",".join(sorted({queue.topic for queue in position} | {queue.topic for queue in latest})),
         "transport": dict(transport),

@@ -18,6 +18,8 @@ from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import HOST, LOG_FILE, NOW, check_sound, log_bytes, open_store, tree
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 LIMITS = FrameLimits(max_message_size=500, log_file_size=LOG_FILE, store_host_size=8)
 ROOT = Path("/store")
 

@@ -16,6 +16,8 @@ from broker_service.broker.frame import Frame, FrameLimits, check_frame
 from broker_service.errors import MessageIllegal
 from tests.support.brokers import message
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 LIMITS = FrameLimits(max_message_size=1000, log_file_size=4096, store_host_size=8)
 V6 = bytes(20)
 

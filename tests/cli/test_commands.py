@@ -19,6 +19,7 @@ import pytest
 import typer
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
+from rocketsim_proto.records import kernels
 
 from rocketsim_cli.main import app, main
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
@@ -416,7 +417,9 @@ def test_every_command_and_every_flag_has_help_and_every_answer_json(name):
 
 
 def test_the_version_is_that_of_the_package():
-    assert rocketsim("--version").stdout == f"rocketsim {metadata.version('rocketsim')}\n"
+    assert rocketsim("--version").stdout == (
+        f"rocketsim {metadata.version('rocketsim')} (recordKernels={kernels.in_use()})\n"
+    )
 
 
 def test_a_bad_configuration_is_refused_with_file_line_and_key(tmp_path):

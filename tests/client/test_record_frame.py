@@ -1,6 +1,7 @@
 """Both ways of encoding a frame make the bytes of the plain encoder."""
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
@@ -9,6 +10,8 @@ from rocketsim_proto.records.record import Record
 from rocketsim_client.addresses import LOOPBACK, local_ipv4
 from rocketsim_client.transport import record_frame
 from rocketsim_client.transport.sends import Outgoing
+
+pytestmark = pytest.mark.usefixtures("record_kernels")
 
 rows = st.lists(
     st.tuples(

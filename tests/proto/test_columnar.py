@@ -13,6 +13,8 @@ from rocketsim_proto.records.slices import FEW
 
 from tests.support.records import decode_all, encode_raw, in_bulk, record_bytes
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 FIELDS = {
     "queue_id": "queue_id",
     "flag": "flag",

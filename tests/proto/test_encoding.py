@@ -12,6 +12,8 @@ from rocketsim_proto.records.record import Record
 
 from tests.support.records import hosts, int32, property_pairs, topics
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 rows = st.lists(
     st.tuples(int32, st.binary(max_size=30), property_pairs, st.integers(0, 2**62), int32, st.integers(0, 15)),
     max_size=6,

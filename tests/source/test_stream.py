@@ -48,6 +48,7 @@ def test_progress_shows_lag_group_and_route(pair: Bench, checkpoint: str) -> Non
     wait_until(lambda: source_progress(query)["latestOffset"]["lag"]["total"] == 0, "the last batch", TIMEOUT_S)
     # Of the batches before it.  What the tasks use, and not what the broker offers: see test_stream_query.
     assert source_progress(query)["latestOffset"]["transport"] == {"broker-a": "stream"}
+    assert source_progress(query)["latestOffset"]["recordKernels"] in ("compiled", "python")
     query.stop()
 
 

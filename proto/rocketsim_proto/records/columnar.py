@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rocketsim_proto.limits import MAX_BODY_BYTES
-from rocketsim_proto.records import record
+from rocketsim_proto.records import kernels, record
 from rocketsim_proto.records.arrays import binaries, booleans, numbers, numpy_of, texts
 from rocketsim_proto.records.compression import CompressionError, decompress
 from rocketsim_proto.records.encoding import encode, slice_crcs
@@ -68,19 +68,30 @@ class Records:
         blank record, or if there are not `count` of them.
         """
         data = as_bytes(data)
-        if sizes is None:
-            sizes = walk_sizes(data)
-        elif isinstance(sizes, (bytes, bytearray, memoryview)):
+        if isinstance(sizes, (bytes, bytearray, memoryview)):
             if memoryview(sizes).nbytes % 4:
                 raise RecordError(0, f"{memoryview(sizes).nbytes} bytes of record sizes, four each")
             sizes = np.frombuffer(sizes, "<u4").astype(np.int64)
-        else:
-            sizes = np.asarray(sizes, np.int64)
+        elif sizes is not None:
+            sizes = np.ascontiguousarray(sizes, np.int64)
+        if kernels.compiled is not None:
+            found = kernels.compiled.walk(data, sizes, -1 if count is None else count)
+            if found is not None:
+                return cls.at(data, found)
+        if sizes is None:
+            sizes = walk_sizes(data)
         starts = np.cumsum(sizes) - sizes
         check_sizes(data, starts, sizes)
         if count is not None and count != len(starts):
             raise RecordError(0, f"{len(starts)} records, {count} announced")
         return cls(data, starts, sizes)
+
+    @classmethod
+    def at(cls, data: Bytes, columns: Positions) -> "Records":
+        """Makes Records of what a compiled function has located: starts, sizes, and the places of their parts."""
+        records = cls(data, columns[0], columns[1])
+        records._places = tuple(columns[2:])
+        return records
 
     def __len__(self) -> int:
         return len(self.parts) if "starts" not in self.__dict__ else len(self.starts)
@@ -181,6 +192,10 @@ class Records:
 
         In later steps a wrong length counts as 0, so that all records can be checked and the first bad one is named.
         """
+        if kernels.compiled is not None:
+            starts, sizes = np.ascontiguousarray(self.starts), np.ascontiguousarray(self.sizes)
+            if (found := kernels.compiled.places(self.data, starts, sizes)) is not None:
+                return tuple(found[2:])
         data, ends = self.data, self.starts + self.sizes
         version_2 = self.magic == MESSAGE_MAGIC_V2
         bad = ~(version_2 | (self.magic == MESSAGE_MAGIC))

@@ -24,6 +24,8 @@ from typing import NamedTuple
 
 from isal import isal_zlib
 
+from rocketsim_proto.records import kernels
+
 MESSAGE_MAGIC = 0xDAA320A7
 MESSAGE_MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
@@ -220,6 +222,8 @@ class Parts(NamedTuple):
 
 def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
     """Locates the parts of the record at `at`; raises RecordError unless all its lengths are consistent."""
+    if kernels.compiled is not None and (found := kernels.compiled.locate(data, at)) is not None:
+        return Parts._make(found)
     left = len(data) - at
     if left < MIN_SIZE:
         raise RecordError(at, f"{left} bytes left, a record has at least {MIN_SIZE}")

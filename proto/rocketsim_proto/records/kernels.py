@@ -1,0 +1,76 @@
+"""Selects what processes record bytes: the compiled module `_kernels`, or the code in Python that does the same.  Pure.
+
+The compiled module is made when the package is installed, if there is a C compiler.  The environment variable
+ROCKETSIM_KERNELS selects: `python` never uses it, `compiled` fails with ImportError without it.  Functions that can be
+compiled look at `compiled` in each call, so that tests may replace it.
+"""
+
+import os
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+_VARIABLE = "ROCKETSIM_KERNELS"
+_VERSION = 1  # of the functions' arguments and results; a module that an older checkout has left behind is not used
+
+Columns = npt.NDArray[np.int64]  # eight rows: start and size of each record, of its body, its topic and its properties
+
+
+class Kernels(Protocol):
+    """What `_kernels.pyx` has; it describes the functions.  Arrays that are passed must be contiguous."""
+
+    def choose_crc(self, hardware: bool = True) -> str: ...
+    def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> Columns | None: ...
+    def places(self, data: Any, starts: Any, sizes: Any) -> Columns | None: ...
+    def locate(self, data: Any, at: int) -> tuple[int, ...] | None: ...
+    def crcs(self, data: Any, starts: Any, sizes: Any) -> npt.NDArray[np.uint32]: ...
+    def check(
+        self,
+        data: Any,
+        count: int,
+        topic: bytes,
+        names: tuple[bytes, ...],
+        *,
+        max_body_size: int,
+        max_record_size: int,
+        client_flags: int,
+        store_host_v6: bool,
+    ) -> tuple[Columns, npt.NDArray[np.int32], int] | None: ...
+    def encode(
+        self,
+        topic: bytes,
+        queue_ids: Any,
+        bodies: Any,
+        properties: Any,
+        born_timestamps: Any,
+        born_host: bytes,
+        store_host_v6: bool,
+        flags: Any,
+        sys_flags: Any,
+    ) -> tuple[memoryview, npt.NDArray[np.uint32]] | None: ...
+
+
+def _find(wanted: str) -> Kernels | None:
+    if wanted not in ("", "python", "compiled"):
+        raise ImportError(f"{_VARIABLE}={wanted}: it must be python or compiled, or not be set")
+    if wanted == "python":
+        return None
+    try:
+        found = import_module("rocketsim_proto.records._kernels")
+        if found.VERSION != _VERSION:
+            raise ImportError(f"{found.__file__} belongs to another version; install the package again")
+    except ImportError:
+        if wanted == "compiled":
+            raise
+        return None
+    return cast(Kernels, found)
+
+
+compiled = _find(os.environ.get(_VARIABLE, ""))
+
+
+def in_use() -> str:
+    """Returns "compiled" or "python", as `recordKernels` shows it."""
+    return "python" if compiled is None else "compiled"

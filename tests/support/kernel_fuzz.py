@@ -1,0 +1,186 @@
+"""Compares the compiled record codec with the code in Python on frames of random messages with random damage.
+
+    python -m tests.support.kernel_fuzz COUNT [SEED] [--module PATH]
+
+PATH is another build of the compiled module: `tests/support/sanitized_kernels` makes one with sanitizers.
+"""
+
+import argparse
+import importlib.util
+import random
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+import numpy as np
+from rocketsim_proto.records import kernels, record
+from rocketsim_proto.records.columnar import RecordError, Records
+from rocketsim_proto.records.encoding import encode
+
+from broker_service.broker.frame import FrameLimits, check_frame
+from broker_service.errors import MessageIllegal
+
+LIMITS = FrameLimits(max_message_size=3000, log_file_size=8192, store_host_size=8)
+NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "A", "WAIT", "DELAY", "TRAN_MSG", "__DELAY_LEVEL", "TIMER_DELIVER_MS", "")
+VALUES = ("", "TagA", "false", "3", "soon", "\0", "x" * 600, "ü", "\0" * 600, "a\0" * 300, "TRAN_MSG\x01true", "\x01")
+FLAGS = (*(0,) * 12, record.SYS_FLAG_COMPRESSED, 0x300, 4, 12, 1 << 20, record.SYS_FLAG_STORE_HOST_V6)
+SIZES = (0, 1, 90, 91, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+
+
+@contextmanager
+def using(compiled: kernels.Kernels | None) -> Iterator[None]:
+    before, kernels.compiled = kernels.compiled, compiled
+    try:
+        yield
+    finally:
+        kernels.compiled = before
+
+
+def a_frame(chance: random.Random) -> bytes:
+    records = []
+    good = chance.random() < 0.6
+    for _ in range(chance.choice((1, 2, 3, 30) if chance.random() < 0.1 else (1, 2, 3))):
+        if good:
+            body = chance.randbytes(chance.randrange(100))
+            records.append(record.encode(record.Record("t", body, chance.randrange(4), properties={"TAGS": "TagA"})))
+            continue
+        properties = {chance.choice(NAMES): chance.choice(VALUES) for _ in range(chance.randrange(3))}
+        flag = chance.choice(FLAGS)
+        one = record.Record(
+            topic=chance.choice("tttttttu") * chance.choice((1, 1, 1, 1, 1, 1, 130)),
+            body=chance.randbytes(chance.choice((0, 1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 200, 1500, 3001))),
+            queue_id=chance.randrange(-1, 4),
+            sys_flag=flag,
+            born_host=bytes(20 if chance.random() < 0.1 else 8),
+            store_host=bytes(20 if flag & record.SYS_FLAG_STORE_HOST_V6 else 8),
+            properties=properties if chance.random() < 0.7 else {},
+        )
+        records.append(record.encode(one))
+    return b"".join(records)
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
+        kind = chance.randrange(5)
+        at = chance.randrange(len(changed)) if changed else 0
+        if kind == 0 and changed:
+            changed[at] ^= 1 << chance.randrange(8)
+        elif kind == 1 and changed:
+            changed[at] = chance.choice((0, 1, 2, 255))
+        elif kind == 2 and len(changed) >= 112:  # the lengths, magic numbers and flags of the first record
+            place = chance.choice((0, 4, 8, 36, 84, 96, 108))
+            changed[place : place + 4] = chance.choice(SIZES).to_bytes(4, "big")
+        elif kind == 3:
+            del changed[at:]
+        else:
+            changed[at:at] = bytes(chance.randrange(1, 100))
+    return bytes(changed)
+
+
+def verdict(data: bytes, count: int) -> Any:
+    try:
+        frame = check_frame("t", data, count, zlib.crc32(data), LIMITS)
+    except MessageIllegal as error:
+        return str(error)
+    records = frame.batch.columns
+    places = [records.body_start, records.body_size, records.topic_start, records.topic_size]
+    return (
+        [column.tolist() for column in (*places, records.properties_start, records.properties_size)],
+        *(list(frame.batch.sizes), frame.batch.queue_ids, frame.queues, frame.message, frame.delay_level, frame.waits),
+        frame.deliver_ms,
+    )
+
+
+def columns(data: bytes) -> Any:
+    try:
+        records = Records.walk(data)
+        records.check()
+        found = records.topics().to_pylist(), records.bodies().to_pylist(), records.properties_start.tolist()
+    except RecordError as error:
+        return str(error)
+    return found
+
+
+def located(data: bytes) -> Any:
+    try:
+        return record.locate(data)
+    except RecordError as error:
+        return str(error)
+
+
+def encoded(chance: random.Random) -> Any:
+    count = chance.randrange(1, 4)
+    sizes = [chance.choice((0, 1, 63, 64, 65, 130, 1000, 40000)) for _ in range(2 * count)]
+    bodies = [bytes(size) for size in sizes[:count]]
+    properties = [b"x" * size for size in sizes[count:]]
+    try:
+        data, found = encode("t" * chance.choice((0, 1, 127, 128)), 1, bodies, properties, born_timestamp=1,
+                             born_host=bytes(chance.choice((8, 20))), store_host_v6=chance.random() < 0.2)  # fmt: skip
+    except RecordError as error:
+        return str(error)
+    return bytes(data), found.tolist()
+
+
+def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
+    """Returns how many frames were accepted; AssertionError names the frame of which the verdicts differ."""
+    chance, accepted, frame = random.Random(seed), 0, b""
+    for number in range(count):
+        if number % 16 == 0:
+            frame = a_frame(chance)
+        data = damaged(frame, chance)
+        announced = chance.choice((1, 2, 3, 30, 2**31)) if chance.random() < 0.2 else max(1, len(frame) // 1000)
+        if chance.random() < 0.8:
+            with using(None):
+                try:
+                    announced = len(Records.walk(frame))
+                except RecordError:
+                    pass
+        with using(compiled):
+            ours = verdict(data, announced), columns(data), located(data)
+        with using(None):
+            plain = verdict(data, announced), columns(data), located(data)
+        assert ours == plain, f"seed {seed}, frame {number}: {data.hex()} {announced}\n{ours}\n{plain}"
+        accepted += not isinstance(ours[0], str)
+        exact = np.frombuffer(data, np.uint8).copy()  # no byte more behind it, which a sanitizer would not notice
+        compiled.walk(exact, None, -1, True)
+        compiled.walk(exact, np.array([chance.choice(SIZES), len(exact)], np.int64))
+        compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
+        compiled.places(exact, np.array([chance.choice((0, 1, -5, len(exact)))]), np.array([chance.choice(SIZES)]))
+        if number % 64 == 0:
+            state = chance.getstate()
+            with using(compiled):
+                ours = encoded(chance)
+            chance.setstate(state)
+            with using(None):
+                assert encoded(chance) == ours, f"seed {seed}, frame {number}"
+    return accepted
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("count", type=int)
+    parser.add_argument("seed", type=int, nargs="?", default=1)
+    parser.add_argument("--module")
+    words = parser.parse_args()
+    compiled: Any = kernels.compiled
+    if words.module:
+        loader = ExtensionFileLoader("rocketsim_proto.records._kernels", words.module)
+        spec = importlib.util.spec_from_file_location(loader.name, words.module, loader=loader)
+        assert spec is not None
+        compiled = importlib.util.module_from_spec(spec)
+        loader.exec_module(compiled)
+    if compiled is None:
+        sys.exit("the compiled module is not installed")
+    for way in (True, False):
+        checksums = compiled.choose_crc(way)
+        accepted = run(words.count // 2, words.seed, compiled)
+        print(f"{words.count // 2} frames, checksums by {checksums}: {accepted} accepted, all as in Python")
+    compiled.choose_crc(True)
+
+
+if __name__ == "__main__":
+    main()
