@@ -80,6 +80,10 @@ def _heartbeat(request: Request) -> Iterable[Need]:
             yield of_topic(str(subscription.get("topic") or ""), *SUB)
 
 
+def _locks(request: Request) -> list[Need]:
+    return [of_group(str(_in_body(request).get("consumerGroup") or ""), *SUB)]
+
+
 def _objects(found: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
     listed = found.get(name)
     return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
@@ -107,6 +111,12 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READS_TOPIC,
     RequestCode.HEART_BEAT: user(_heartbeat),
     RequestCode.UNREGISTER_CLIENT: user(lambda request: [of_group(name, *SUB)] if (name := _group(request)) else []),
+    # Without a topic it may be a message of any one.
+    RequestCode.CONSUMER_SEND_MSG_BACK: user(
+        lambda request: [of_group(request.text("group", ""), *SUB), of_topic(_topic(request, "originTopic"), *SUB)]
+    ),
+    RequestCode.LOCK_BATCH_MQ: user(_locks),
+    RequestCode.UNLOCK_BATCH_MQ: user(_locks),
     RequestCode.CHECK_CLIENT_CONFIG: user(lambda request: []),
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _READS_GROUP,
     RequestCode.GET_CONSUMER_CONNECTION_LIST: _READS_GROUP,
@@ -148,6 +158,7 @@ NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.WIPE_WRITE_PERM_OF_BROKER: SUPER_USER,
     RequestCode.ADD_WRITE_PERM_OF_BROKER: SUPER_USER,
     RequestCode.DELETE_TOPIC_IN_NAMESRV: SUPER_USER,
+    RequestCode.DELETE_KV_CONFIG: SUPER_USER,
 }
 
 

@@ -6,10 +6,10 @@ tools, and its result into what RocketMQ's tools read.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
-from rocketsim_proto.reserved import RETRY_PREFIX
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.admin.operations import FOR_EVER_MS, Operations
 from broker_service.admin.progress import Progress
@@ -50,11 +50,25 @@ _NOTHING = {
 }
 
 
+class Consumers(Protocol):
+    """The consumers that are connected over the remoting protocol, and keep offsets of their own while they run."""
+
+    def tell_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
+        """Tells the members of the group where they go on; `body` has the offset of each queue."""
+
+
 class AdminAnswers:
     def __init__(
-        self, broker: Broker, operations: Operations, progress: Progress, status: Status, queues: QueueLookup
+        self,
+        broker: Broker,
+        operations: Operations,
+        progress: Progress,
+        status: Status,
+        queues: QueueLookup,
+        consumers: Consumers,
     ) -> None:
         self._broker = broker
+        self._consumers = consumers
         self._operations = operations
         self._progress = progress
         self._status = status
@@ -105,10 +119,13 @@ class AdminAnswers:
 
     async def delete_topic(self, request: Request) -> Answer:
         """mqadmin asks both brokers of a pair; a slave hears of it from its master."""
+        topic = request.text("topic")
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
-        await self._operations.delete_topic(request.text("topic"))
+        if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            return Answer()  # of a group that mqadmin deletes; RocketMQ has made them for each
+        await self._operations.delete_topic(topic)
         return await self._changed()
 
     async def all_topics(self, request: Request) -> Answer:
@@ -224,15 +241,17 @@ class AdminAnswers:
         return Answer(to_json({"topicList": sorted(found)}))
 
     async def reset_offset(self, request: Request) -> Answer:
-        """RocketMQ has the consumers move and needs them online; here the offsets move on the broker."""
-        group, topic = request.text("group"), request.text("topic")
+        """RocketMQ has the consumers move and needs them online; here the offsets move on the broker, and consumers
+        that are online are told, who would commit what they have read otherwise."""
+        group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
         await self._operations.past_start()
         resets = await self._operations.reset_offset_by_time(
-            group, topic, request.number("timestamp"), queue_ids, force=request.says("isForce", default=True)
+            group, topic, timestamp, queue_ids, force=request.says("isForce", default=True)
         )
         answer = await self._changed()
         answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])
+        self._consumers.tell_of_reset(group, topic, timestamp, answer.body)
         return answer
 
     # --- messages -----------------------------------------------------------------------------------------------------

@@ -190,6 +190,16 @@ class PutPath:
         began = self._broker.clock()
         return Placed(self._append_one(message), len(message.body), began=began)
 
+    def append_back(self, message: Record, delay_level: int) -> Placed:
+        """Append a copy of a message that a consumer gives back, to a topic that the broker has made; behind a delay
+        level unless that is 0.  As `append_own`, the disk's warning level does not keep it out."""
+        self._broker.check_writable()
+        if reason := self._broker.store.why_not_writable():
+            raise DiskFull(reason)
+        self._broker.acknowledgements.check_room()
+        stored = self._delayed(delay_level, message) if delay_level else message
+        return Placed(self._append_one(stored), len(message.body))
+
     async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
         """Wait until the records are as safe as the mode promises, or until their time is over."""
         if not placed.waits:

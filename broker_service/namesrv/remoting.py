@@ -35,7 +35,8 @@ class NamesrvAnswers:
             RequestCode.GET_KVLIST_BY_NAMESPACE: self.no_settings,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.nothing_to_delete,
+            RequestCode.DELETE_KV_CONFIG: self.nothing_to_delete,
         }
 
     async def route(self, request: Request) -> Answer:
@@ -105,8 +106,9 @@ class NamesrvAnswers:
         logger.info("%s gave %s its write permission back: %d topics", request.connection.address, name, count)
         return Answer(fields={"addTopicCount": str(count)})
 
-    async def delete_topic(self, request: Request) -> Answer:
-        """Nothing is left to do here: a broker that has deleted a topic registers without it at once."""
+    async def nothing_to_delete(self, request: Request) -> Answer:
+        """mqadmin asks for it when a topic is deleted: the broker registers without the topic at once, and there are
+        no settings."""
         return Answer()
 
     def _live(self) -> dict[str, BrokerSet]:

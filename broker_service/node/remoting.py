@@ -20,6 +20,7 @@ from broker_service.runtime.tasks import OwnedTasks
 from broker_service.wire.remoting.members import Members
 from broker_service.wire.remoting.offsets import OffsetAnswers
 from broker_service.wire.remoting.pulls import PullAnswers
+from broker_service.wire.remoting.returns import Returns
 from broker_service.wire.remoting.sends import SendAnswers
 
 logger = logging.getLogger(__name__)
@@ -43,14 +44,20 @@ class Remoting:
         machine: Machine,
     ) -> None:
         self._broker = broker
-        self.members = Members(features.commits, machine.monotonic)
+        self.members = Members(broker, features.commits, machine.monotonic)
         parts = (
             SendAnswers(broker, wire.puts),
-            PullAnswers(wire.pulls),
+            PullAnswers(broker, wire.pulls, self.members),
             OffsetAnswers(wire.lookup, features.commits),
             self.members,
+            Returns(broker, wire.puts, features.commits, machine.monotonic),
             AdminAnswers(
-                broker, administration.operations, administration.progress, administration.status, wire.lookup
+                broker,
+                administration.operations,
+                administration.progress,
+                administration.status,
+                wire.lookup,
+                self.members,
             ),
         )
         self.handlers: dict[RequestCode, Handler] = {}

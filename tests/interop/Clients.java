@@ -7,6 +7,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -14,7 +15,17 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Sends 40 messages one by one and 60 in a batch, one of them delayed by a level, and reads all with a pull consumer and with a lite pull
     consumer, which commits.  Arguments: name server, topic, group.  Prints a line for each thing that it has done. */
 public class Clients {
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+            System.exit(0);
+        } catch (Throwable failure) {
+            failure.printStackTrace();
+            System.exit(1); // the threads of a client that is not shut down would go on
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         String nameServer = arguments[0], topic = arguments[1], group = arguments[2];
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers");
         producer.setNamesrvAddr(nameServer);
@@ -52,10 +63,10 @@ public class Clients {
         DefaultLitePullConsumer lite = new DefaultLitePullConsumer(group);
         lite.setNamesrvAddr(nameServer);
         lite.setAutoCommit(false);
+        lite.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         lite.start();
         Collection<MessageQueue> queues = lite.fetchMessageQueues(topic);
         lite.assign(queues);
-        for (MessageQueue queue : queues) lite.seekToBegin(queue);
         int got = 0;
         for (long until = System.currentTimeMillis() + 60_000; got < 100 && System.currentTimeMillis() < until; ) {
             List<MessageExt> polled = lite.poll(1000);
@@ -65,7 +76,6 @@ public class Clients {
         Thread.sleep(500);
         System.out.println("polled " + got);
         lite.shutdown();
-        System.exit(0);
     }
 
     private static Message message(String topic, String body) {

@@ -109,7 +109,7 @@ def test_mqadmin_works_on_our_pair(pair: SimpleNamespace, tmp_path: Path, versio
         assert pair.broker in admin.run(f"haStatus {broker}")
         assert topic in admin.run(f"statsAll {here} -t {topic}")
         for command in ("wipeWritePerm", "addWritePerm"):
-            assert "success" in admin.run(f"{command} {here} -b broker-a")
+            assert " OK, " in admin.run(f"{command} {here} -b broker-a")
         assert "success" in admin.run(f"deleteSubGroup {here} -c north -g {group} -r true")
         assert "success" in admin.run(f"deleteTopic {here} -c north -t {topic}")
     finally:
@@ -128,9 +128,28 @@ def test_java_producer_and_pull_consumers_work_on_our_pair(pair: SimpleNamespace
         printed = run_java(
             rocketmq_jars(version), tmp_path, "256m", str(HERE / "Clients.java"), pair.name_server, topic, group
         )
-        assert re.search(r"^sent SEND_OK \w{32} \w{32}$", printed, re.MULTILINE)
+        assert re.search(r"^sent SEND_OK \w{32,} \w{32}$", printed, re.MULTILINE)
         assert {"batch SEND_OK", "pulled 100", "polled 100"} <= {*printed.splitlines()}
         progress = admin.run(f"consumerProgress -n {pair.name_server} -g {group}")
         assert re.search(r"Diff Total: 0\b", progress), progress
+    finally:
+        admin.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_push_consumers_share_give_back_and_consume_in_order(
+    pair: SimpleNamespace, tmp_path: Path, version: str
+) -> None:
+    topic, group = f"jobs{version.replace('.', '')}", f"workers{version.replace('.', '')}"
+    admin = MqAdmin(version, tmp_path / "mqadmin")
+    try:
+        admin.run(f"updateTopic -n {pair.name_server} -c north -t {topic} -r 4 -w 4")
+        wait_until(lambda: topic in admin.run(f"topicList -n {pair.name_server}").split(), "the topic has a route")
+        program = str(HERE / "PushConsumers.java")
+        printed = run_java(rocketmq_jars(version), tmp_path, "256m", program, pair.name_server, topic, group)
+        assert "consumed 80 shared true in order 80" in printed.splitlines(), printed
+        for name in (group, f"{group}-orderly"):
+            progress = admin.run(f"consumerProgress -n {pair.name_server} -g {name}")
+            assert re.search(r"Diff Total: 0\b", progress), progress
     finally:
         admin.close()

@@ -42,6 +42,9 @@ async def test_topics_are_made_changed_listed_and_deleted(tmp_path: Path) -> Non
         assert "TBW102" in system["topicList"] and "orders" not in system["topicList"]
         await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
         assert await client.refused(RequestCode.GET_TOPIC_CONFIG, topic="orders") == ResponseCode.TOPIC_NOT_EXIST
+        assert await client.refused(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders") == ResponseCode.TOPIC_NOT_EXIST
+        for topic in ("%RETRY%readers", "%DLQ%readers"):
+            await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
         refused = await client.refused(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="bad name", **TOPIC)
         assert refused == ResponseCode.MESSAGE_ILLEGAL
 

@@ -1,6 +1,7 @@
 """A name server's answers over the remoting protocol."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,6 +26,10 @@ from tests.support.remoting import Client, port_of
 
 class Someone:
     address, peer, is_open = "127.0.0.1:1", "ipv4:127.0.0.1:1", True
+
+    @property
+    def gone(self) -> list[Callable[[], None]]:
+        return []
 
     def tell(self, code: int, fields: object, body: bytes = b"") -> bool:
         return False

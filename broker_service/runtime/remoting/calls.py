@@ -28,6 +28,10 @@ class Peer(Protocol):
     @property
     def is_open(self) -> bool: ...
 
+    @property
+    def gone(self) -> list[Callable[[], None]]:
+        """Called when the connection has ended."""
+
     def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         """Sends a request that wants no answer, without waiting; False if the client does not read."""
 

@@ -1,36 +1,56 @@
 """PullAnswers: pulls over the remoting protocol, also those that wait for a message."""
 
-from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
+from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.pull import Pull, PullPath
+from broker_service.errors import NoPermission
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+from broker_service.wire.remoting.members import Members
 
 MAX_HOLD_S = 60.0
 MAX_ANSWER_BYTES = 4 << 20
 
 # Bits of `sysFlag`.
-_COMMITS, _HOLDS = 1, 2
+_COMMITS, _HOLDS, _HAS_SUBSCRIPTION = 1, 2, 4
 
 
 class PullAnswers:
-    def __init__(self, pulls: PullPath) -> None:
+    """`members`: a pull of a push consumer does not say what it subscribes to; its heartbeat has."""
+
+    def __init__(self, broker: Broker, pulls: PullPath, members: Members) -> None:
+        self._broker = broker
         self._pulls = pulls
+        self._members = members
 
     def handlers(self) -> Handlers:
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     async def pull(self, request: Request) -> Answer:
         flags = request.number("sysFlag", 0)
+        group, topic = request.text("consumerGroup"), request.text("topic")
+        expression, expression_type = request.text("subscription", "*"), request.text("expressionType", "TAG")
+        if not flags & _HAS_SUBSCRIPTION:
+            subscribed = self._members.subscription(group, topic)
+            if subscribed is None:
+                remark = f"the consumer's subscription not exist: no member of group {group} subscribes to {topic}"
+                return Answer(code=ResponseCode.SUBSCRIPTION_NOT_EXIST, remark=remark)
+            expression, expression_type = subscribed
+            if (group, topic) in self._broker.offsets.kept:
+                raise NoPermission(
+                    f"group {group} pops topic {topic}: the broker shares its messages among consumers, and push "
+                    "consumers of RocketMQ 4 would get them again; give them a group of their own"
+                )
         pulled = await self._pulls.pull(
             Pull(
-                group=request.text("consumerGroup"),
-                topic=request.text("topic"),
+                group=group,
+                topic=topic,
                 queue_id=request.number("queueId"),
                 queue_offset=request.number("queueOffset"),
                 max_msg_nums=request.number("maxMsgNums"),
                 max_msg_bytes=MAX_ANSWER_BYTES,
-                sub_expression=request.text("subscription", "*") or "*",
-                expression_type=request.text("expressionType", "TAG") or "TAG",
+                sub_expression=expression or "*",
+                expression_type=expression_type or "TAG",
                 suspend_s=min(request.number("suspendTimeoutMillis", 0) / 1000, MAX_HOLD_S) if flags & _HOLDS else 0.0,
                 commit_offset=request.number("commitOffset") if flags & _COMMITS else None,
             )

@@ -1,0 +1,156 @@
+"""Push consumers of RocketMQ 4: who is a member, what is given back, who has locked which queue."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto.records import record
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+
+from broker_service.node.node import BrokerNode
+from broker_service.pop.model import Pop
+from broker_service.wire.remoting import returns
+from testbed.polling import until
+from tests.support.brokers import bodies_in
+from tests.support.remoting import Client, port_of, remoting_broker
+
+GROUP, RETRY, DEAD = "workers", "%RETRY%workers", "%DLQ%workers"
+SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
+
+
+def heartbeat(client_id: str, *groups: str, tags: str = "*") -> bytes:
+    consumers = [
+        {
+            "groupName": group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "subscriptionDataSet": [{"topic": one, "subString": tags} for one in ("orders", f"%RETRY%{group}")],
+        }
+        for group in groups
+    ]
+    return json.dumps({"clientID": client_id, "consumerDataSet": consumers}).encode()
+
+
+async def told(client: Client) -> tuple[int, dict[str, str]]:
+    header, _ = await client.told.get()
+    assert header.is_one_way
+    return header.code, header.fields
+
+
+async def test_members_are_told_when_one_comes_and_when_one_goes(tmp_path: Path) -> None:
+    news = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": GROUP}
+    async with remoting_broker(tmp_path) as (node, first):
+        await first.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        assert await told(first) == news
+        await first.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        assert first.told.empty(), "nothing has changed"
+        async with await Client.connect(port_of(node)) as second:
+            await second.call(RequestCode.HEART_BEAT, heartbeat("two", GROUP))
+            assert await told(first) == await told(second) == news
+        assert await told(first) == news, "the connection of the second has ended"
+        async with await Client.connect(port_of(node)) as third:
+            await third.call(RequestCode.HEART_BEAT, heartbeat("three", GROUP))
+            await told(first)
+            await third.call(RequestCode.UNREGISTER_CLIENT, clientID="three", consumerGroup=GROUP)
+            assert await told(first) == news
+
+
+async def test_a_pull_takes_the_subscription_of_the_heartbeat(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        await client.send("orders", b"a", TAGS="a")
+        await client.send("orders", b"b", TAGS="b")
+        refused = await client.pull("orders", 0, consumerGroup=GROUP, sysFlag=0)
+        assert refused[0].code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP, tags="b"))
+        _, records = await client.pull("orders", 0, consumerGroup=GROUP, sysFlag=0)
+        assert bodies_in(records) == [b"b"]
+
+
+async def retried(node: BrokerNode, client: Client, offset: int) -> record.Record:
+    await until(lambda: node.store.queue_end(RETRY, 0) > offset, "the message is in the retry topic")
+    header, records = await client.pull(RETRY, offset, consumerGroup=GROUP)
+    assert header.code == 0
+    return record.decode(records)
+
+
+async def test_a_message_that_is_given_back_comes_again_and_ends_as_a_dead_letter(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, message_delay_level="1s 1s 1s 1s 1s") as (node, client):
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        sent = await client.send("orders", b"work", UNIQ_KEY="U1", TAGS="a")
+        back: dict[str, Any] = {"group": GROUP, "originTopic": "orders", "delayLevel": 0, "maxReconsumeTimes": 2}
+        offset = record.parse_offset_message_id(sent["msgId"])[2]
+        for attempt in (1, 2):
+            await client.call(SEND_BACK, offset=offset, **back)
+            again = await retried(node, client, attempt - 1)
+            assert (again.body, again.reconsume_times) == (b"work", attempt)
+            wanted = {"RETRY_TOPIC": "orders", "UNIQ_KEY": "U1", "TAGS": "a", "ORIGIN_MESSAGE_ID": sent["msgId"]}
+            assert again.properties.items() >= wanted.items()
+            offset = again.commit_log_offset
+        await client.call(SEND_BACK, offset=offset, **back)
+        assert node.store.queue_end(RETRY, 0) == 2 and node.store.queue_end(DEAD, 0) == 1
+        _, records = await client.pull(DEAD, 0, consumerGroup=GROUP)
+        assert record.decode(records).properties["RETRY_TOPIC"] == "orders"
+
+
+async def test_what_a_message_that_is_given_back_is_refused_for(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        sent = await client.send("orders", b"work")
+        offset = record.parse_offset_message_id(sent["msgId"])[2]
+        assert await client.refused(SEND_BACK, group=GROUP, offset=offset + 1) == ResponseCode.QUERY_NOT_FOUND
+        other = await client.refused(SEND_BACK, group=GROUP, offset=offset, originTopic="other")
+        assert other == ResponseCode.QUERY_NOT_FOUND
+        assert await client.refused(SEND_BACK, group="no group!", offset=offset) == ResponseCode.INVALID_PARAMETER
+        await client.call(SEND_BACK, group=GROUP, offset=offset, delayLevel=-1)
+        assert node.store.queue_end(DEAD, 0) == 1, "the consumer wants no further attempt"
+
+
+async def test_a_queue_is_locked_by_one_client_until_it_unlocks_or_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = [{"brokerName": "broker-a", "queueId": number, "topic": "orders"} for number in range(2)]
+
+    def body(client_id: str, *wanted: dict[str, Any]) -> bytes:
+        return json.dumps({"consumerGroup": GROUP, "clientId": client_id, "mqSet": wanted}).encode()
+
+    async with remoting_broker(tmp_path) as (_, client):
+
+        async def locked(client_id: str) -> list[int]:
+            _, found = await client.call(RequestCode.LOCK_BATCH_MQ, body(client_id, *queues))
+            return [one["queueId"] for one in json.loads(found)["lockOKMQSet"]]
+
+        await client.call(RequestCode.LOCK_BATCH_MQ, body("one", queues[0]))
+        assert await locked("two") == [1]
+        assert await locked("one") == [0], "its own again"
+        await client.call(RequestCode.UNLOCK_BATCH_MQ, body("two", queues[0]))
+        assert await locked("two") == [1], "nobody unlocks what another client has"
+        await client.call(RequestCode.UNLOCK_BATCH_MQ, body("one", queues[0]))
+        assert await locked("two") == [0, 1]
+        monkeypatch.setattr(returns, "LOCKED_S", 0.0)
+        await locked("two")
+        assert await locked("one") == [0, 1], "the locks are over"
+        wrong = b'{"clientId":"x","consumerGroup":"workers","mqSet":[7]}'
+        assert await client.refused(RequestCode.LOCK_BATCH_MQ, wrong) == ResponseCode.INVALID_PARAMETER
+
+
+async def test_running_consumers_hear_of_a_reset(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (_, client):
+        await client.send("orders", b"0", b"1")
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        await told(client)
+        commit = {"consumerGroup": GROUP, "topic": "orders", "queueId": 0, "commitOffset": 2}
+        await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, **commit)
+        reset = {"topic": "orders", "group": GROUP, "timestamp": 0, "isForce": "true"}
+        _, answered = await client.call(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+        header, body = await client.told.get()
+        assert header.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and body == answered
+        assert header.fields.items() >= {"topic": "orders", "group": GROUP, "timestamp": "0"}.items()
+
+
+async def test_a_group_that_pops_is_refused_to_push_consumers(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"work")
+        await node.consumption.pop(Pop(group=GROUP, topic="orders", client_id="me", invisible_ms=60_000))
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        header, _ = await client.pull("orders", 0, consumerGroup=GROUP, sysFlag=0)
+        assert header.code == ResponseCode.NO_PERMISSION and "pops topic orders" in header.remark
