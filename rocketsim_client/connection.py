@@ -5,7 +5,7 @@ It opens nothing.  A `Cluster` opens connections at its first call, so a process
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Union
 
 from rocketsim_proto.signature import Credentials
@@ -41,6 +41,7 @@ class Connection:
     tls: Tls | None = None  # None: plaintext
     protocol: str = "auto"  # grpc: RocketSim's servers; remoting: Apache RocketMQ's
     # Of the remoting protocol:
+    security_token: str = field(default="", repr=False)
     address_map: str = ""
     max_pulls_per_second: int = 0
     register_group: str = "auto"
@@ -62,6 +63,7 @@ class Connection:
         tls_cert: File = None,
         tls_key: File = None,
         protocol: str = "auto",
+        security_token: str = "",
         address_map: str = "",
         max_pulls_per_second: int = 0,
         register_group: str = "auto",
@@ -80,15 +82,18 @@ class Connection:
         one.
 
         `protocol`: `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, `auto` to look which one it is.
-        Of RocketMQ's alone: `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches
-        addresses that brokers advertise; `max_pulls_per_second` bounds the pulls of this process, 0 does not;
-        `register_group`: whether a group that commits is made visible to RocketMQ's tools, `auto`, `true` or `false`.
+        Of RocketMQ's alone: `security_token` belongs to temporary keys of a cloud; `address_map`
+        (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches addresses that brokers advertise;
+        `max_pulls_per_second` bounds the pulls of this process, 0 does not; `register_group`: whether a group that
+        commits is made visible to RocketMQ's tools, `auto`, `true` or `false`.
 
         Raises InvalidParameter, which names the argument.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:
                 raise InvalidParameter(f"{name} {value!r}: one of {', '.join(words)}")
+        if security_token and not access_key:
+            raise InvalidParameter("security_token: it belongs to an access_key and a secret_key, which are missing")
         if max_pulls_per_second < 0:
             raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: 0 (no limit) or more")
         if brokers and name_server:
@@ -104,6 +109,7 @@ class Connection:
             credentials=credentials_of(access_key, secret_key),
             tls=Tls.of(tls, tls_ca, tls_cert, tls_key),
             protocol=protocol,
+            security_token=security_token,
             address_map=AddressMap.parse(address_map).text,
             max_pulls_per_second=max_pulls_per_second,
             register_group=register_group,

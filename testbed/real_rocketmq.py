@@ -33,7 +33,7 @@ from testbed.jars import fetch_jars
 NEWEST = "5.5.0"
 CLUSTER = "interop"
 BROKER_NAME = "interop"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 180.0
 COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
 # The super user of `access`, whose rights brokers and tools have, too.

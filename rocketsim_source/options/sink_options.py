@@ -74,6 +74,7 @@ class SinkOptions:
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
     access_key: str | None = option("accessKey", text)
     secret_key: str | None = secret("secretKey")
+    security_token: str | None = secret("securityToken")
     tls: bool = option("tls", boolean, False)
     tls_ca: str | None = option("tlsCa", text)  # files on every machine
     tls_cert: str | None = option("tlsCert", text)
@@ -97,6 +98,7 @@ class SinkOptions:
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
             protocol=self.protocol,
+            security_token=self.security_token or "",
             address_map=self.address_map,
         )
 

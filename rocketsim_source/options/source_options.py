@@ -155,6 +155,7 @@ class SourceOptions:
     channel: dict[str, int | str] = field(default_factory=dict)  # grpc.*
     access_key: str | None = option("accessKey", text)
     secret_key: str | None = secret("secretKey")
+    security_token: str | None = secret("securityToken")
     tls: bool = option("tls", boolean, False)
     tls_ca: str | None = option("tlsCa", text)  # files on every machine
     tls_cert: str | None = option("tlsCert", text)
@@ -248,6 +249,7 @@ class SourceOptions:
             tls_cert=self.tls_cert,
             tls_key=self.tls_key,
             protocol=self.protocol,
+            security_token=self.security_token or "",
             address_map=self.address_map,
             max_pulls_per_second=self.max_pulls_per_second,
             register_group=self.register_group,

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.remoting import frame
+from rocketsim_proto.remoting import acl, frame
 from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import Form, Header
 
@@ -187,9 +187,12 @@ def test_a_broker_that_vanishes_under_a_pull_is_an_error_of_its_own():
 
 def test_requests_are_signed_where_there_are_keys():
     with replaying("5.5.0") as peer:
-        with Cluster(connection(peer.address, access_key="ak", secret_key="sk")) as cluster:
+        keys = {"access_key": "ak", "secret_key": "sk", "security_token": "st"}
+        with Cluster(connection(peer.address, **keys)) as cluster:
             list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP))
-        assert all(one.fields["AccessKey"] == "ak" and one.fields["Signature"] for one in peer.requests)
+        for one in peer.requests:
+            assert (one.fields["AccessKey"], one.fields["SecurityToken"]) == ("ak", "st")
+            assert one.fields["Signature"] == acl.signature("sk", one.fields)
 
 
 @pytest.mark.parametrize(

@@ -105,6 +105,7 @@ OPTIONS = {
     "tlsCa": "source/test_batch::test_source_and_sink_speak_tls",
     "tlsCert": "source/test_batch::test_source_and_sink_speak_tls",
     "tlsKey": "source/test_batch::test_source_and_sink_speak_tls",
+    "securityToken": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
     "protocol": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
     "addressMap": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
     "maxPullsPerSecond": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",

@@ -385,6 +385,8 @@ def test_options_of_apache_rocketmq_reach_the_connection() -> None:
     given = {"protocol": "Remoting", "addressMap": "10.0.*=host", "maxPullsPerSecond": "50", "registerGroup": "false"}
     found = options(**given).connection
     assert (found.protocol, found.address_map) == ("remoting", "10.0.*=host")
+    assert "token" not in repr(options(accessKey="a", secretKey="s", securityToken="token"))
+    assert options(accessKey="a", secretKey="s", securityToken="token").connection.security_token == "token"
     assert (found.max_pulls_per_second, found.register_group) == (50, "false")
     sink = sink_options({"nameServer": "h:1", "topic": "T", "protocol": "remoting", "addressMap": "10.0.*=host"})
     assert (sink.connection.protocol, sink.connection.address_map) == ("remoting", "10.0.*=host")

@@ -57,6 +57,7 @@ class Connections:
 
     def __init__(self, settings: Settings) -> None:
         self._credentials = settings.credentials
+        self._security_token = settings.security_token
         self._tls = settings.tls
         self._name_servers = frozenset(settings.name_servers)
         self._open: dict[str, Connection] = {}
@@ -106,7 +107,8 @@ class Connections:
     def signed(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
         if self._credentials is None:
             return {name: value for name, value in fields.items() if value}
-        return acl.signed(fields, body, self._credentials.access_key, self._credentials.secret_key)
+        keys = self._credentials.access_key, self._credentials.secret_key
+        return acl.signed(fields, body, *keys, self._security_token)
 
     def to(self, address: str, timeout_s: float) -> Connection:
         """An open connection to the address."""
