@@ -10,7 +10,7 @@ from rocketsim_client import forks
 from rocketsim_client import tls as tls_files
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import ClientClosed, TlsFailed
-from rocketsim_client.transport.look import LOOK_S, Speaks, look_at
+from rocketsim_client.transport.look import Speaks, look_at
 from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def decided(connection: Connection) -> Connection:
         if context is None:
             return connection  # the first call says what is wrong with the files
     for address in connection.name_servers or [at for _, members in connection.brokers for _, at in members]:
-        match look_at(address, context, min(LOOK_S, connection.timeout_s)):
+        match look_at(address, context, connection.timeout_s):
             case Speaks.GRPC:
                 return replace(connection, protocol="grpc")
             case Speaks.REMOTING:
