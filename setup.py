@@ -38,7 +38,7 @@ class BuildIfPossible(build_ext):
 
 PACKAGES = [
     *find_packages(include=[f"{name}*" for name in ("broker_service", "rocketsim_cli", "rocketsim_client")]),
-    *find_packages(include=["rocketsim_source*"]),
+    *find_packages(include=["rocketsim_console*", "rocketsim_source*"]),
     *find_packages("proto", include=["rocketsim_proto*", "rocketmq_v2"]),
 ]
 
@@ -54,7 +54,8 @@ setup(
     py_modules=["pyspark_rocketsim"],
     cmdclass={"build_ext": BuildIfPossible},
     ext_modules=[] if os.environ.get("ROCKETSIM_KERNELS") == "python" else [KERNELS],
-    package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"], "rocketmq_v2": ["*.proto", "*.pyi"]},
+    package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"], "rocketmq_v2": ["*.proto", "*.pyi"]}
+    | {"rocketsim_console": ["static/*", "static/pages/*"]},
     license_files=["LICENSE", "NOTICE"],
     install_requires=[
         "grpcio>=1.85",
@@ -76,10 +77,12 @@ setup(
             "rich>=13",
             "typer>=0.16",
         ],
+        "console": ["starlette>=1.0", "uvicorn>=0.40"],
         "spark": ["pyspark>=4.2"],
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
         "dev": [
             "grpcio-tools==1.85.1",
+            "httpx2",
             "hypothesis",
             "mypy",
             "pytest",

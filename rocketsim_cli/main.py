@@ -14,6 +14,7 @@ from rocketsim_proto.printable import printable
 from rocketsim_cli import consume, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
+from rocketsim_cli.console import console
 from rocketsim_cli.demo.command import demo
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import exit_status, explain, usage
@@ -31,6 +32,7 @@ app.command()(servers.up)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(demo)
+app.command()(console)
 app.command()(spool.spool)
 app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")

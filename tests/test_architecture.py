@@ -50,7 +50,7 @@ SOURCE_ROOMS = {
 
 # A package or module -> what it must never import, at the top or inside a function. A dotted name covers all below it.
 STAYS_OUT_OF = {
-    "broker_service": {"rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
+    "broker_service": {"rocketsim_client", "rocketsim_source", "rocketsim_cli", "rocketsim_console", "pyspark"},
     "broker_service/store": {
         *("asyncio", "grpc", "google", "javaproperties", "rocketmq_v2"),
         *("broker_service.replication", "broker_service.broker", "broker_service.namesrv", "broker_service.admin"),
@@ -184,7 +184,33 @@ STAYS_OUT_OF = {
     "rocketsim_source/planning/splits.py": {"grpc", "time", "logging", "pyspark"},
     "rocketsim_source/planning/starts.py": {"grpc", "time", "logging", "pyspark"},
     # The official clients register the same names: in one process with theirs, ours cannot be imported.
-    "rocketsim_client": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "asyncio", "rocketmq_v2"},
+    "rocketsim_client": {
+        *(
+            "broker_service",
+            "rocketsim_source",
+            "rocketsim_cli",
+            "rocketsim_console",
+            "pyspark",
+            "asyncio",
+            "rocketmq_v2",
+        )
+    },
+    # The console sees the cluster as a client does. What its pages show is decided in plain code.
+    "rocketsim_console": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "grpc", "rocketmq_v2"},
+    **{
+        f"rocketsim_console/{name}.py": {
+            "asyncio",
+            "time",
+            "threading",
+            "starlette",
+            "uvicorn",
+            "rocketsim_client.admin",
+        }
+        for name in ("picture", "timeline", "rates", "message_json")
+    },
+    "rocketsim_console/watch.py": {"asyncio", "starlette", "uvicorn"},
+    "rocketsim_console/views.py": {"asyncio", "starlette", "uvicorn"},
+    "rocketsim_console/messages.py": {"asyncio", "starlette", "uvicorn"},
     "proto/rocketsim_proto": {"broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "pyspark"},
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
     # What benchmarks and tests both need is in testbed.  The tests of the benchmarks import these.

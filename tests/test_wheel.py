@@ -19,8 +19,12 @@ from rocketsim_proto.records import kernels
 from testbed.processes import ROOT
 from tests.support.fake_broker import FakeCluster
 
-PACKAGES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "rocketsim_proto", "rocketmq_v2")
-SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_source", "proto")
+PACKAGES = (
+    *("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_console", "rocketsim_source"),
+    *("rocketsim_proto", "rocketmq_v2"),
+)
+SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_console", "rocketsim_source", "proto")
+PAGES = (".html", ".css", ".js", ".svg")  # of the console
 FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE", "NOTICE")
 
 
@@ -127,7 +131,7 @@ def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
         str(path.relative_to(ROOT / "proto" if source == "proto" else ROOT))
         for source in SOURCES
         for path in (ROOT / source).rglob("*")
-        if path.suffix in (".py", ".pyi", ".proto", ".typed") and "__pycache__" not in path.parts
+        if path.suffix in (".py", ".pyi", ".proto", ".typed", *PAGES) and "__pycache__" not in path.parts
     }
     kernels = {name for name in names if name.endswith(".so")}
     assert set(names) - kernels == there | {"pyspark_rocketsim.py"}
@@ -199,6 +203,15 @@ def test_the_command_and_its_servers_need_only_their_extra(fresh):
     demo = fresh.run(str(fresh.python.parent / "rocketsim"), "demo", extras=("cli",))
     assert "pip install 'rocketsim[cli,spark]'" in demo.stderr
     assert demo.returncode == 1
+
+
+def test_the_console_needs_only_its_extra(fresh):
+    command = str(fresh.python.parent / "rocketsim")
+    missing = fresh.run(command, "console", "-n", "127.0.0.1:1", extras=("cli",))
+    assert "pip install 'rocketsim[console]'" in missing.stderr
+    assert missing.returncode == 1
+    code = "from rocketsim_console.app import STATIC; print((STATIC / 'pages' / 'overview.js').exists())"
+    assert fresh.says(code, extras=("console",)) == "True"
 
 
 def test_the_data_source_needs_only_its_extra(fresh):

@@ -1,0 +1,90 @@
+"""`rocketsim console`: the web console, and the one that `up` and `demo` serve beside what they start."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rocketsim_cli.connection import connection_to
+from rocketsim_cli.local_cluster import free_port
+from rocketsim_cli.options import NameServer
+from rocketsim_cli.tables import console as terminal
+from rocketsim_cli.tables import note
+from rocketsim_cli.trouble import Trouble, WrongCommandLine
+
+if TYPE_CHECKING:
+    pass
+
+PORT = 8088
+ASK_TIMEOUT_S = 2.0  # of a call to one broker: a page says sooner that one is silent
+INSTALL = "pip install 'rocketsim[console]'"
+_FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
+
+
+def console(
+    context: typer.Context,
+    name_server: NameServer,
+    port: Annotated[int, typer.Option(help="The port for browsers; 0: any free one.", min=0, max=65535)] = PORT,
+    bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="A further name by which browsers may come, beside localhost and addresses."),
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Speak TLS with this certificate and those that lead to its CA, PEM.", **_FILE)
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.", **_FILE)] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option(help="Browsers need a certificate of these CAs, PEM.", **_FILE)
+    ] = None,
+) -> None:
+    """Serve pages that show the cluster: brokers, topics, groups, messages and failovers."""
+    if (cert is None) != (key is None):
+        raise WrongCommandLine("--cert and --key are a pair: the console's certificate and its key")
+    if client_ca is not None and cert is None:
+        raise WrongCommandLine("--client-ca: browsers show a certificate over TLS only; give --cert and --key, too")
+    _need_packages()
+    from dataclasses import replace
+
+    from rocketsim_client import Admin
+    from rocketsim_console.app import Console
+    from rocketsim_console.server import Listen, bound, server_of, url_of
+
+    listen = Listen(bind, port, cert, key, client_ca)
+    try:
+        taken = bound(listen)
+    except OSError as error:
+        raise Trouble(f"cannot listen on {bind} port {port}: {error.strerror}; --port names another one") from None
+    with taken, Admin(replace(connection_to(name_server, context), timeout_s=ASK_TIMEOUT_S)) as admin:
+        if bind not in ("127.0.0.1", "::1", "localhost") and client_ca is None:
+            note(f"whoever reaches {bind} sees all that this console may see, messages too; --client-ca restricts that")
+        terminal().print(f"console on {url_of(listen, taken)} (Ctrl-C ends it)", markup=False)
+        server_of(Console(admin, hosts=host or ()).app, listen).run([taken])
+
+
+@contextlib.contextmanager
+def beside(name_server: str) -> Iterator[str | None]:
+    """Serve a console of a cluster on this machine until the block ends; gives its URL, None without its packages."""
+    try:
+        _need_packages()
+    except Trouble:
+        yield None
+        return
+    from rocketsim_client import Admin
+    from rocketsim_client.connection import Connection
+    from rocketsim_console.app import Console
+    from rocketsim_console.server import Listen, serving
+
+    with Admin(Connection.of(name_server, timeout_s=ASK_TIMEOUT_S)) as admin:
+        with serving(Console(admin).app, Listen(port=free_port(PORT))) as url:
+            yield url
+
+
+def _need_packages() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise Trouble(f"{error.name} is not installed; the console needs it: {INSTALL}") from None

@@ -1,0 +1,135 @@
+"""A picture of the cluster at one moment: its brokers, and what each of them says.  Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rocketsim_client.admin_model import ClusterMember, HaSlave, HaStatus
+
+State = Literal["master", "slave", "silent", "away"]
+Level = Literal["ok", "warning", "critical"]
+
+# The name of the part of `brokerStatus` -> the counter of the charts.
+COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker process.  `ha` and `status` are its answers, None and empty if it did not answer; `trouble` says why.
+    `registered`: the name server knows it."""
+
+    name: str
+    broker_id: int
+    address: str
+    cluster: str
+    registered: bool = True
+    ha: HaStatus | None = None
+    status: Mapping[str, str] = field(default_factory=dict)
+    trouble: str = ""
+
+    @property
+    def state(self) -> State:
+        """`silent` brokers are registered and do not answer; `away` ones were seen before and are not registered."""
+        if self.ha is not None:
+            return "master" if self.ha.is_master else "slave"
+        return "silent" if self.registered else "away"
+
+    @property
+    def writable(self) -> bool:
+        """Whether clients may send to it."""
+        return self.status.get("brokerActive") == "true"
+
+    @property
+    def epoch(self) -> int:
+        return self.ha.epoch if self.ha is not None else 0
+
+    def counter(self, name: str) -> int | None:
+        """One of COUNTERS since the start of the broker; None if it did not answer."""
+        value = self.status.get(COUNTERS[name])
+        return int(value) if value is not None and value.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The brokers of one name.  `summary` says in a sentence how it stands."""
+
+    name: str
+    brokers: tuple[Broker, ...]
+    level: Level
+    summary: str
+
+    @property
+    def master(self) -> Broker | None:
+        """The master that answers and has the newest epoch."""
+        return _master(self.brokers)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`trouble`: why the name server was not asked with success; the brokers are those known before, then."""
+
+    at_ms: int
+    brokers: tuple[Broker, ...] = ()
+    trouble: str = ""
+
+    def pairs(self) -> list[Pair]:
+        """By broker name."""
+        names: dict[str, list[Broker]] = {}
+        for broker in self.brokers:
+            names.setdefault(broker.name, []).append(broker)
+        return [_pair(name, tuple(brokers)) for name, brokers in sorted(names.items())]
+
+    def by_address(self) -> dict[str, Broker]:
+        return {broker.address: broker for broker in self.brokers}
+
+
+def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]:
+    """The brokers to ask: those that are registered, and those that were seen before and are not."""
+    brokers = {
+        member.address: Broker(member.broker_name, member.broker_id, member.address, member.cluster_name)
+        for member in registered
+    }
+    for known in before.brokers:
+        brokers.setdefault(
+            known.address, Broker(known.name, known.broker_id, known.address, known.cluster, registered=False)
+        )
+    return sorted(brokers.values(), key=lambda broker: (broker.name, broker.broker_id, broker.address))
+
+
+def slave_of(master: Broker | None, broker: Broker) -> HaSlave | None:
+    """What the master says of this slave; None if it does not follow it."""
+    if master is None or master.ha is None:
+        return None
+    of_address = (slave for slave in master.ha.slaves if slave.address == broker.address)
+    return next(of_address, None)
+
+
+def _master(brokers: tuple[Broker, ...]) -> Broker | None:
+    masters = [broker for broker in brokers if broker.state == "master"]
+    return max(masters, key=lambda broker: (broker.writable, broker.epoch), default=None)
+
+
+def _pair(name: str, brokers: tuple[Broker, ...]) -> Pair:
+    level, summary = _standing(brokers)
+    return Pair(name, brokers, level, summary)
+
+
+def _standing(brokers: tuple[Broker, ...]) -> tuple[Level, str]:
+    master = _master(brokers)
+    if master is None:
+        serving = [broker.address for broker in brokers if broker.state == "slave"]
+        if serving:
+            return "critical", f"No master answers. Consumers read from {', '.join(serving)}; sends are refused."
+        return "critical", "No broker of this name answers."
+    if not master.writable:
+        reason = master.status.get("notWritable") or (master.ha.state if master.ha is not None else "")
+        return "critical", f"The master {master.address} takes no sends: {reason}"
+    others = [broker for broker in brokers if broker is not master]
+    if missing := [broker for broker in others if broker.state in ("away", "silent")]:
+        return "warning", f"{', '.join(broker.address for broker in missing)} does not answer."
+    followers = [(broker, slave_of(master, broker)) for broker in others]
+    if late := [broker.address for broker, slave in followers if slave is None or not slave.in_sync]:
+        return "warning", f"{', '.join(late)} is not in sync with the master."
+    if not others:
+        return "warning", "The master has no slave."
+    return "ok", "The master takes sends, and all slaves are in sync."

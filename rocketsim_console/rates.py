@@ -1,0 +1,33 @@
+"""Rates of counters between two looks.  Pure."""
+
+from collections.abc import Hashable, Mapping
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class Rates(Generic[Key]):
+    """Remembers the counters of the last look."""
+
+    def __init__(self) -> None:
+        self._at_s: float | None = None
+        self._counters: dict[Key, int] = {}
+
+    def per_second(self, now_s: float, counters: Mapping[Key, int]) -> dict[Key, float | None]:
+        """By key, how much each counter has risen per second since the last call.
+
+        None without an earlier value.  A counter that has fallen belongs to a process that has started again: it counts
+        from 0.
+        """
+        before, since, elapsed_s = self._counters, self._at_s, 0.0
+        if since is not None:
+            elapsed_s = now_s - since
+        self._at_s, self._counters = now_s, dict(counters)
+        return {
+            key: _rise(before[key], value) / elapsed_s if key in before and elapsed_s > 0 else None
+            for key, value in counters.items()
+        }
+
+
+def _rise(before: int, now: int) -> int:
+    return now - before if now >= before else now

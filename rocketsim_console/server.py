@@ -1,0 +1,76 @@
+"""Serves the console over HTTP: until it is told to stop, or beside something else in a thread of its own."""
+
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+STOP_S = 2  # that open streams have to end
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Where the console listens.  With `cert` and `key` (PEM files) it speaks TLS; with `client_ca`, browsers need a
+    certificate of that CA."""
+
+    bind: str = "127.0.0.1"
+    port: int = 0
+    cert: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "https" if self.cert is not None else "http"
+
+
+def bound(listen: Listen) -> socket.socket:
+    """A socket that listens there; raises OSError."""
+    family = socket.AF_INET6 if ":" in listen.bind else socket.AF_INET
+    taken = socket.create_server((listen.bind, listen.port), family=family)
+    taken.set_inheritable(False)
+    return taken
+
+
+def url_of(listen: Listen, taken: socket.socket) -> str:
+    """What a browser on this machine opens."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.bind, listen.bind)
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    return f"{listen.scheme}://{host}:{taken.getsockname()[1]}/"
+
+
+def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
+    """Logs warnings and errors only: an access log would have message keys in it."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_S,
+            ssl_certfile=listen.cert,
+            ssl_keyfile=listen.key,
+            ssl_ca_certs=str(listen.client_ca) if listen.client_ca is not None else None,
+            ssl_cert_reqs=ssl.CERT_REQUIRED if listen.client_ca is not None else ssl.CERT_NONE,
+        )
+    )
+
+
+@contextlib.contextmanager
+def serving(app: ASGIApp, listen: Listen) -> Iterator[str]:
+    """Serve in a thread; gives the URL.  The thread ends with the block."""
+    with bound(listen) as taken:
+        server = server_of(app, listen)
+        thread = threading.Thread(target=server.run, args=([taken],), name="console", daemon=True)
+        thread.start()
+        try:
+            yield url_of(listen, taken)
+        finally:
+            server.should_exit = True
+            thread.join()

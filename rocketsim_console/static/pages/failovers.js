@@ -1,0 +1,10 @@
+import { h, show } from "../dom.js";
+import { timeline } from "../timeline.js";
+
+export const title = () => "Failovers";
+
+export function open(page) {
+  const list = h("section", { class: "card" });
+  page.main.append(h("div", { class: "title" }, h("h1", null, "Failovers"), h("span", { class: "dim small" }, "what the console has seen since it was started")), list);
+  page.follow("failovers", {}, (value) => show(list, h("h2", null, "Time line"), timeline(value.events.slice().reverse())));
+}

@@ -1,0 +1,51 @@
+import { badge, duration, facts, h, notice, number, path, rate, show, table, tile } from "../dom.js";
+
+export const title = (name) => name;
+
+export function open(page) {
+  const tiles = h("div", { class: "tiles" });
+  const queues = h("section", { class: "card" });
+  const rest = h("div", { class: "grid" });
+  page.main.append(h("div", { class: "title" }, h("h1", null, page.name)), tiles, queues, rest);
+  page.follow("group", { name: page.name }, (value) => {
+    const settled = value.rows.reduce((total, row) => total + (row.rate ?? 0), 0);
+    show(tiles, tile("lag", number(value.lag)), tile("age of the lag", duration(value.age_ms)), tile("settled", rate(settled)), tile("queues", number(value.rows_total)),
+      tile("dead letters", value.dead_letters ? number(value.dead_letters.messages) : "0"));
+    const most = Math.max(1, ...value.rows.map((row) => row.lag));
+    show(queues, h("h2", null, "Lag by queue"), value.rows.length < value.rows_total ? notice(`The first ${value.rows.length} of ${value.rows_total} queues are shown.`) : null, table("Lag by queue", [
+      { title: "topic", class: "name", cell: (row) => [h("a", { href: path("topics", row.topic) }, row.topic), row.topic.startsWith("%RETRY%") ? [" ", badge("retries")] : null] },
+      { title: "broker", class: "hide-small", cell: (row) => row.broker },
+      { title: "queue", class: "number", cell: (row) => number(row.queue) },
+      { title: "end", class: "number hide-small", cell: (row) => number(row.end) },
+      { title: "committed", class: "number hide-small", cell: (row) => (row.committed < 0 ? "–" : number(row.committed)) },
+      { title: "lag", class: "number", cell: (row) => [bar(row.lag / most), number(row.lag)] },
+      { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
+      { title: "settled", class: "number hide-small", cell: (row) => rate(row.rate) },
+      { title: "", cell: (row) => [row.told_by ? badge("told by the slave", "warning") : null, row.resets ? badge(`reset ${row.resets}×`) : null] },
+    ], value.rows));
+    const config = value.settings;
+    show(rest,
+      h("section", { class: "card" }, h("h2", null, "Topics"), table("Topics", [
+        { title: "topic", class: "name", cell: (row) => [h("a", { href: path("topics", row.topic) }, row.topic), row.kind === "users" ? null : [" ", badge(row.kind)]] },
+        { title: "lag", class: "number", cell: (row) => number(row.lag) },
+        { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
+      ], value.by_topic), deadLetters(value.dead_letters)),
+      h("section", { class: "card" }, h("h2", null, "Settings"), config ? facts([
+        ["may consume", config.consume_enable ? "yes" : badge("no", "warning")], ["in order", config.consume_message_orderly ? "yes" : "no"],
+        ["deliveries after the first", number(config.retry_max_times)], config.group_retry_policy ? ["retry policy", h("code", null, config.group_retry_policy)] : null,
+        ["reads from broker", `${config.broker_id}, ${config.which_broker_when_consume_slowly} when it has fallen behind`],
+      ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, and no settings.")));
+  });
+}
+
+function bar(part) {
+  const fill = h("i");
+  fill.style.width = `${Math.round(part * 100)}%`;
+  return h("span", { class: "bar-fill hide-small", "aria-hidden": "true" }, fill);
+}
+
+function deadLetters(dead) {
+  if (!dead) return null;
+  const text = dead.trouble ?? `${number(dead.messages)} dead letters in `;
+  return h("p", { class: "small" }, text, dead.trouble ? null : h("a", { href: path("topics", dead.topic) }, dead.topic));
+}

@@ -1,0 +1,95 @@
+"""What has happened to the brokers, as the console has seen it: events between two pictures.  Pure."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rocketsim_console.picture import Broker, Picture, slave_of
+
+Weight = Literal["good", "note", "warning", "critical"]
+
+PROMOTION = 10**12  # an epoch's number: promotions times this, and the starts since
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`kind` is a word for filters and colours, `text` a sentence for people."""
+
+    at_ms: int
+    kind: str
+    weight: Weight
+    pair: str
+    address: str
+    text: str
+
+
+def events_between(before: Picture, after: Picture) -> list[Event]:
+    """In the order of the brokers.  A broker that the first picture of all has is no news."""
+    known = before.by_address()
+    events: list[Event] = []
+    for broker in after.brokers:
+        earlier = known.get(broker.address)
+        if earlier is None:
+            if before.brokers:
+                events.append(_event(after, broker, "joined", "note", f"registered as {broker.state}"))
+            continue
+        events += _changes(before, after, earlier, broker)
+    return events
+
+
+def _changes(before: Picture, after: Picture, earlier: Broker, broker: Broker) -> Iterator[Event]:
+    def event(kind: str, weight: Weight, text: str) -> Event:
+        return _event(after, broker, kind, weight, text)
+
+    answered, answers = earlier.ha is not None, broker.ha is not None
+    if answered and not answers:
+        why = "is gone" if broker.state == "away" else "does not answer"
+        yield event("gone", "critical" if earlier.state == "master" else "warning", f"the {earlier.state} {why}")
+        return
+    if not answers:
+        return
+    if not answered:
+        yield event("back", "good", f"answers as {broker.state}, epoch {epoch_words(broker.epoch)}")
+    elif earlier.state != broker.state:
+        if broker.state == "master":
+            yield event("promoted", "good", f"is the master now, epoch {epoch_words(broker.epoch)}")
+        else:
+            yield event("replaced", "note", "is no master any more, and follows another one")
+    elif broker.epoch > earlier.epoch and broker.state == "master":
+        yield event("epoch", "note", f"has begun epoch {epoch_words(broker.epoch)}")
+    if answered and broker.state == "master" and earlier.state == "master" and earlier.writable != broker.writable:
+        if broker.writable:
+            yield event("writable", "good", "takes sends again")
+        else:
+            reason = broker.status.get("notWritable") or (broker.ha.state if broker.ha is not None else "")
+            kind = "fenced" if "fenced" in reason else "read-only"
+            yield event(kind, "critical", f"takes no sends: {reason}")
+    if broker.state == "slave":
+        yield from _following(before, after, earlier, broker)
+
+
+def _following(before: Picture, after: Picture, earlier: Broker, broker: Broker) -> Iterator[Event]:
+    was, now = _in_sync(before, earlier), _in_sync(after, broker)
+    if was is False and now:
+        yield _event(after, broker, "in sync", "good", "is in sync with its master again")
+    elif was and now is False:
+        yield _event(after, broker, "late", "warning", "is not in sync with its master")
+
+
+def _in_sync(picture: Picture, broker: Broker) -> bool | None:
+    """None without a master that answers."""
+    master = next((pair.master for pair in picture.pairs() if pair.name == broker.name), None)
+    if master is None or master.address == broker.address:
+        return None
+    slave = slave_of(master, broker)
+    return slave is not None and slave.in_sync
+
+
+def epoch_words(epoch: int) -> str:
+    """An epoch's number for people: 2000000000005 is the fifth start after the second promotion."""
+    promotions, starts = divmod(epoch, PROMOTION)
+    return f"{epoch} (start {starts} after promotion {promotions})" if promotions else str(epoch)
+
+
+def _event(picture: Picture, broker: Broker, kind: str, weight: Weight, text: str) -> Event:
+    return Event(picture.at_ms, kind, weight, broker.name, broker.address, text)

@@ -1,0 +1,322 @@
+"""What the pages about topics and groups show.  Each view asks the cluster anew, and only for what it shows."""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Protocol
+
+from rocketsim_proto.reserved import DLQ_PREFIX, INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+
+from rocketsim_client.admin import Admin
+from rocketsim_client.admin_model import ConsumeProgress, SubscriptionGroupConfig, TopicConfig
+from rocketsim_client.at_once import at_once
+from rocketsim_client.errors import GroupNotExist, NoRoute, RocketSimError, TopicNotExist
+from rocketsim_client.model import MessageQueue, QueueBounds
+from rocketsim_console.rates import Rates
+from rocketsim_console.watch import Watch
+
+PAGE = 25  # topics or groups on a page: each costs a call for each broker name
+MAX_ROWS = 500  # queues on a page
+NAMES_S = 5.0  # how old a list of names may be
+CONFIG_S = 30.0  # how old the settings on a page may be: a broker tells those of all its topics at once
+
+KINDS = ("users", "retry", "dead letters", "system", "all")
+
+
+class View(Protocol):
+    """What one page shows, for all who look at it.  `ask` is called again after `every_s`, by one thread at a time."""
+
+    every_s: float
+
+    def ask(self) -> dict[str, Any]: ...
+
+
+class Names:
+    """The names of topics and groups, asked for once for all pages.  Any thread may call it."""
+
+    def __init__(self, admin: Admin, clock: Callable[[], float] = time.monotonic) -> None:
+        self._admin = admin
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[float, list[str]]] = {}
+
+    def topics(self) -> list[str]:
+        return self._fresh("topics", self._admin.topic_list)
+
+    def groups(self) -> list[str]:
+        return self._fresh("groups", lambda: sorted(groups_of(self._admin)))
+
+    def _fresh(self, what: str, ask: Callable[[], list[str]]) -> list[str]:
+        with self._lock:
+            asked_s, names = self._kept.get(what, (-NAMES_S, []))
+            now_s = self._clock()
+            if now_s - asked_s >= NAMES_S:
+                names = sorted(ask())
+                self._kept[what] = now_s, names
+            return names
+
+
+def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
+    """All groups with their settings, as the first broker name that has the group says."""
+    names = sorted({member.broker_name for member in admin.cluster_list()})
+    calls = admin.cluster.transport.admin
+
+    def of_name(name: str) -> list[SubscriptionGroupConfig]:
+        return admin.cluster.ask_name(name, lambda at: calls.list_sub_groups(at, admin.cluster.timeout_s))
+
+    answers, refusals = at_once(names, of_name)
+    if refusals and not answers:
+        raise next(iter(refusals.values()))
+    found: dict[str, SubscriptionGroupConfig] = {}
+    for groups in answers.values():
+        for group in groups:
+            found.setdefault(group.group_name, group)
+    return found
+
+
+def kind_of(topic: str) -> str:
+    """One of KINDS but `all`.  Pure."""
+    if topic.startswith(RETRY_PREFIX):
+        return "retry"
+    if topic.startswith(DLQ_PREFIX):
+        return "dead letters"
+    return "system" if topic in SYSTEM_TOPICS or topic.startswith(INTERNAL_PREFIX) else "users"
+
+
+def page_of(names: list[str], text: str, page: int) -> tuple[list[str], dict[str, int]]:
+    """The names of one page of those that contain the text, and which page of how many it is.  Pure."""
+    found = [name for name in names if text.lower() in name.lower()] if text else names
+    pages = max(1, -(-len(found) // PAGE))
+    page = min(max(page, 1), pages)
+    return found[(page - 1) * PAGE : page * PAGE], {"page": page, "pages": pages, "total": len(found)}
+
+
+class OverviewView:
+    """The watch's newest picture; asks nobody."""
+
+    every_s = 1.0
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def ask(self) -> dict[str, Any]:
+        return self._watch.overview()
+
+
+class FailoversView:
+    """The events that the watch has seen; asks nobody."""
+
+    every_s = 1.0
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def ask(self) -> dict[str, Any]:
+        return self._watch.timeline()
+
+
+class TopicsView:
+    every_s = 3.0
+
+    def __init__(self, admin: Admin, names: Names, text: str, page: int, kind: str) -> None:
+        self._admin = admin
+        self._names = names
+        self._text, self._page, self._kind = text, page, kind
+        self._rates: Rates[str] = Rates()
+
+    def ask(self) -> dict[str, Any]:
+        names = [topic for topic in self._names.topics() if self._kind in ("all", kind_of(topic))]
+        shown, place = page_of(names, self._text, self._page)
+        answers, refusals = at_once(shown, self._admin.cluster.bounds)
+        ends = {topic: sum(one.max_offset for one in bounds.values()) for topic, bounds in answers.items()}
+        rates = self._rates.per_second(time.monotonic(), ends)
+        return {
+            **place,
+            "rows": [
+                _topic_row(topic, answers[topic], rates[topic])
+                if topic in answers
+                else {"topic": topic, "kind": kind_of(topic), "trouble": str(refusals[topic])}
+                for topic in shown
+            ],
+        }
+
+
+def _topic_row(topic: str, bounds: dict[MessageQueue, QueueBounds], rate: float | None) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "kind": kind_of(topic),
+        "queues": len(bounds),
+        "brokers": len({queue.broker_name for queue in bounds}),
+        "messages": sum(one.max_offset - one.min_offset for one in bounds.values()),
+        "bytes": sum(one.size_bytes for one in bounds.values()),
+        "rate": rate,
+        "last_ms": max((one.last_store_timestamp for one in bounds.values()), default=0),
+    }
+
+
+class TopicView:
+    every_s = 2.0
+
+    def __init__(self, admin: Admin, topic: str) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._rates: Rates[MessageQueue] = Rates()
+        self._configs: tuple[float, list[dict[str, Any]]] = (-CONFIG_S, [])
+
+    def ask(self) -> dict[str, Any]:
+        route = self._admin.topic_route(self._topic)
+        bounds = self._admin.cluster.bounds(self._topic)
+        rates = self._rates.per_second(time.monotonic(), {queue: one.max_offset for queue, one in bounds.items()})
+        rows = [
+            {
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "min": one.min_offset,
+                "max": one.max_offset,
+                "bytes": one.size_bytes,
+                "last_ms": one.last_store_timestamp,
+                "rate": rates[queue],
+                "readable": one.readable,
+                "writable": one.writable,
+                "served_by": one.broker_id,
+            }
+            for queue, one in sorted(bounds.items())
+        ]
+        return {
+            "topic": self._topic,
+            "kind": kind_of(self._topic),
+            "routes": [{**asdict(data), "master": route.addresses(data.broker_name).get(0)} for data in route.queues],
+            "settings": self._settings(),
+            "queues": rows[:MAX_ROWS],
+            "queues_total": len(rows),
+            "groups": self._groups(),
+        }
+
+    def _settings(self) -> list[dict[str, Any]]:
+        asked_s, settings = self._configs
+        if time.monotonic() - asked_s >= CONFIG_S:
+            answers, _ = at_once(self._admin.masters(), self._config_at)
+            settings = [
+                {"at": at, **asdict(config), "commit_status": None}
+                for at, config in answers.items()
+                if config is not None
+            ]
+            self._configs = time.monotonic(), settings
+        return settings
+
+    def _config_at(self, address: str) -> TopicConfig | None:
+        configs = self._admin.topic_configs(address)
+        return next((config for config in configs if config.topic_name == self._topic), None)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        groups: dict[str, list[ConsumeProgress]] = defaultdict(list)
+        for place in self._admin.consumer_progress(topic=self._topic):
+            groups[place.group].append(place)
+        rows = [{"group": group, **_lag(places)} for group, places in sorted(groups.items())]
+        return rows[:MAX_ROWS]
+
+
+class GroupsView:
+    every_s = 5.0
+
+    def __init__(self, admin: Admin, names: Names, text: str, page: int) -> None:
+        self._admin = admin
+        self._names = names
+        self._text, self._page = text, page
+        self._rates: Rates[str] = Rates()
+
+    def ask(self) -> dict[str, Any]:
+        shown, place = page_of(self._names.groups(), self._text, self._page)
+        answers, refusals = at_once(shown, self._admin.consumer_progress)
+        settled = {group: sum(max(0, one.consumer_offset) for one in places) for group, places in answers.items()}
+        rates = self._rates.per_second(time.monotonic(), settled)
+        return {
+            **place,
+            "rows": [
+                {"group": group, **_lag(answers[group]), "rate": rates[group]}
+                if group in answers
+                else {"group": group, "trouble": str(refusals[group])}
+                for group in shown
+            ],
+        }
+
+
+def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
+    """Of several queues together.  `age_ms`: how long ago the oldest last settled message of a queue with a lag was
+    stored, None without a lag or without a settled message."""
+    late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
+    return {
+        "topics": sorted({place.queue.topic for place in places}),
+        "queues": len(places),
+        "lag": sum(place.diff for place in places),
+        "age_ms": time.time_ns() // 1_000_000 - min(late) if late else None,
+    }
+
+
+class GroupView:
+    every_s = 2.0
+
+    def __init__(self, admin: Admin, group: str) -> None:
+        self._admin = admin
+        self._group = group
+        self._rates: Rates[MessageQueue] = Rates()
+        self._config: tuple[float, SubscriptionGroupConfig | None] = (-CONFIG_S, None)
+
+    def ask(self) -> dict[str, Any]:
+        config = self._settings()
+        places = self._admin.consumer_progress(self._group)
+        if config is None and not places:
+            raise GroupNotExist(f"no broker has consumer group {self._group!r}")
+        rates = self._rates.per_second(
+            time.monotonic(), {place.queue: max(0, place.consumer_offset) for place in places}
+        )
+        now_ms = time.time_ns() // 1_000_000
+        rows = [
+            {
+                "topic": place.queue.topic,
+                "broker": place.queue.broker_name,
+                "queue": place.queue.queue_id,
+                "end": place.broker_offset,
+                "committed": place.consumer_offset,
+                "lag": place.diff,
+                "age_ms": now_ms - place.last_timestamp if place.diff > 0 and place.last_timestamp > 0 else None,
+                "rate": rates[place.queue],
+                "told_by": place.broker_id,
+                "resets": place.generation,
+            }
+            for place in sorted(places, key=lambda place: place.queue)
+        ]
+        topics: dict[str, list[ConsumeProgress]] = defaultdict(list)
+        for place in places:
+            topics[place.queue.topic].append(place)
+        return {
+            "group": self._group,
+            "settings": {**asdict(config), "commit_status": None} if config is not None else None,
+            **_lag(places),
+            "rows": rows[:MAX_ROWS],
+            "rows_total": len(rows),
+            "by_topic": [
+                {"topic": topic, "kind": kind_of(topic), **_lag(of_topic)} for topic, of_topic in sorted(topics.items())
+            ],
+            "dead_letters": self._dead_letters(),
+        }
+
+    def _settings(self) -> SubscriptionGroupConfig | None:
+        asked_s, config = self._config
+        if time.monotonic() - asked_s >= CONFIG_S:
+            config = groups_of(self._admin).get(self._group)
+            self._config = time.monotonic(), config
+        return config
+
+    def _dead_letters(self) -> dict[str, Any] | None:
+        """None if the group has none; `trouble` if nobody has answered."""
+        topic = f"{DLQ_PREFIX}{self._group}"
+        try:
+            bounds = self._admin.cluster.bounds(topic)
+        except (NoRoute, TopicNotExist):
+            return None
+        except RocketSimError as error:
+            return {"topic": topic, "trouble": str(error)}
+        return {"topic": topic, "messages": sum(one.max_offset - one.min_offset for one in bounds.values())}
