@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from rocketsim_cli.console import INSTALL, beside
 from rocketsim_cli.local_cluster import LocalCluster, end_in_order, free_port, pair_properties
 from rocketsim_cli.tables import console
 
@@ -65,6 +66,8 @@ def up(
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
+            url = parts.enter_context(beside(cluster.name_server))
+            say(f"\nConsole: {url or f'not installed ({INSTALL})'}", markup=False)
             say(_welcome(cluster, topic, grpc_ports[0]), markup=False)
             if remoting:
                 say(_welcome_of_remoting(f"127.0.0.1:{remoting_port}"), markup=False)
