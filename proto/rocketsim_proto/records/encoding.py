@@ -174,8 +174,10 @@ def _encode_few(
 ) -> tuple[memoryview, npt.NDArray[np.uint32]] | None:
     """Encodes records one by one, which takes microseconds each: the columns above take as long as for fifty.
 
-    Returns None if something is too long for the format, or not of the same length.
+    Returns None if something is missing, too long for the format, or not of the same length.
     """
+    if None in bodies or None in properties:
+        return None
     if len(born_host) != 8 or not 1 <= len(topic) <= MAX_TOPIC_SIZE or len(properties) != len(bodies):
         return None
     records: list[bytes] = []
