@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RocketSimReader(DataSourceReader):
-    """Commits nothing: a batch may be run again, or only in part."""
+    """Spark may run a batch again, or only part of it, so this reader commits no offsets of the group."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = schema

@@ -1,7 +1,7 @@
-"""RocketSim as a Spark data source: the name, and which class does what.
+"""RocketSim as a Spark data source: its name, and the classes that read and write.
 
 Spark imports this module whenever it looks for data sources, so it imports nothing but Spark's own interface; the rest
-comes when used.
+is imported when it is used.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,9 @@ class RocketSimDataSource(DataSource):
             from rocketsim_source.views.columns import view_schema
 
             return view_schema(view_options(self._given()).view)
-        # Whether it is for a stream is not known here; what is only wrong for one of them is refused by the reader.
+        # Spark does not say here if the schema is for a stream or a batch.  Options that are wrong for one of them only
+        # are
+        # refused later, by the reader.
         return source_schema(source_options(self._given(), streaming=True))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":

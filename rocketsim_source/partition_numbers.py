@@ -1,9 +1,9 @@
-"""The number of a queue in Kafka's column `partition`: a function of its broker name and queue id alone, so that it
-stays what it is whoever else is read.  Pure.
+"""The number of a queue in Kafka's column `partition`.  It depends only on the queue's broker name and id, so it stays
+the same whichever other queues are read.  Pure.
 
     number = 65,536 * (1 to 32,767, by the CRC-32 of the broker name) + queue id
 
-A number below 65,536 is a bare queue id: RocketMQ's topics have at most 65,536 queues a broker.
+A number below 65,536 is a queue id without a broker name.  A RocketMQ topic has at most 65,536 queues at a broker.
 """
 
 import zlib
@@ -29,7 +29,7 @@ def name_number(broker_name: str) -> int:
 
 
 def refuse_collisions(broker_names: Iterable[str]) -> None:
-    """Two names with one number would give their queues the same partitions."""
+    """Raises an error if two broker names have the same number: their queues would have the same partition numbers."""
     names: dict[int, str] = {}
     for name in sorted(set(broker_names)):
         other = names.setdefault(name_number(name), name)
@@ -41,7 +41,10 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
 
 
 def queues_with(number: int, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """Which of a topic's queues a number means: every broker's for a bare queue id, else one; none if it is gone."""
+    """The queues that a partition number means.  A bare queue id means that queue of every broker; any other number
+    means
+    one queue, or none if that queue does not exist any more.
+    """
     if number < QUEUES:
         return [queue for queue in queues if queue.queue_id == number]
     named = [queue for queue in queues if queue.queue_id == number % QUEUES and partition_number(queue) == number]

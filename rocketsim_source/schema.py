@@ -1,7 +1,6 @@
-"""The columns a query may have, and which of them it wants.  Needs Spark's types, nothing else of Spark.
+"""The columns that a query may have, and the ones that it selects.  Of Spark it needs only the types.
 
-A user's `.schema("body binary, queueOffset bigint")` is the projection: only those columns are fetched out of the
-records.
+A user's `.schema("body binary, queueOffset bigint")` selects columns: only these are decoded from the records.
 """
 
 from collections.abc import Mapping
@@ -54,10 +53,10 @@ KAFKA: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": HEADERS,
 }
-# What a message may be without.  All else is always there, and the schema says so: Spark then makes no code that looks
-# for nulls, which is a fifth of what a row costs its JVM.
+# Columns that are null for some messages.  The schema declares all others NOT NULL, so that Spark generates no null
+# checks for them; these are a fifth of a row's cost in the JVM.
 NULLABLE = frozenset({"keys", "tags", "messageGroup", "key"})
-# Columns that come in a second form, which `.schema()` may ask for as well as the option.
+# Columns that also exist with a second type, which an option or `.schema()` selects.
 OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
     "body": (BinaryType(), StringType()),
     "value": (BinaryType(), StringType()),
@@ -67,7 +66,7 @@ OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """The columns without a user's schema: those of the profile, or the ones that `columns` picks."""
+    """The columns if the user gives no schema: those that option `columns` picks, or all of the profile."""
     known = profile(options)
     if options.columns is not None:
         every = all_columns(options)
@@ -89,7 +88,10 @@ def profile(options: SourceOptions) -> dict[str, DataType]:
 
 
 def all_columns(options: SourceOptions) -> dict[str, DataType]:
-    """Every column of the profile: one that is named outright needs no include option."""
+    """Every column of the profile, also those that an include option would add: a column that a user names needs no
+    such
+    option.
+    """
     columns = dict(KAFKA if options.schema_profile == "kafka" else ROCKETMQ)
     if options.body_format == "string":
         columns["value" if options.schema_profile == "kafka" else "body"] = StringType()
@@ -106,8 +108,9 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """A user's schema must name known columns, each with its own type, and NOT NULL only where every message has a
-    value: Spark would read a null as a value.
+    """Checks a user's schema: it must name known columns with their types.  It may declare a column NOT NULL only if
+    every
+    message has a value, because Spark would read a null there as some value.
     """
     columns = all_columns(options)
     if not schema.fields:
@@ -125,7 +128,7 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
                 )
             raise OptionError(f"column {name} is {' or '.join(forms)}, not {given}")
         if name in NULLABLE and not field.nullable:
-            raise OptionError(f"column {name} is null for a message without it: NOT NULL cannot be said of it")
+            raise OptionError(f"column {name} is null for messages that lack it, so it cannot be NOT NULL")
     lowered = [field.name.lower() for field in schema.fields]
     if len(set(lowered)) != len(lowered):
         raise OptionError(f"the schema names a column twice: {', '.join(schema.fieldNames())}")

@@ -1,8 +1,8 @@
-"""What the source asks of the brokers: `SourceCluster`, the seam, and `ClientCluster` over rocketsim_client.
+"""The interface by which the source asks brokers (`SourceCluster`), and its implementation over rocketsim_client.
 
-A question is about queues of many brokers, and a broker name that does not answer is part of the answer, not an
-exception: the queues of the others go on.  (`rocketsim_client.Cluster` asks one broker name and raises.)  Opens nothing
-before the first call.
+A call asks about queues of many brokers.  If a broker name does not answer, the answer lists its queues as unreachable,
+and the queues of the others continue.  (`rocketsim_client.Cluster` asks one broker name, and raises an error.)  No
+connection is opened before the first call.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
     from rocketsim_client.model import PullFrame
 
-Offsets = dict[MessageQueue, int]  # always the next offset to read
+Offsets = dict[MessageQueue, int]  # of each queue the next offset to read
 ReadIn = Mapping[MessageQueue, LogEpoch]  # the newest epoch of the queue's broker when the queue was read
 
 
 @dataclass(slots=True)
 class QueueStates:
-    """The answer to a question about many queues: each of them is in exactly one of the three."""
+    """The answer to a question about many queues: each is in exactly one of `bounds`, `gone` and `unreachable`."""
 
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
-    gone: set[MessageQueue] = field(default_factory=set)  # their living master has no such topic, or no such queue
-    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # nobody answered who could know
-    # The ends of those of `gone` that the topic had: nobody can send to them any more.  Older brokers do not say them.
+    gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
+    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # no broker answered that could know
+    # The final ends of queues in `gone` that the topic once had, and that take no messages any more.  Older brokers do
+    # not
+    # report them.
     closed: Offsets = field(default_factory=dict)
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
-        """One error for each broker name that some queue waits for."""
+        """One error for each broker name that has an unreachable queue."""
         return {queue.broker_name: error for queue, error in sorted(self.unreachable.items(), reverse=True)}
 
     def set_unreachable(self, unreachable: Mapping[MessageQueue, Exception]) -> None:
-        """What else had to be known about these queues was not answered: they wait."""
+        """Moves these queues to `unreachable`, because a further question about them was not answered."""
         for queue, error in unreachable.items():
             self.bounds.pop(queue, None)
             self.unreachable[queue] = error
@@ -53,7 +55,7 @@ class QueueStates:
 
 @dataclass(slots=True)
 class OffsetAnswers:
-    """An offset for each queue that has one, and the queues for which nobody answered."""
+    """An offset for each queue that has one, and the queues for which no broker answered."""
 
     offsets: Offsets = field(default_factory=dict)
     unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)
@@ -63,22 +65,25 @@ class SourceCluster(Protocol):
     def topics(self) -> list[str]: ...
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
-        """The readable queues of the brokers that are there; None if no name server knows any, which proves nothing
-        about the topic."""
+        """The readable queues of the brokers that are registered; None if no name server knows any.  None does not mean
+        that the topic does not exist.
+        """
 
     def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
-        """`read_in`: the epochs in which queues were read, to be told where those ended.  `group`: whose pulls are
-        counted (`QueueBounds.ranges_pulled`)."""
+        """The bounds of queues.  `read_in` has the epochs in which queues were read: the answer says where those ended.
+        Pulls of `group` are counted in the answer (`QueueBounds.ranges_pulled`).
+        """
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
-        """The first offset stored at or after the time in ms; the end where nothing is that young."""
+        """The offset of the first record stored at or after the time in ms; a queue's end if all records are older."""
 
     def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
-        """The group's offsets; a queue in neither part has none.  A slave that has none proves nothing: the queue is
-        unreachable then."""
+        """The group's committed offsets.  A queue in neither part of the answer has none.  If only a slave answers, and
+        has none, the master may still have one, so the queue counts as unreachable.
+        """
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> CommitResult:
-        """What a broker refused is in the result's `failures`."""
+        """Commits the group's offsets.  The result's `failures` has what a broker refused."""
 
     def pull(
         self,
@@ -91,16 +96,16 @@ class SourceCluster(Protocol):
         frame_bytes: int,
         read_in: ReadIn | None = None,
     ) -> Iterator["PullFrame"]:
-        """Ranges of one broker name as frames, starting at that broker id.  Closing the iterator ends the call."""
+        """Pulls ranges of one broker name from the given broker id, as frames.  Closing the iterator ends the call."""
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
-        """The broker ids of the queue's broker name, and whether each is worth trying (did not fail a moment ago)."""
+        """Maps each broker id of the queue's broker name to False if that broker failed a moment ago, else to True."""
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
-        """That broker fell silent in the middle of a call: leave it alone for a moment."""
+        """That broker fell silent in the middle of a call, so it is not asked for a moment."""
 
     def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
-        """Which broker id the master suggests to somebody who reads there."""
+        """The broker id that the master suggests for reading the queue at this offset."""
 
     def close(self) -> None: ...
 
@@ -133,7 +138,7 @@ class ClientCluster:
         states = QueueStates()
         away: dict[str, RocketSimError] = {}
         for topic, broker_name, members in by_broker(queues):
-            if broker_name in away:  # each further question might cost a timeout
+            if broker_name in away:  # every further question might take until its timeout
                 states.unreachable |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
@@ -188,8 +193,9 @@ class ClientCluster:
     def _collect(
         found: OffsetAnswers, queues: Collection[MessageQueue], ask: Callable[[], Mapping[MessageQueue, int]]
     ) -> None:
-        """The answer for these queues, or that there is none yet: a queue that its broker does not have (any more) is
-        judged by its bounds, not here.
+        """The answer for these queues.  A queue that its broker does not have counts as unreachable here; its bounds
+        decide
+        if it is gone.
         """
         from rocketsim_client.errors import InvalidParameter, RocketSimError, TopicNotExist
         from rocketsim_client.retry import is_worth_asking_again
@@ -263,7 +269,7 @@ class ClientCluster:
 
 
 def is_away(error: Exception) -> bool:
-    """Nobody of the broker name can be reached, whatever is asked."""
+    """Returns True if the error means that no broker of the name can be reached, whatever is asked."""
     from rocketsim_client.errors import BrokerNotExist, Unreachable
 
     return isinstance(error, Unreachable) or type(error) is BrokerNotExist

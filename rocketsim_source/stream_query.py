@@ -1,6 +1,7 @@
-"""One stream query in the driver's process: where it starts, how far each batch goes, what is committed and reported.
+"""One stream query in the driver's process: where it starts, how far each batch goes, and what is committed and
+reported.
 
-Spark's part is `stream_reader.py`; the decisions are those of `planning`, the thread that commits is that of `commits`.
+`stream_reader.py` is the interface for Spark, `planning` makes the decisions, and `commits` has the committing thread.
 """
 
 import time
@@ -32,13 +33,13 @@ from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, tru
 from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, SourceCluster
 
 TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
-BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name of which nobody answers
+BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name that does not answer
 POLL_S = 0.01
 POLL_MAX_S = 0.05
 
 
 class StreamQuery:
-    """Made with the first call that needs brokers, and kept as long as the query runs."""
+    """The reader makes it with the first call that needs brokers, and keeps it as long as the query runs."""
 
     def __init__(self, options: SourceOptions, cluster: SourceCluster) -> None:
         self.options = options
@@ -58,10 +59,11 @@ class StreamQuery:
     # --- where to start -----------------------------------------------------------------------------------------------
 
     def initial_offset(self) -> StreamOffset:
-        """The same at every call of one run: Spark asks twice."""
+        """The offset at which the query starts.  Every call of one run returns the same, because Spark asks twice."""
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            ends = wanted_ends(self.options, queues)  # refuses names that do not exist; later a broker may only be down
+            # refuses names that do not exist, now: later a broker may just be down
+            ends = wanted_ends(self.options, queues)
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True), ends)
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
             if self._committer and self.options.commit_initial_offset:
@@ -112,7 +114,7 @@ class StreamQuery:
                 return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
             if self.available_now or unlimited or left <= 0:
                 return start
-            # An idle query would ask ninety times a second; a new record is still states within this pause.
+            # Without this pause an idle query would ask ninety times a second.
             time.sleep(min(pause, left))
             pause = min(2 * pause, POLL_MAX_S)
 
@@ -138,7 +140,7 @@ class StreamQuery:
         return end
 
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
-        """Bounds of all queues.  A queue that seems truncated is asked again until that is certain."""
+        """Bounds of all queues.  If a queue seems truncated, its broker is asked again until that is certain."""
         asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()
         while True:
@@ -146,7 +148,7 @@ class StreamQuery:
             states = self._watch.states(asked, read_in=start.read_in)
             self._learn_ends(asked, states)
             unsure = truncated(start.offsets, states.bounds) and waited < TRUNCATION_GRACE_S
-            # A bounded run without an unreachable queue would end as if it had read everything.
+            # A bounded run that left out an unreachable queue would end as if it had read everything.
             if self.available_now and states.unreachable and waited >= BOUNDED_WAIT_S:
                 refuse_unreachable(states)
             if not unsure and not (self.available_now and states.unreachable):
@@ -159,7 +161,7 @@ class StreamQuery:
         return states
 
     def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
-        """Where new queues start.  One whose start is not known now is found again by the next trigger."""
+        """Where new queues start.  A queue whose start is not known now is left to the next trigger."""
         if not new:
             return {}
         wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
@@ -170,8 +172,8 @@ class StreamQuery:
         return start_offsets(Wanted(said), Facts(states.bounds, committed.offsets), self.options)
 
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
-        """Ends from the options.  One by timestamp is known once a record has passed it, and then fixed; while no
-        broker answers, the queue waits.
+        """Looks up where queues end by the options.  An end by timestamp is known, and then fixed, once the queue has a
+        record after that time.  While no broker answers, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -184,8 +186,9 @@ class StreamQuery:
     # --- what to read -------------------------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
-        """A plan from the two offsets alone, so that a replayed batch reads the same in the same partitions; only an
-        allowed data loss looks at the brokers.
+        """Plans a batch from its two offsets alone, so that a replayed batch reads the same records in the same
+        partitions.
+        Brokers are asked only about a data loss that the options allow.
         """
         if end.anchor:
             return []
@@ -195,7 +198,7 @@ class StreamQuery:
         ranges = [
             OffsetRange(queue, self._from(queue, starts[queue], until), until)
             for queue, until in end.offsets.items()
-            if queue in starts  # else it is new, and starts there
+            if queue in starts  # a queue without a start is new, and this batch reads nothing of it
         ]
         parallelism = end.split or parallelism_now(self.options)
         return plan_partitions(ranges, self.options, self._cluster, parallelism, end.read_in)
@@ -213,8 +216,9 @@ class StreamQuery:
         return min(until, found.min_offset if found else until)
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
-        """The first batch of a query is run again, and does not say where it starts: that is what the brokers say now.
-        A queue without an answer must not be taken for a new one, of which nothing is read.
+        """The first batch of a query is run again, and its end does not say where it starts, so the brokers are asked.
+        A
+        queue for which no broker answers must not be taken for a new one, because of those nothing is read.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):
@@ -222,8 +226,8 @@ class StreamQuery:
                 self.options.data_loss.allow(DELETED, queue, "is gone: its master has no such topic or queue")
             else:
                 raise NothingAnswers(
-                    f"the first batch has to be run again, and nobody said where {queue} starts: start the query again "
-                    "when its brokers are back (initialOffsetAnchor=true writes starts down before anything is read)"
+                    f"the first batch has to be run again, and no broker said where {queue} starts: start the query "
+                    "again when its brokers are back (initialOffsetAnchor=true writes starts down before reading)"
                 )
 
     # --- committing, progress, the end --------------------------------------------------------------------------------
@@ -234,7 +238,7 @@ class StreamQuery:
     def _processed(self, offset: StreamOffset, when: str) -> None:
         if self._committer is None:
             return
-        # Nothing was read before an anchor: a group that has an offset of its own keeps it.
+        # Before an anchor no record was read, so a group that already has an offset keeps it.
         if self.options.commit_offsets in ("auto", when) and not offset.anchor:
             self._committer.processed(offset.offsets)
         self._committer.check()

@@ -1,5 +1,6 @@
-"""Spark's interface of a stream.  Spark calls the methods in camel case: those about offsets in one process on the
-driver, `read` in the executors.
+"""The interface that Spark calls for a stream.  Its methods have camel case names.  Spark calls `read` in the
+executors,
+and the methods about offsets in one process on the driver.
 
 The reader is made in two processes and pickled from the second, so its constructor does nothing: channels and the
 committing thread are made by the first call that needs them (`stream_query.py`).
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-NO_LIMIT = 2**62  # as the default limit it tells Trigger.Once apart: only that asks for ReadAllAvailable
+NO_LIMIT = 2**62  # our default limit; so ReadAllAvailable comes only from Trigger.Once, which ignores limits
 
 
 class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -46,7 +47,7 @@ class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadMaxRows(self.options.max_offsets_per_trigger or NO_LIMIT)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        # Only noted: the target is looked up by latestOffset, after the replay of a batch that was not finished.
+        # The target is looked up later, by latestOffset, when Spark has replayed a batch that was not finished.
         self.query.available_now = True
 
     def initialOffset(self) -> dict[str, Any]:

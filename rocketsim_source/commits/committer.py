@@ -1,4 +1,6 @@
-"""The thread that commits: the newest offset wins, and a slow or dead broker never holds up a batch."""
+"""The thread that commits the group's offsets.  It commits the newest ones only, and a slow or dead broker never
+delays a batch.
+"""
 
 import logging
 import threading
@@ -20,8 +22,9 @@ def now_ms() -> int:
 
 
 class Committer:
-    """Starts its thread with the first offset.  Its locks are reentrant, because a signal handler may run in the thread
-    that holds them.
+    """The first offset that it is given starts the thread.  Its locks are reentrant, because a signal handler may run
+    in
+    the thread that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -32,17 +35,17 @@ class Committer:
         self._clock = clock
         self._ledger = CommitLedger(options.commit_reconcile_interval_ms, options.commit_min_interval_ms)
         self._changed = threading.Condition(threading.RLock())
-        self._round = threading.RLock()  # one round at a time
-        self._rounds_of: int | None = None  # the thread whose round is under way
+        self._round = threading.RLock()  # held during a round: only one runs at a time
+        self._rounds_of: int | None = None  # identifier of the thread that runs the current round
         self._thread: threading.Thread | None = None
         self._closed = False
         self._flush_now = False
         self._fatal: Exception | None = None
-        self._result = CommitResult()  # of the last commit
+        self._result = CommitResult()  # what the last commit returned
         self._warned: set[MessageQueue] = set()
 
     def start_at(self, offsets: Offsets) -> None:
-        """The start of a new query: committed where the group has nothing yet."""
+        """A new query starts at these offsets.  They are committed for the queues without a committed offset."""
         with self._changed:
             self._ledger.want_start(offsets)
         self._notify()
@@ -64,8 +67,8 @@ class Committer:
             raise self._fatal
 
     def flush(self, timeout_s: float) -> bool:
-        """Commit what is wanted now, throttled or not, and wait for a commit that is under way; False if that was not
-        done in time.
+        """Commits the wanted offsets now, without regard to the minimum interval, and waits for a commit that is under
+        way.  Returns False if that took longer than the timeout.
         """
         deadline = time.monotonic() + timeout_s
         if self._rounds_of == threading.get_ident():
@@ -91,7 +94,7 @@ class Committer:
                 self._changed.notify_all()
 
         threading.Thread(target=attempt, name="rocketsim-last-commit", daemon=True).start()
-        with self._changed:  # waiting lets go of it even where the interrupted thread had it already
+        with self._changed:  # wait() releases this lock completely, even if the interrupted thread held it
             self._changed.wait_for(lambda: bool(outcome), timeout_s)
         return outcome == [None]
 
@@ -175,8 +178,9 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """One attempt.  Any error is returned, not raised: the policy decides what it means, and an error that ended
-        the thread would silently end all commits of this query.
+        """Makes one attempt and returns its error, if any, for the policy to judge.  An error that was raised here
+        would end
+        the thread, and with it all commits of this query, without a message.
         """
         try:
             return self._commit()
@@ -202,7 +206,7 @@ class Committer:
                     self._ledger.saw(found.offsets, said)
                 self._ledger.saw_starts(found.offsets, [queue for queue in said if queue in starts])
         with self._changed:
-            self._ledger.dirty = False  # what is wanted from here on is the next round's
+            self._ledger.dirty = False  # offsets that are wanted from here on belong to the next round
             send = self._ledger.to_send(self._clock())
         self._result = result = self._cluster.commit(self._group, send, options.commit_target, timeout_s)
         with self._changed:

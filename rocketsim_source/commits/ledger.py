@@ -1,8 +1,9 @@
-"""What to commit to the group, and when.  Pure: the clock is an argument, and no broker is asked.
+"""Decides which offsets to commit to the group, and when.  Pure: the clock is an argument, and no broker is asked.
 
-The Spark checkpoint is the truth about what was processed.  The group's offsets follow it, so that lag tools see the
-query and a new checkpoint can start from them; therefore a failed commit is reported, and ends the query only if
-the options say so.
+The Spark checkpoint says what was processed; the group's committed offsets only follow it.  They let lag tools see the
+query, and a query with a new checkpoint start from them.  Therefore a failed commit is reported, and ends the query
+only
+if the options say so.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import NamedTuple
 from rocketsim_client.model import MASTER_ID, CommitResult, MessageQueue
 from rocketsim_source.source_cluster import Offsets
 
-RETRY_MS = 1000  # after a failure, and while a slave holds what belongs to its master
+RETRY_MS = 1000  # after a failure, and while offsets were committed to a slave because its master was down
 
 
 class Conflict(NamedTuple):
@@ -28,35 +29,41 @@ class GroupConflict(RuntimeError):
 
 @dataclass
 class CommitLedger:
-    """The offsets a group should have, and what its brokers are known to have.  Next to read, and forward only."""
+    """The offsets that a group should have, and those that its brokers are known to have.  Each is the offset of the
+    next
+    record to read.  This query never commits a smaller offset than a broker has.
+    """
 
     reconcile_interval_ms: int
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
-    starts: Offsets = field(default_factory=dict)  # to be committed where the group has nothing yet
-    vacant: set[MessageQueue] = field(default_factory=set)  # of those, where it has nothing
-    broker_offsets: Offsets = field(default_factory=dict)  # what a broker last said
+    starts: Offsets = field(default_factory=dict)  # where a new query starts: committed for the queues in `vacant`
+    # queues of `starts` for which the group has no committed offset
+    vacant: set[MessageQueue] = field(default_factory=set)
+    broker_offsets: Offsets = field(default_factory=dict)  # what the brokers last said that the group has committed
     ours: Offsets = field(default_factory=dict)  # what this query last committed
-    on_slave: set[str] = field(default_factory=set)  # broker names whose last commit a slave took
+    on_slave: set[str] = field(default_factory=set)  # broker names whose last commit was taken by a slave
     failures: int = 0  # in a row
     dirty: bool = False
     last_round_ms: int | None = None
     last_reconcile_ms: int | None = None
 
     def want(self, offsets: Offsets) -> bool:
-        """Records before `offsets` are processed.  True if that is news."""
+        """Notes that the records before `offsets` are processed.  Returns True if one of these offsets is new."""
         news = {queue: offset for queue, offset in offsets.items() if self.wanted.get(queue) != offset}
         self.wanted.update(news)
         self.dirty = self.dirty or bool(news)
         return bool(news)
 
     def want_start(self, offsets: Offsets) -> None:
-        """A new query starts here: makes the group known, where it has no offset of its own."""
+        """A new query starts at these offsets.  Committing them where the group has none makes the group known to the
+        brokers.
+        """
         self.starts.update(offsets)
         self.dirty = True
 
     def forget(self, queues: set[MessageQueue]) -> None:
-        """Queues that are gone."""
+        """Drops all that is kept of these queues, which do not exist any more."""
         for table in (self.wanted, self.starts, self.broker_offsets, self.ours):
             for queue in queues & set(table):
                 del table[queue]
@@ -66,7 +73,7 @@ class CommitLedger:
         return sorted(self.wanted.keys() | self.starts.keys())
 
     def due_in_ms(self, now_ms: int) -> int | None:
-        """How long until the next round; None: nothing to do until there is news."""
+        """Time until the next round; None if there is nothing to commit until an offset changes."""
         if self.last_round_ms is None:
             return 0 if self.dirty else None
         waits = []
@@ -88,7 +95,7 @@ class CommitLedger:
         ]
 
     def saw(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """What the brokers answered just now; a queue that is absent has no offset."""
+        """Notes what the brokers answered for the queues in `asked`.  A queue that is not in `fresh` has no offset."""
         for queue in asked:
             if queue in fresh:
                 self.broker_offsets[queue] = fresh[queue]
@@ -96,7 +103,7 @@ class CommitLedger:
                 self.broker_offsets.pop(queue, None)
 
     def saw_starts(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """As `saw`, of the queues whose start waits: a group with an offset of its own keeps it."""
+        """As `saw`, for queues in `starts`.  A queue for which the group already has an offset keeps that one."""
         for queue in asked:
             if queue in fresh:
                 self.starts.pop(queue, None)
@@ -104,7 +111,7 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """The offsets of this round; never one below what a broker has."""
+        """The offsets to commit in this round; never one below what a broker has."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():
@@ -114,7 +121,7 @@ class CommitLedger:
         return send
 
     def done(self, sent: Offsets, result: CommitResult, now_ms: int) -> None:
-        """A round's outcome.  A queue that is not among the result's offsets was not taken."""
+        """Notes what a round committed.  A broker refused a queue that is not among the result's offsets."""
         reconciled = set(self.wanted) <= set(sent)
         for queue, offset in sent.items():
             if queue in result.offsets:
@@ -132,7 +139,7 @@ class CommitLedger:
             self.last_reconcile_ms = now_ms
 
     def failed(self, now_ms: int) -> None:
-        """A round that failed before it committed anything."""
+        """Notes that a round failed before it committed anything."""
         self.failures += 1
         self.dirty = True
         self.last_round_ms = now_ms

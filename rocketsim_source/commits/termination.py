@@ -1,4 +1,6 @@
-"""The end of Spark's stream runner: `query.stop()` sends it SIGTERM (twice) and never calls the reader's stop()."""
+"""Flushes commits when Spark ends its stream runner: `query.stop()` sends SIGTERM to that process (twice) and never
+calls the reader's stop().
+"""
 
 import os
 import signal
@@ -17,8 +19,8 @@ def is_stream_runner() -> bool:
 
 
 def flush_on_sigterm(flush: Callable[[], None]) -> None:
-    """Run `flush` at SIGTERM, then end as before.  Does nothing outside Spark's runner: other processes' signals are
-    not ours.
+    """On SIGTERM runs `flush`, then ends the process as it would have ended without.  Outside Spark's stream runner
+    this does nothing, because the signals of other processes are not ours to handle.
     """
     if not is_stream_runner() or threading.current_thread() is not threading.main_thread():
         return

@@ -1,1 +1,1 @@
-"""What users write: the options of source and sink, checked before anything is asked."""
+"""The options of source and sink, which are checked before any broker is asked."""

@@ -1,9 +1,9 @@
 """What to do about missing records.  Pure.
 
-trimmed       the queue's smallest offset has passed what was to be read: retention, or a deleted file
-truncated     the queue ends before what was already read: a broker restarted empty, or lost its tail
+trimmed       the queue's smallest offset is above the next offset to read: retention or a deleted file took records
+truncated     the queue ends before what was already read: a broker restarted empty, or lost the end of its log
 deleted       the queue's master answers that it has no such topic, or fewer queues; a broker that does not answer, or
-              a name server that does not know the topic, is no loss
+              a name server that does not know the topic, does not count as a loss
 unsubscribed  the checkpoint has a topic or queue that the options no longer name
 """
 
@@ -24,8 +24,8 @@ UNSUBSCRIBED = "unsubscribed"
 KINDS = (TRIMMED, TRUNCATED, DELETED, UNSUBSCRIBED)
 
 NEAREST = (
-    "set dataLossAction={kind}=skip (go on at the nearest offset there is) or {kind}=earliest (go on at the queue's "
-    "smallest), or failOnDataLoss=false for all kinds."
+    "set dataLossAction={kind}=skip (continue at the nearest offset that exists) or {kind}=earliest (continue at the "
+    "queue's smallest), or failOnDataLoss=false for all kinds."
 )
 LEAVE = "set dataLossAction={kind}=skip (the queue is read no more), or failOnDataLoss=false for all kinds."
 ADVICE = {TRIMMED: NEAREST, TRUNCATED: NEAREST, DELETED: LEAVE, UNSUBSCRIBED: LEAVE}
@@ -72,7 +72,7 @@ class DataLossPolicy:
         return found
 
     def allow(self, kind: str, queue: MessageQueue, what: str) -> str:
-        """The action, skip or earliest; raises DataLossError where it is to fail."""
+        """Returns the action, skip or earliest; raises DataLossError if the action is fail."""
         if self.action(kind) == FAIL:
             raise DataLossError(kind, queue, what)
         return self.action(kind)

@@ -1,4 +1,4 @@
-"""What an option's text may be, and the table that knows every option by name.  Pure.
+"""Parses the texts of options, and refuses names that are not options.  Pure.
 
 Spark hands options over as strings under case-insensitive names.  Every refusal names the option, the text and what is
 accepted.
@@ -17,10 +17,10 @@ from rocketsim_client.errors import InvalidParameter, MessageIllegal
 from rocketsim_client.validation import check_group, check_topic, check_topic_for_sending
 
 MAX_LONG = 2**63 - 1
-CHANNEL = "grpc."  # options of gRPC's channels, handed through
-MAX_SHOWN = 300  # characters of a value that an error repeats
-NEAR = 0.7  # how alike a known name has to be to be suggested: price is no topic
-OF_A_TABLE = "option."  # Spark's catalog puts it before the options of CREATE TABLE
+CHANNEL = "grpc."  # options with this prefix are passed to gRPC's channels as they are
+MAX_SHOWN = 300  # an error repeats at most this many characters of a value
+NEAR = 0.7  # least similarity (difflib) of a suggested name: "topic" is not suggested for "price"
+OF_A_TABLE = "option."  # Spark's catalog puts this prefix before the options of CREATE TABLE
 NO_TABLES = (
     "tables (CREATE TABLE … USING rocketsim) are not supported; CREATE TEMPORARY VIEW … USING rocketsim OPTIONS (…) "
     "takes the same options"
@@ -44,7 +44,7 @@ class Option:
     aliases: tuple[str, ...] = ()
     # A value that is refused as "not supported yet": None if all are supported, else the texts that are.
     only: tuple[str, ...] | None = None
-    is_secret: bool = False  # in no error and no representation
+    is_secret: bool = False  # its value appears in no error and no repr
 
 
 def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
@@ -53,20 +53,21 @@ def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
 
 
 def secret(name: str) -> Any:
-    """As `option`, for text that nobody is to see."""
+    """As `option`, for text that no error and no repr may show."""
     return field(default=None, metadata={"option": Option(name, text, is_secret=True)}, repr=False)
 
 
 def unsupported(name: str, *only: str) -> Any:
-    """An option that is not implemented: only the values that change nothing are accepted."""
+    """An option that is not implemented: only values that ask for today's behaviour are accepted."""
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 
 
 def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[str, ...] = ()) -> Options:
     """An instance of the dataclass `kind` from Spark's options.
 
-    An unknown name is an error that tells the nearest known one unless `strictOptions` is false.  Names in `also` are
-    known and left alone.
+    An unknown name is an error that suggests the nearest known one, unless `strictOptions` is false.  Names in `also`
+    are
+    known names of other classes: they are accepted and ignored.
     """
     given = {name.lower(): value for name, value in given.items()}
     if not given:
@@ -101,7 +102,7 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
             for name, value in given.items()
             if name.startswith(CHANNEL)
         }
-    # Before the options are looked at as a whole: a misspelt name is why a required one is missing.
+    # This comes before the checks of all options together: a required option may be missing because it is misspelt.
     if values.get("strict", True):
         refuse_unknown(given, known)
     return kind(**values)
@@ -119,7 +120,7 @@ def credentials(access_key: str | None, secret_key: str | None) -> Credentials |
 def check_tls(tls: bool, **files: str | None) -> None:
     given = [name for name, path in files.items() if path]
     if given and not tls:
-        raise OptionError(f"{', '.join(given)}: only with tls=true; give that, too")
+        raise OptionError(f"{', '.join(given)}: these need tls=true; set that option, too")
     if ("tlsCert" in given) != ("tlsKey" in given):
         raise OptionError("tlsCert and tlsKey are a pair: a client's certificate and its key")
 
@@ -147,18 +148,20 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
         if name.startswith(OF_A_TABLE):
             raise OptionError(f"{NO_TABLES} (Spark hands the options of a table over under other names, as {name})")
         near = closest(name, list(by_lower))
-        hint = f"did you mean {by_lower[near]}?" if near else "see docs/spark.md for those there are"
+        hint = f"did you mean {by_lower[near]}?" if near else "docs/spark.md lists all options"
         raise OptionError(f"unknown option {name}; {hint} (strictOptions=false lets unknown options pass)")
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """A hint to end an error with; empty if nothing is near."""
+    """The end of an error, `; did you mean …?`; empty if no known name is similar."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 
 
 def closest(name: str, known: list[str]) -> str:
-    """The known name that this one is a misspelling of, or empty: less alike, it has to begin alike."""
+    """The known name that `name` seems to be a misspelling of, or an empty text.  A less similar name counts only if it
+    begins in the same way.
+    """
     near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     return next(iter(near or [one for one in difflib.get_close_matches(name, known) if one[0] == name[0]]), "")
 
@@ -199,7 +202,7 @@ def choice(*words: str) -> Parse:
 
 
 def words(*known: str, separator: str = "+") -> Parse:
-    """Several of the known words, without order."""
+    """One or more of the known words, in any order."""
 
     def parse(value: str) -> frozenset[str]:
         pick = choice(*known)
@@ -246,7 +249,7 @@ def topic_to_write(value: str) -> str:
 
 
 def checked(value: str, check: Callable[[str], None]) -> str:
-    """By a rule of the client's, which would otherwise be looked at in a task."""
+    """Applies a check of the client library now; otherwise a task would be the first to apply it."""
     try:
         check(value)
     except MessageIllegal as error:
@@ -255,7 +258,7 @@ def checked(value: str, check: Callable[[str], None]) -> str:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """A comma list; blanks around the names do not count."""
+    """Names separated by commas; blanks around them are ignored."""
     found = tuple(name.strip() for name in value.split(","))
     if not all(found):
         raise OptionError("must be names separated by commas")

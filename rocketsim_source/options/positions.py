@@ -1,8 +1,9 @@
-"""Where to start and to end, as users write it: words, numbers and timestamps, in JSON at any level.  Pure.
+"""Parses where to start and to end: a word, number or timestamp for all queues, or JSON that gives one by topic, broker
+name and queue id.  Pure.
 
     "earliest"    "committed,latest"    {"T":"earliest"}    {"T":{"broker-a":-1}}    {"T":{"b":{"0":23,"*":"latest"}}}
 
-A position is a chain of candidates, the first that exists counts.  -2 is earliest and -1 latest, as in Kafka.
+A position is a list of candidates, and the first that exists is used.  -2 is earliest and -1 latest, as in Kafka.
 """
 
 import json
@@ -22,12 +23,12 @@ ANY = "*"
 
 Position = tuple[str | int, ...]
 Value = TypeVar("Value")
-Key = tuple[str, str, str]  # topic, broker name, queue id; ANY at a level that is not named
+Key = tuple[str, str, str]  # topic, broker name, queue id; ANY where the user named none
 
 
 @dataclass(frozen=True)
 class PerQueue(Generic[Value]):
-    """A value for each queue: the most specific entry that fits counts."""
+    """A value for each queue: of the entries that match a queue the most specific one is used."""
 
     entries: Mapping[Key, Value] = field(default_factory=dict)
 
@@ -38,7 +39,9 @@ class PerQueue(Generic[Value]):
         return None
 
     def refuse_strangers(self, queues: Iterable[MessageQueue], option: str) -> None:
-        """Whatever is named must exist: a misspelt topic would silently start elsewhere."""
+        """Raises OptionError for an entry that matches none of `queues`: with a misspelt topic the query would silently
+        start elsewhere.
+        """
         known = {
             key
             for queue in queues
@@ -53,7 +56,9 @@ class PerQueue(Generic[Value]):
 
 
 def hint(key: Key) -> str:
-    """For offsets in Kafka's form, {"T":{"0":23}}: a partition's number is where a broker's name has to be."""
+    """Explains the mistake in offsets of Kafka's form, {"T":{"0":23}}: they have a partition's number where a broker's
+    name has to be.
+    """
     topic, broker_name, queue_id = key
     if queue_id != ANY or not broker_name.isdigit():
         return ""
@@ -122,7 +127,7 @@ def ending(written: Any) -> Position:
 
 
 def timestamp_ms(written: Any) -> int:
-    """Milliseconds since 1970, or ISO text (UTC unless it says otherwise)."""
+    """Milliseconds since 1970, or ISO text (UTC unless the text names another zone)."""
     is_number = True
     if isinstance(written, str) and not (written.strip().isascii() and written.strip().isdigit()):
         try:
@@ -141,17 +146,17 @@ def timestamp_ms(written: Any) -> int:
 
 
 def iso(ms: int) -> str:
-    """A time for people: milliseconds since 1970 as ISO text with its zone, which every option of times takes."""
+    """Milliseconds since 1970 as ISO text with its zone, which every timestamp option accepts."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
-    except OverflowError:  # behind the year 9999
+    except OverflowError:  # after the year 9999
         return f"{ms} ms after 1970"
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """A number that is a day, a time or a count of seconds to whoever wrote it would be read as a moment in 1970, or
-    centuries ahead, without a word.
+    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Read as milliseconds it would
+    silently mean a moment in 1970, or centuries ahead.
     """
     digits = str(ms)
     meant = None
@@ -210,7 +215,7 @@ def assignment(value: str) -> frozenset[MessageQueue]:
 
 
 def strict_json(value: str) -> Any:
-    """JSON as the standard has it: no NaN, no name twice, no fractions, no towers of brackets."""
+    """Parses JSON, and refuses NaN, a name that is given twice, fractions, and nesting that is too deep."""
 
     def refuse(what: str) -> Any:
         raise OptionError(f"has {what} where a whole number has to be")

@@ -1,4 +1,4 @@
-"""The sink's options: Spark's strings -> one frozen value.  Pure."""
+"""Parses the sink's options from Spark's strings into one frozen value.  Pure."""
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, o
 
 ROUTE_S = 1.0
 ID_VERSION = 1  # the newest scheme of `row_ids.py`
-# Spark passes a stream's own options on to its sink.
+# These belong to Spark's stream, which passes its own options on to the sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",
     "queryName",
@@ -58,15 +58,16 @@ class SinkOptions:
     sink_name: str | None = option("sinkName", text)
     id_version: int | None = option("idVersion", integer(0, ID_VERSION))
     partitioner: str = option("partitioner", choice("roundRobin", "key"), "roundRobin")
-    send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))  # rows; None: as Spark hands them over
+    # rows; None: one batch of Spark's is one send batch
+    send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
-    max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames to one broker that wait for their answer
+    max_inflight: int = option("maxInflight", integer(1, 1024), 8)  # frames sent to one broker and not yet answered
     send_transport: str = option("sendTransport", choice("auto", "grpc"), "auto")
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
-    # Properties (headers) that a message cannot have.
+    # What to do with properties (headers) that a message cannot have.
     invalid_properties: str = option("invalidProperties", choice("fail", "skip"), "fail")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
@@ -76,7 +77,7 @@ class SinkOptions:
     secret_key: str | None = secret("secretKey")
     security_token: str | None = secret("securityToken")
     tls: bool = option("tls", boolean, False)
-    tls_ca: str | None = option("tlsCa", text)  # files on every machine
+    tls_ca: str | None = option("tlsCa", text)  # a file that exists on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
@@ -130,5 +131,5 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Options of the source are let pass, so that a table may be read and written."""
+    """Options of the source are accepted and ignored, so that one set of options serves for reading and writing."""
     return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *option_names(SourceOptions)))

@@ -1,6 +1,7 @@
-"""The source's options: Spark's strings -> one frozen value, checked as a whole.  Pure.
+"""Parses the source's options from Spark's strings into one frozen value, and checks that they fit together.  Pure.
 
-Names are Kafka's where the meaning is Kafka's and RocketMQ's for what is RocketMQ's.  docs/spark.md explains each.
+An option has the name of Kafka's Spark source where it means the same, and RocketMQ's name for what only RocketMQ has.
+docs/spark.md explains each.
 """
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
@@ -52,8 +53,8 @@ from rocketsim_source.options.positions import (
     timestamps,
 )
 
-READER_GROUP = "rocketsim-spark-source"  # of queries without a group of their own; nothing is committed for it
-# Spark itself adds these to the options of a table.
+READER_GROUP = "rocketsim-spark-source"  # names the pulls of queries without option group; nothing is committed for it
+# Spark adds these to the options of a table by itself.
 FROM_SPARK = ("path", "paths", "serialization.format")
 
 
@@ -74,7 +75,7 @@ def topics_to_read(value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What one query reads and how.  A field's comment says what is not plain from the option's name."""
+    """What one query reads, and how."""
 
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
@@ -111,7 +112,7 @@ class SourceOptions:
     filter_type: str = option("filterType", choice("TAG", "SQL92"), "TAG")
     pull_batch_size: int | None = option(
         "pullBatchSize", integer(1, 1 << 30)
-    )  # rows of one Arrow batch; None: a frame's
+    )  # rows of one Arrow batch; None: the rows of one frame
     pull_timeout_ms: int = option("pullTimeoutMs", milliseconds(1), 3000)
     pull_max_bytes: int = option("pullMaxBytes", size_bytes(1024), FRAME_BYTES)
     pull_transport: str = option("pullTransport", choice("auto", "grpc"), "auto")
@@ -119,18 +120,20 @@ class SourceOptions:
     pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
     slave_behind_wait_ms: int = option(
         "slaveBehindWaitMs", milliseconds(), 30_000
-    )  # for the master, once a slave lacks what was planned
+    )  # how long to wait for the master when a slave lacks planned records
     read_from: str = option("readFrom", choice("suggested", "master", "slave", "masterOnly"), "suggested")
     suggest_scope: frozenset[str] = option(
         "suggestScope", words("task", "worker", "driver"), frozenset({"task", "worker"})
     )
     prefetch_pulls: int = option("prefetchPulls", integer(0, 64), 1)
     check_crcs: bool = option("checkCrcs", boolean, False)
-    corrupt: str = option("corrupt", choice("fail", "skip"), "fail")  # records that no broker can give so as to be read
+    # what to do with records that no broker has in readable form
+    corrupt: str = option("corrupt", choice("fail", "skip"), "fail")
     metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
     idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
     queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)
-    broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)  # nothing at all answers
+    # while no broker at all answers
+    broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)
 
     include_properties: bool = option("includeProperties", boolean, True)
     include_hosts: bool = option("includeHosts", boolean, False)
@@ -157,7 +160,7 @@ class SourceOptions:
     secret_key: str | None = secret("secretKey")
     security_token: str | None = secret("securityToken")
     tls: bool = option("tls", boolean, False)
-    tls_ca: str | None = option("tlsCa", text)  # files on every machine
+    tls_ca: str | None = option("tlsCa", text)  # a file that exists on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
@@ -166,7 +169,7 @@ class SourceOptions:
     max_pulls_per_second: int = option("maxPullsPerSecond", integer(0), 0)  # of each Python worker; 0: no limit
     register_group: str = option("registerGroup", choice(*REGISTER), "auto")
 
-    view: str | None = unsupported("view", "messages")  # the others are tables: view_options.py
+    view: str | None = unsupported("view", "messages")  # `view_options.py` parses the options of all other views
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
     align_queues_by_timestamp: str | None = unsupported("alignQueuesByTimestamp", "false")
     slow_queue_adjustment: str | None = unsupported("slowQueueAdjustment", "false")
@@ -202,7 +205,7 @@ class SourceOptions:
             (begin,), (end,) = self.starting_timestamp.entries.values(), self.ending_timestamp.entries.values()
             if begin > end:
                 raise OptionError(
-                    f"startingTimestamp={iso(begin)} is behind endingTimestamp={iso(end)}: nothing is read"
+                    f"startingTimestamp={iso(begin)} is after endingTimestamp={iso(end)}: nothing is read"
                 )
         low, high = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if low is not None and high is not None and low > high:
@@ -215,13 +218,15 @@ class SourceOptions:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that are named; empty if a pattern finds them."""
+        """The topics that the options name; empty if they are found by subscribePattern."""
         if self.assign:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Whether the options mean this queue, if it is there.  A checkpoint may have others, from before a change."""
+        """Returns True if the options ask for this queue.  A checkpoint may have queues that they do not ask for any
+        more.
+        """
         if self.assign:
             return queue in self.assign
         if self.subscribe_pattern:
@@ -265,14 +270,14 @@ class SourceOptions:
 
     @property
     def expression(self) -> Expression:
-        """ExpressionInvalid if `subExpression` is none of its `filterType`."""
+        """Raises ExpressionInvalid if `subExpression` is not a valid expression of its `filterType`."""
         if self.filter_type == "SQL92" and self.sub_expression.strip() not in ("", ALL):
             return SqlExpression(self.sub_expression)
         return TagExpression.parse(self.sub_expression)
 
     @property
     def broker_filters(self) -> bool:
-        """Offsets that a broker leaves out are not lost then."""
+        """Returns True if brokers filter.  Offsets that are missing from their answers are not lost records then."""
         return self.expression.asked != ALL
 
 
@@ -285,8 +290,8 @@ def one_of(given: Mapping[str, object], what: str) -> None:
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Options of the sink are let pass, so that a table may be read and written."""
-    from rocketsim_source.options.sink_options import SinkOptions  # which lets pass those of the source
+    """Options of the sink are accepted and ignored, so that one set of options serves for reading and writing."""
+    from rocketsim_source.options.sink_options import SinkOptions  # here: it imports this module
 
     options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))
     try:

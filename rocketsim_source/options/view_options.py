@@ -31,7 +31,7 @@ OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """`group` and `topics` leave out all others; without them a view has all."""
+    """`group` and `topics` restrict a view to these; without them it shows all groups and topics."""
 
     view: str = option("view", choice(*VIEWS), "")
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
@@ -44,7 +44,7 @@ class ViewOptions:
     access_key: str | None = option("accessKey", text)
     secret_key: str | None = secret("secretKey")
     tls: bool = option("tls", boolean, False)
-    tls_ca: str | None = option("tlsCa", text)  # files on every machine
+    tls_ca: str | None = option("tlsCa", text)  # a file that exists on every machine
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
 
@@ -54,9 +54,9 @@ class ViewOptions:
         if self.topic and self.subscribe:
             raise OptionError("options topic and subscribe exclude each other; give one of them")
         if self.group is not None and self.view not in OF_A_GROUP:
-            raise OptionError(f"view={self.view} has nothing of a group: leave out group={self.group}")
+            raise OptionError(f"view={self.view} is not about groups: leave out group={self.group}")
         if self.topics and self.view not in OF_TOPICS:
-            raise OptionError(f"view={self.view} has nothing of a topic: leave out {', '.join(self.topics)}")
+            raise OptionError(f"view={self.view} is not about topics: leave out {', '.join(self.topics)}")
         check_tls(self.tls, tlsCa=self.tls_ca, tlsCert=self.tls_cert, tlsKey=self.tls_key)
         credentials(self.access_key, self.secret_key)
 
@@ -95,12 +95,12 @@ def view_options(given: Mapping[str, str]) -> ViewOptions:
         if name.lower() in known or name.lower() not in {key.lower() for key in given}:
             continue
         raise OptionError(
-            f"option {name} is for reading messages, and view={view_of(given)} has none; it takes {', '.join(own)}"
+            f"option {name} is for reading messages, not for view={view_of(given)}, which takes {', '.join(own)}"
         )
     return read_options(ViewOptions, given, also=FROM_SPARK)
 
 
 def refuse_view(given: Mapping[str, str], what: str) -> None:
-    """OptionError unless the options are about messages: `what` can be done with nothing else."""
+    """Raises OptionError if the options name another view than messages: only messages can be `what`."""
     if (view := view_of(given)) != MESSAGES:
         raise OptionError(f"view={view} cannot be {what}: it is a table for spark.read")

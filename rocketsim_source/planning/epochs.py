@@ -1,9 +1,10 @@
-"""The epoch (a broker's term as master) in which each queue was read.  It tells a restart, which loses nothing, from
-the promotion of a slave that lacked some of the records that were read.  Pure.
+"""The epoch (a broker's term as master) in which each queue was read.  With it the source can tell a restart, which
+loses
+nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
 
-An offset alone cannot tell: the promoted slave's log grows over it again, with other records.  So the epoch that
-was the newest when a queue was read up to an offset is kept beside the offset, and the brokers are asked where it
-ended (as Kafka's consumers do, KIP-320).
+An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
+other records.  So the checkpoint keeps beside each offset the newest epoch at the time of reading, and the brokers are
+asked at which offset that epoch ended (as Kafka's consumers do, KIP-320).
 """
 
 import re
@@ -28,7 +29,7 @@ def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict
 
 
 def from_json(written: Any, offsets: Offsets) -> dict[MessageQueue, LogEpoch]:
-    """ValueError for what `as_json` does not write."""
+    """Raises ValueError for anything that `as_json` does not write."""
     found: dict[MessageQueue, LogEpoch] = {}
     for queue in offsets:
         try:

@@ -1,4 +1,4 @@
-"""How far a batch goes.  Pure: the clock and the turn are arguments."""
+"""Decides how far a batch goes.  Pure: the clock and the batch's `turn` are arguments."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from rocketsim_client.model import MessageQueue
 def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
     """How many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least one each.
 
-    The sum is exactly min(limit, all there is).  With more queues than `limit` allows records, `turn` (counted up from
+    The sum is exactly min(limit, sum of the backlogs).  With more queues than `limit` allows records, `turn` (counted
+    up from
     batch to batch) moves on which queues are served, so that none starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
@@ -18,7 +19,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
     if limit <= len(waiting):
         first = turn * limit % len(waiting)
         return dict.fromkeys((waiting + waiting)[first : first + limit], 1)
-    # One each, and the rest by largest remainder over what is left.
+    # Each queue gets one record; the rest is divided by the largest remainder method.
     rest = {queue: backlogs[queue] - 1 for queue in waiting}
     spare, total = limit - len(waiting), sum(rest.values())
     shares = {queue: 1 + spare * left // total for queue, left in rest.items()}
@@ -30,7 +31,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one trigger; None: no limit."""
+    """The limits of one trigger; None means no limit."""
 
     max_offsets: int | None = None
     max_offsets_per_queue: int | None = None
@@ -66,11 +67,11 @@ class TriggerDelay:
         self._min_offsets = min_offsets
         self._max_delay_ms = max_delay_ms
         self._last_ms: int | None = (
-            None  # when the last batch was let through; the first is not delayed, as in Kafka's source
+            None  # when the last batch ran; None before the first, which is not delayed, as in Kafka's source
         )
 
     def lets_through(self, count: int, now_ms: int) -> bool:
-        """Whether a batch of `count` new records may run now."""
+        """Returns True if a batch of `count` new records may run now."""
         if count == 0:
             return False
         enough = self._min_offsets is None or count >= self._min_offsets

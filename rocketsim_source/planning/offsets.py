@@ -3,14 +3,17 @@
     {"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
      "split":{"cores":8,"rule":1},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
 
-Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` is how the batch that
-ends here is cut into partitions, so that it is cut in the same way when it is run again, by a driver with other cores,
-options or code; it was not written before there was one.
+Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` says how the batch
+that ends here is cut into partitions.  A driver with other cores, options or code that runs the batch again cuts it in
+the same way.  Checkpoints of older versions have no `split`.
 
-Spark asks a replayed first batch for its initial offset again, and by then `latest` may be somewhere else, so that the
-records between would be lost in silence.  So the end of a query's first batch says where the batch starts (`start`).
-While there is nothing to read, the first batch is an empty one that writes the start into the checkpoint, marked
-`"anchor":1`.
+When Spark replays a query's first batch, it asks for the initial offset again.  By then `latest` may have moved, and
+the
+records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
+starts
+(`start`).  While there is nothing to read, the first batch is empty and only writes the start into the checkpoint; it
+is
+marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field
@@ -32,10 +35,11 @@ class OffsetError(ValueError):
 class StreamOffset:
     offsets: Offsets
     anchor: bool = False
-    # Two offsets are one place however they were planned.
+    # How a batch was planned does not count when two offsets are compared.
     split: Parallelism | None = field(default=None, compare=False)
     read_in: ReadIn = field(default_factory=dict, compare=False)
-    batch_start: Offsets | None = field(default=None, compare=False)  # of the first batch
+    # where the query's first batch starts; None for later ones
+    batch_start: Offsets | None = field(default=None, compare=False)
 
     def json(self) -> dict[str, Any]:
         written: dict[str, Any] = {"anchor": 1} if self.anchor else {}

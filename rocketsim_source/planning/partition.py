@@ -13,9 +13,11 @@ from rocketsim_source.source_cluster import ReadIn, SourceCluster
 
 
 class QueueRangesPartition(InputPartition):
-    """Ranges in the order in which they are read.
+    """The ranges that a task reads, in order.
 
-    `hints` says which broker id to ask first for a queue (from a probe), `read_in` in which epoch it was planned.
+    `hints` has the broker id to ask first for a queue, as a probe found it.  `read_in` has the epoch in which each
+    queue
+    was planned.
     """
 
     def __init__(
@@ -34,7 +36,7 @@ class QueueRangesPartition(InputPartition):
 
 
 def parallelism_now(options: SourceOptions) -> Parallelism:
-    """For a batch that is planned by this driver, now."""
+    """How a batch that this driver plans now is cut into partitions."""
     cores = options.parallelism or os.cpu_count() or 1
     return Parallelism(cores, options.min_partitions, options.max_records_per_partition)
 
@@ -68,7 +70,7 @@ def plan_partitions(
 def probe(
     planned: Sequence[Sequence[OffsetRange]], options: SourceOptions, cluster: SourceCluster
 ) -> dict[MessageQueue, int]:
-    """Ask the master of each broker name whom it suggests, once: for the queue that is furthest behind."""
+    """Asks the master of each broker name once which broker it suggests for the queue that is furthest behind."""
     furthest: dict[str, OffsetRange] = {}
     for queue_range in (piece for pieces in planned for piece in pieces):
         name = queue_range.queue.broker_name

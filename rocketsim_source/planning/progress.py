@@ -1,6 +1,6 @@
-"""What a query's progress shows as this source's `latestOffset`: offsets, lag and the group.  Pure.
+"""What a query's progress shows as `latestOffset` of this source: offsets, lag and the group.  Pure.
 
-Spark shows any JSON there, and gives a Python source no other way to put its lag into the progress.
+Spark accepts any JSON as `latestOffset`, and a Python source has no other way to put its lag into the progress.
 """
 
 from collections import deque
@@ -18,8 +18,9 @@ SAMPLES = 256
 
 
 class LagClock:
-    """How long the oldest unread record of a queue has been waiting, from when its offset was first seen: a lower
-    bound.
+    """How long the oldest unread record of a queue has been waiting at least.  The time counts from when the driver
+    first
+    saw a queue end beyond that record.
     """
 
     def __init__(self) -> None:
@@ -38,8 +39,9 @@ class LagClock:
 
 
 class TransportsUsed:
-    """Over what tasks pull from each broker name: `stream`, `grpc` or both, as the broker counts it; None before the
-    first pull that is seen.  What was counted before this query began is nobody's."""
+    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the first
+    pull.  It is derived from the brokers' counters; what they counted before this query began is subtracted.
+    """
 
     def __init__(self) -> None:
         self._counted: dict[tuple[str, str], tuple[int, int]] = {}  # by broker name and topic
@@ -52,7 +54,7 @@ class TransportsUsed:
             streams, grpc = found.ranges_pulled
             before = self._counted.get(key, found.ranges_pulled)
             if streams < before[0] or grpc < before[1]:
-                before = 0, 0  # the broker was started again, or another one answers
+                before = 0, 0  # the counter went back: the broker restarted, or another member of its name answers
             self._counted[key] = found.ranges_pulled
             so_far = more.get(queue.broker_name, (0, 0))
             more[queue.broker_name] = so_far[0] + streams - before[0], so_far[1] + grpc - before[1]
@@ -70,7 +72,7 @@ def report(
     unreachable: Mapping[str, Exception],
     transport: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """`position` is the end of the newest batch: the lag is what no batch has been planned for yet."""
+    """`position` is the end of the newest batch.  The lag counts the records behind it, which no batch covers yet."""
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {
         queue: lag_of(position.get(queue, found.max_offset), found.min_offset, found.max_offset)

@@ -1,4 +1,6 @@
-"""The driver's view of the queues: which exist, and their bounds.  Asks no more often than the options say."""
+"""The driver's view of the queues: which exist, and their bounds.  It asks for new queues every
+queueDiscoveryIntervalMs.
+"""
 
 import difflib
 import logging
@@ -33,11 +35,12 @@ class QueueWatch:
         self._reported: set[str] = set()
 
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
-        """The queues that are to be read, as far as the name servers know them; looked for again every
-        queueDiscoveryIntervalMs.  A missing queue proves nothing: its master is asked before it counts as deleted.
+        """Returns the queues to read that the name servers know, and asks them again every queueDiscoveryIntervalMs.  A
+        queue may be missing because its broker is down: its master is asked before the queue counts as deleted.
 
-        `must_exist` asks now, and raises for a topic that does not exist: at a query's start that is a mistake, later
-        its brokers may be down.  `must_answer` raises when the name servers do not answer.
+        `must_exist` asks now, and raises an error for a topic that does not exist.  That is a mistake when a query
+        starts;
+        later the topic's brokers may be down.  `must_answer` raises an error when the name servers do not answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None
@@ -98,14 +101,14 @@ class QueueWatch:
             near = []
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return (
-            f"topic {topic} does not exist, or none of its brokers is there{hint} (create it with: rocketsim admin "
-            f"updateTopic -t {topic})"
+            f"topic {topic} does not exist, or none of its brokers is registered{hint} (create it with: "
+            f"rocketsim admin updateTopic -t {topic})"
         )
 
     def states(
         self, queues: Iterable[MessageQueue], *, must_answer: bool = False, read_in: ReadIn | None = None
     ) -> QueueStates:
-        """The bounds of the queues, now.  NothingAnswers if one is unreachable and all `must_answer`."""
+        """The bounds of the queues now.  Raises NothingAnswers if one is unreachable and `must_answer` is set."""
         wanted = list(queues)
         states = self._cluster.bounds(wanted, read_in, self._options.pull_group)
         self._report(states)
@@ -115,19 +118,19 @@ class QueueWatch:
         return states
 
     def _report(self, states: QueueStates) -> None:
-        """Logs once that queues wait for a broker, and that it answers again."""
+        """Logs once when queues start to wait for a broker, and once when that broker answers again."""
         unreachable = states.unreachable_names
         for broker_name, error in unreachable.items():
             if broker_name not in self._reported:
                 count = sum(queue.broker_name == broker_name for queue in states.unreachable)
-                logger.warning("nobody answers for %d queues of %s, they wait: %s", count, broker_name, error)
+                logger.warning("no broker answers for %d queues of %s, which wait: %s", count, broker_name, error)
         for broker_name in self._reported - unreachable.keys():
             if any(queue.broker_name == broker_name for queue in states.bounds):
                 logger.warning("%s answers again", broker_name)
         self._reported = set(unreachable)
 
     def _fail_after_timeout(self, wanted: list[MessageQueue], states: QueueStates) -> None:
-        """A query whose brokers are all unreachable fails after brokerDownTimeoutMs."""
+        """Raises NothingAnswers when all brokers have been unreachable for brokerDownTimeoutMs."""
         if not wanted or states.bounds or states.gone:
             self._unreachable_since_ms = None
             return
@@ -141,15 +144,15 @@ class QueueWatch:
 
 
 def refuse_unreachable(states: QueueStates) -> None:
-    """For callers that cannot continue without one of the queues."""
+    """Raises NothingAnswers if a queue is unreachable, for callers that need all of them."""
     for queue, error in sorted(states.unreachable.items()):
-        raise NothingAnswers(f"nobody answers for {queue}: {error}") from error
+        raise NothingAnswers(f"no broker answers for {queue}: {error}") from error
 
 
 def answered(answer: OffsetAnswers, what: str) -> Offsets:
-    """The offsets of all queues that were asked about, for callers that cannot continue without one of them."""
+    """Returns the offsets; raises NothingAnswers if a queue is unreachable, for callers that need all of them."""
     for queue, error in sorted(answer.unreachable.items()):
-        raise NothingAnswers(f"nobody says the {what} of {queue}: {error}") from error
+        raise NothingAnswers(f"no broker answers for the {what} of {queue}: {error}") from error
     return answer.offsets
 
 

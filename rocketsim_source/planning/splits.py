@@ -1,8 +1,7 @@
-"""Ranges of queue offsets -> Spark partitions.  Pure.
+"""Cuts ranges of queue offsets into Spark partitions.  Pure.
 
-A Spark task costs about 30 ms whatever it does, so a partition holds ranges of one or many queues: small backlogs
-share a task, and 1,024 queues are not 1,024 tasks.  A queue is only split where `minPartitions` or
-`maxRecordsPerPartition` ask for it.
+Starting a Spark task costs about 30 ms, so small backlogs of several queues share one task: 1,024 queues do not need
+1,024 tasks.  A queue is split into several ranges only if `minPartitions` or `maxRecordsPerPartition` ask for it.
 """
 
 import heapq
@@ -12,10 +11,13 @@ from itertools import pairwise
 
 from rocketsim_client.model import OffsetRange
 
-# Of the cut below.  Whoever changes what it gives for the same ranges counts this up and keeps the old one for batches
-# that were planned by it: ids that the sink makes of places (sinkName) name the same rows only in the same partitions.
+# The version of the rule below.  A change that cuts the same ranges differently needs a new number, and the old rule
+# has
+# to stay for batches that were planned by it: the sink's ids by place (sinkName) name the same rows only if these are
+# in
+# the same partitions.
 RULE = 1
-# What a task should have to do to be worth its start: 30 ms at one to two million records a second.
+# A task with fewer records takes longer to start (30 ms) than to read, at one to two million records a second.
 RECORDS_WORTH_A_TASK = 50_000
 
 
@@ -26,8 +28,8 @@ class Parallelism:
     max_records_per_partition: int | None = None
 
     def partitions(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
-        """Every record of `ranges` in exactly one partition, the largest partition first, a queue's ranges in order of
-        their offsets.
+        """Puts every record of `ranges` into exactly one partition.  The largest partition comes first; the ranges of a
+        queue are in the order of their offsets.
         """
         filled = [queue_range for queue_range in ranges if count(queue_range) > 0]
         records = sum(map(count, filled))
@@ -53,15 +55,16 @@ def count(queue_range: OffsetRange) -> int:
 
 
 def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`parts` consecutive ranges of nearly the same length; fewer if there are not so many records."""
+    """`parts` consecutive ranges of nearly the same length; fewer if the range has fewer records."""
     parts = max(1, min(parts, count(whole)))
     edges = [whole.from_offset + count(whole) * part // parts for part in range(parts + 1)]
     return [OffsetRange(whole.queue, start, end) for start, end in pairwise(edges)]
 
 
 def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
-    """At least that many ranges if there are as many records: always the range whose parts are largest gets one more
-    part.
+    """At least `at_least` ranges, or one for each record if there are fewer records.  In each step the range whose
+    parts
+    are largest is cut into one part more.
     """
     parts = [1] * len(ranges)
     largest: list[tuple[float, int]] = [(-count(queue_range), index) for index, queue_range in enumerate(ranges)]
@@ -74,7 +77,10 @@ def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
 
 
 def pack(ranges: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
-    """Largest first into the emptiest partition; one more partition where `max_records` would be exceeded."""
+    """Puts the ranges, largest first, each into the partition with the fewest records; adds a partition if that one
+    would
+    exceed `max_records`.
+    """
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
     for queue_range in sorted(ranges, key=lambda queue_range: (-count(queue_range), queue_range)):
         filled, index, held = bins[0]

@@ -1,7 +1,7 @@
 """Where each queue starts and ends.  Pure: `Wanted` is what the options say, `Facts` what the brokers answered.
 
 Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; for a queue
-that one of them does not name the next counts, and finally `latest` (streams) or `earliest` (batches).
+that an option does not name the next one decides, and finally `latest` (streams) or `earliest` (batches).
 """
 
 from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ def refuse_strangers(queues: list[MessageQueue], options: Mapping[str, PerQueue[
 
 
 def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | None]) -> dict[MessageQueue, int]:
-    """The timestamp of each queue that has one, from the first option that names it."""
+    """The timestamp of each queue that an option names; the first option that names a queue decides."""
     times: dict[MessageQueue, int] = {}
     for given in options:
         if given is not None:
@@ -65,7 +65,9 @@ def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | Non
 
 
 def start_offsets(wanted: Wanted, facts: Facts, options: SourceOptions) -> Offsets:
-    """The first offset to read of each queue; within the queue's bounds, or the data loss policy has been asked."""
+    """The first offset to read of each queue.  If an offset is outside the queue's bounds, the data loss policy
+    decides.
+    """
     starts: Offsets = {}
     for queue, chain in wanted.positions.items():
         bounds = facts.bounds[queue]
@@ -111,7 +113,10 @@ def first_candidate(
 def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
-    """`offset`, or where to go on if the queue does not reach there.  `what`: in an error."""
+    """Returns `offset`, or where to continue if the queue does not have it and the policy allows that.  `what` is used
+    in
+    the error.
+    """
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
         return bounds.min_offset
@@ -122,7 +127,7 @@ def within(
 
 
 def end_within(queue: MessageQueue, end: int, bounds: QueueBounds, policy: DataLossPolicy) -> int:
-    """`end`, or the queue's own where it ends before and the options allow that."""
+    """Returns `end`, or the queue's own end if that is smaller and the options allow it."""
     if end > bounds.max_offset and policy.action(TRUNCATED) == REREAD:
         return bounds.max_offset
     return within(queue, end, bounds, policy, "should be read up to (endingOffsets)")
@@ -131,15 +136,16 @@ def end_within(queue: MessageQueue, end: int, bounds: QueueBounds, policy: DataL
 def refuse_starts_behind_ends(
     starts: Offsets, ends: Offsets, starts_wanted: Wanted, ends_wanted: Wanted, from_group: Iterable[MessageQueue] = ()
 ) -> None:
-    """Such a query would read nothing, without a word.  For a group that has come further than the end nothing is left
-    to read, which is no mistake; times are compared by `refuse_times_behind_ends`.
+    """Raises OptionError for a queue that starts after its end: the query would silently read nothing.  A group whose
+    committed offset is past the end is no mistake, because nothing is left to read for it.  `refuse_times_behind_ends`
+    compares timestamps.
     """
     by_time = starts_wanted.timestamps.keys() & ends_wanted.timestamps.keys()
     for queue in sorted(starts.keys() & ends.keys() - by_time - set(from_group)):
         if starts[queue] > ends[queue]:
             raise OptionError(
-                f"{queue} would be read from {starts[queue]} to {ends[queue]}: it starts behind its end. Where it "
-                "starts and ends is said by startingOffsets (the default is latest for a stream, earliest for a "
+                f"{queue} would be read from {starts[queue]} to {ends[queue]}: it starts after its end. Where it "
+                "starts and ends is set by startingOffsets (the default is latest for a stream, earliest for a "
                 "batch) and endingOffsets, or by timestamps instead"
             )
 
@@ -149,13 +155,16 @@ def refuse_times_behind_ends(starts: Wanted, ends: Wanted) -> None:
         begin, end = starts.timestamps[queue], ends.timestamps[queue]
         if begin > end:
             raise OptionError(
-                f"{queue} would be read from {iso(begin)} to {iso(end)}: its starting timestamp is behind its ending "
+                f"{queue} would be read from {iso(begin)} to {iso(end)}: its starting timestamp is after its ending "
                 "timestamp"
             )
 
 
 def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True) -> Wanted:
-    """Queues without an end are absent from both parts.  Without `strangers` names of other queues are let pass."""
+    """The ends that the options name.  A queue without an end is in neither part of the result.  With `strangers`
+    false,
+    options may name queues that are not in `queues`.
+    """
     queues = list(queues)
     by_time = {
         "endingTimestamp": options.ending_timestamp,
@@ -171,8 +180,9 @@ def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, stran
 def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:
     """Where each queue ends; a queue without an end is absent.
 
-    A timestamp that no record has reached yet is no end either: the next record may still be older.  Nor is one that
-    nobody has looked up yet.  `latest` is none in a stream.
+    A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
+    that
+    was not looked up yet gives none either, nor does `latest` in a stream.
     """
     ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
     ends |= {

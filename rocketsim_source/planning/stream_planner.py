@@ -1,4 +1,4 @@
-"""How far each batch of a stream goes: bounds in, the next offset out.  No I/O; keeps only the turn and the target."""
+"""Decides how far each batch of a stream goes, from the bounds of its queues.  Does no I/O."""
 
 import logging
 from collections.abc import Mapping
@@ -15,12 +15,14 @@ logger = logging.getLogger(__name__)
 
 
 def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> list[MessageQueue]:
-    """Queues that end before their start, as their master says.  A slave may just be behind."""
+    """Queues whose master says that they end before their start.  Slaves do not count, because they may be behind."""
     return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.is_master]
 
 
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
-    """From where on a promoted slave did not have what was read, by queue; the queue may be longer again by now."""
+    """For each queue the offset from which on a promoted slave lacked records that were read.  The queue may have grown
+    past that offset again.
+    """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
 
@@ -35,7 +37,10 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 
 
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
-    """The epoch to keep with `offset`: as before, while it cannot be said whether what was read then is here."""
+    """The epoch to keep with `offset`.  It stays `before` as long as the broker cannot say that it has the records
+    which
+    were read in that epoch.
+    """
     if offset > bounds.max_offset:
         return before
     is_here = not before.epoch or before in bounds.ends_in
@@ -47,9 +52,9 @@ class StreamPlanner:
     options: SourceOptions
     delay: TriggerDelay
     turn: int = 0
-    target: Offsets | None = None  # where availableNow ends, once it is known
+    target: Offsets | None = None  # where availableNow ends; None until it is known
     _warned: set[tuple[str, MessageQueue]] = field(default_factory=set)
-    _closed: Offsets = field(default_factory=dict)  # the ends of queues that could not be written when last seen
+    _closed: Offsets = field(default_factory=dict)  # the ends of queues that were closed for writing when last seen
 
     @classmethod
     def of(cls, options: SourceOptions) -> "StreamPlanner":
@@ -66,17 +71,18 @@ class StreamPlanner:
         bounded: bool,
         now_ms: int,
     ) -> Offsets:
-        """The end of the next batch; equal to where it starts if there is to be none.
+        """The end of the next batch; equal to its start if no batch is to run.
 
-        `added` are new queues with the offset they start at: the batch that first names them reads nothing of them, so
-        that the start of the next one is in the checkpoint.  `ends` are final; `unlimited` (Trigger.Once) ignores all
-        limits, `bounded` (AvailableNow) the minimum.
+        `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
+        nothing
+        of it, so that the start of the queue is in the checkpoint before anything is read.  No batch goes beyond
+        `ends`.  `unlimited` (Trigger.Once) ignores all limits, `bounded` (AvailableNow) ignores the minimum.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # What was cut off is read from there on by the next batch: a range cannot go back.
+            # A range cannot go back, so this batch ends at the cut, and the next one reads on from it.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:
@@ -92,7 +98,7 @@ class StreamPlanner:
         if any(taken.values()):
             self.turn += 1
         elif not total and at != starts:
-            pass  # a loss that was allowed has to get into the checkpoint even without new records
+            pass  # an allowed loss is written into the checkpoint even if there are no new records
         elif not added:
             return starts
         return {queue: offset + taken.get(queue, 0) for queue, offset in at.items()} | added
@@ -102,13 +108,13 @@ class StreamPlanner:
         return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
 
     def after_losses(self, starts: Offsets, states: QueueStates, cuts: Offsets) -> Offsets:
-        """Where each queue goes on; raises DataLossError where the options say so."""
+        """Where each queue continues; raises DataLossError for a loss that the options do not allow."""
         policy = self.options.data_loss
         at = dict(starts)
         for queue in sorted(queue for queue in starts if not self.options.reads(queue)):
             what = (
-                f"is not what the options name any more: it was read up to {starts[queue]}. If they name it again "
-                "it is a new queue (newQueueOffsets)"
+                f"is not named by the options any more: it was read up to {starts[queue]}. If they name it again "
+                "it counts as a new queue (newQueueOffsets)"
             )
             policy.allow(UNSUBSCRIBED, queue, what)
             self._warn(UNSUBSCRIBED, queue, what)
@@ -117,7 +123,7 @@ class StreamPlanner:
         for queue in sorted(states.gone & at.keys()):
             if queue in states.closed and at[queue] >= states.closed[queue]:
                 self._tell_drained(queue, at[queue])
-                continue  # it keeps its offset: the topic may have it again, with its records
+                continue  # keep its offset: the topic may get the queue back, with its records
             if queue not in states.closed and queue in self._closed and at[queue] >= self._closed[queue]:
                 self._tell_drained(queue, at[queue])
                 del at[queue]
@@ -164,7 +170,7 @@ class StreamPlanner:
     def _tell_drained(self, queue: MessageQueue, end: int) -> None:
         if ("drained", queue) not in self._warned:
             self._warned.add(("drained", queue))
-            logger.info("%s is closed, and was read to its end %d: nothing of it is missing", queue, end)
+            logger.info("%s is closed, and was read to its end %d: no record of it is missing", queue, end)
 
     def _warn(self, kind: str, queue: MessageQueue, what: str) -> None:
         if (kind, queue) not in self._warned:
@@ -173,7 +179,7 @@ class StreamPlanner:
 
 
 def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueue, float]:
-    """The mean size of a queue's records, where the broker knows it."""
+    """The mean size of a queue's records; only queues of which the broker knows it."""
     return {
         queue: found.size_bytes / (found.max_offset - found.min_offset)
         for queue, found in bounds.items()

@@ -1,4 +1,7 @@
-"""Which broker a task asks for a queue: its hint, else the master; after each frame the broker that it suggests."""
+"""Decides which broker a task asks for a queue: first the one in its hints, or else the master, and after each frame
+the
+one that the answering broker suggests.
+"""
 
 from collections.abc import MutableMapping
 
@@ -15,9 +18,9 @@ class BrokerChoice:
     ) -> None:
         self._cluster = cluster
         self._options = options
-        self._hints = dict(hints)  # this task's own
+        self._hints = dict(hints)  # a copy for this task
         self._learned = hints
-        self._left_slave: set[MessageQueue] = set()  # a slave lacked records: the task asks the master
+        self._left_slave: set[MessageQueue] = set()  # queues of which a slave lacked records: the master is asked
         self._instead: dict[MessageQueue, int] = {}  # the broker to ask after another sent unreadable records
 
     @property
@@ -25,7 +28,7 @@ class BrokerChoice:
         return self._options.read_from == "masterOnly"
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
-        """The broker ids of the queue's broker name, and whether each is worth trying."""
+        """Maps each broker id of the queue's broker name to True if it is worth trying."""
         return self._cluster.members(queue)
 
     def target(self, queue: MessageQueue) -> int:
@@ -42,7 +45,7 @@ class BrokerChoice:
         return MASTER_ID
 
     def follow(self, queue: MessageQueue, suggested: int, answering: int) -> bool:
-        """Take a broker's suggestion.  True: another broker is to be asked for this queue now."""
+        """Takes a broker's suggestion.  Returns True if another broker is to be asked for this queue now."""
         if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
         if suggested != answering and not self.members(queue).get(suggested, False):
@@ -54,25 +57,25 @@ class BrokerChoice:
         return suggested != answering
 
     def leave_slave(self, queue: MessageQueue) -> bool:
-        """From now on the master is asked, which may have the records that a slave lacks.  False: it has been asked, or
-        it does not answer."""
+        """From now on asks the master, which may have the records that a slave lacks.  Returns False if the master was
+        asked already or does not answer."""
         master_is_there = self.members(queue).get(MASTER_ID, False) if queue not in self._left_slave else False
         self._left_slave.add(queue)
         return master_is_there
 
     def ask_instead(self, queue: MessageQueue, broker_id: int) -> None:
-        """Another broker has sent unreadable records of the queue."""
+        """The next request for the queue goes to this broker, because another one sent unreadable records."""
         self._instead[queue] = broker_id
 
     def ask_instead_of(self, queue: MessageQueue, broker_id: int) -> None:
-        """Any other broker of the name that answers, if there is one and it may be asked."""
+        """The next request for the queue goes to any other broker of the name that answers and may be asked."""
         members = {} if self.only_master else self.members(queue)
         others = [other for other, usable in members.items() if usable and other != broker_id]
         if others:
             self._instead[queue] = min(others, key=lambda other: (other < broker_id, other))
 
     def was_asked_instead(self, queue: MessageQueue, broker_id: int) -> bool:
-        """True if that broker was to be asked instead of another; it is not any more."""
+        """Returns True if this broker was to be asked instead of another, and forgets that."""
         if self._instead.get(queue) != broker_id:
             return False
         del self._instead[queue]

@@ -41,13 +41,14 @@ class Copies:
         return (records, extents) if keep.all() else (records[keep], kept)
 
     def ask_for(self, places: list[Place], broker_id: int, why: object) -> None:
-        """That broker has sent these unreadable: ask another one, fail the attempt, or leave them out."""
+        """That broker sent these records unreadable.  Asks another broker, fails the attempt, or leaves them out."""
         self._unreadable.add(places, broker_id, why)
         self._ask_another_or_give_up(places[0])
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
-        """True if the broker was asked for another copy of an unreadable record and has none: not any more, or not
-        yet.  Another one is asked next."""
+        """Returns True if the broker was asked for another copy of an unreadable record and has none, because it
+        deleted
+        the record or has not received it yet.  Another broker is asked next."""
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):
             return False
@@ -65,7 +66,7 @@ class Copies:
         error = self._unreadable.error(place)
         other = self._unreadable.ask_instead(place, members)
         if not members:
-            self._patience.failed(error)  # even the broker that sent it is unreachable
+            self._patience.failed(error)  # even the broker that sent the record is unreachable
         elif other is not None:
             self._brokers.ask_instead(place.queue, other)
             if members[other]:

@@ -1,4 +1,4 @@
-"""Records -> Spark's Arrow batches: the client's decoder with Kafka's columns beside RocketMQ's."""
+"""Decodes records into Spark's Arrow batches, with the client's decoder and Kafka's columns beside RocketMQ's."""
 
 from collections.abc import Generator
 
@@ -33,7 +33,7 @@ SPARK_COLUMNS = COLUMNS | {
 
 
 class Decoder(RecordDecoder):
-    """Frames of one task.  The Arrow schema is made once, because Spark compares it exactly."""
+    """Decodes the frames of one task.  The Arrow schema is made once, because Spark compares it exactly."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         super().__init__(
@@ -45,7 +45,7 @@ class Decoder(RecordDecoder):
         )
 
     def decode(self, fetched: Fetched) -> Generator[pa.RecordBatch, None, Undecoded | None]:
-        """The frame's batches.  The value that it returns says which records it could not read."""
+        """Yields the frame's batches.  The generator's return value says which records it could not read."""
         given = 0
         try:
             for batch in self.batches(fetched.records, fetched.extents, fetched.broker_id):

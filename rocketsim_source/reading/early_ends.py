@@ -1,4 +1,5 @@
-"""A broker has no records where a range goes on: why, and where the task continues.
+"""A broker ended a range early, because it has no record at the next offset.  This module finds out why, and where the
+task continues.
 
 A slave that lacks a record is behind, which is no data loss: the task asks the master, and waits if it does not answer.
 Only the master's answer says that records are lost.
@@ -25,7 +26,7 @@ NOT_ENOUGH = frozenset(
 
 
 class SlaveBehind(RuntimeError):
-    """The master is away and its slave does not have what was planned while the master was there."""
+    """The master does not answer, and its slave lacks records that were planned while the master answered."""
 
 
 class EarlyEnds:
@@ -39,8 +40,10 @@ class EarlyEnds:
         self._options = options
 
     def resolve(self, end: EarlyEnd) -> None:
-        """Returns when the broker to ask next or the position of the range has changed, or after a pause; raises when
-        the task fails."""
+        """Decides how the range continues.  Returns when it has chosen another broker or position, or after a pause;
+        raises
+        an error when the task fails.
+        """
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):
                 return
@@ -53,7 +56,10 @@ class EarlyEnds:
             self._skip_truncated(end)
 
     def _is_left_to_the_master(self, end: EarlyEnd) -> bool:
-        """False: no master answers, and the slave says that the records are deleted."""
+        """Returns True if only the master can say what became of the records.  Returns False if the slave's word is
+        taken:
+        no master answers, and the slave says that the records are deleted.
+        """
         queue, _, until = self._progress.ranges[end.index]
         if self._brokers.leave_slave(queue):
             return True

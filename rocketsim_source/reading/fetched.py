@@ -1,4 +1,4 @@
-"""A frame as it is handed to a decoder, and what the decoder says of it."""
+"""A frame as a decoder gets it, and what a decoder reports about it."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Fetched:
     extents: list[OfQueue]
     broker_id: int
     moves: list[Move]  # one for each extent
-    failures: int  # of the task before this frame
+    failures: int  # failures of the task before this frame
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Undecoded:
     """What a decoder could not make rows of: it has used `used` of a frame's records, and cannot read `rows`."""
 
     used: int
-    rows: list[int]  # none: the frame as a whole
+    rows: list[int]  # empty: the frame as a whole cannot be decoded
     why: RecordError
 
 
-# Makes rows of a frame; what it could not read is the value that it returns.
+# Makes rows of a frame.  The generator's return value says what it could not read.
 Decode = Callable[[Fetched], Generator[T, None, Undecoded | None]]

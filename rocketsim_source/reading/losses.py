@@ -1,4 +1,4 @@
-"""Records that are lost: the options allow it, which is logged, or the task fails."""
+"""Handles lost records: logs them if the options allow the loss, and otherwise fails the task."""
 
 import logging
 

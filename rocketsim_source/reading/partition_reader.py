@@ -1,7 +1,9 @@
-"""One task of a read, in an executor's Python worker: ranges -> Arrow batches.
+"""One task of a read, in an executor's Python worker: it reads ranges and returns Arrow batches.
 
-Workers are forked and used again, so the cluster (its channels and routes) and the broker hints are kept for the
-process and made after the fork.  Nothing depends on being closed: a stopped query abandons its generators.
+Spark forks workers and uses each for many tasks.  So the cluster (its channels and routes) and the broker hints are
+made
+after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a stopped query
+abandons its generators.
 """
 
 import os
@@ -23,20 +25,23 @@ from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 MAX_HINTS = 100_000
 
 _clusters: dict[tuple[int, Connection], SourceCluster] = {}
-_hints: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}  # brokers suggest by group
+# by group, because brokers make suggestions by group
+_hints: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}
 
 
 def worker_cluster(options: SourceOptions) -> SourceCluster:
     """This process's connection to the cluster that the options name."""
     key = os.getpid(), options.connection
     if key not in _clusters:
-        share_freed_memory()  # before gRPC's threads are there
+        share_freed_memory()  # before gRPC starts threads
         _clusters[key] = ClientCluster.open(options.connection)
     return _clusters[key]
 
 
 def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> MutableMapping[MessageQueue, int]:
-    """Which broker to ask first: what the driver found out, then what this process learned, as `suggestScope` says."""
+    """The broker to ask first for each queue: what the driver found out, overridden by what this process learned.
+    `suggestScope` says which of the two count.
+    """
     if "worker" not in options.suggest_scope:
         return dict(planned)
     known = _hints.setdefault((os.getpid(), options.connection, options.pull_group), {})

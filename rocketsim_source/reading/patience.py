@@ -1,4 +1,4 @@
-"""How long a task goes on without progress: retries of calls that fail, and waits for records that may still come."""
+"""Limits how long a task goes on without progress: retries of failed calls, and waits for records that may come."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ class Patience:
         self._waiting_since: dict[int, float] = {}  # by the index of a range
 
     def failed(self, error: Exception) -> None:
-        """Pauses, each time for longer; raises the error when the retries are used up without any progress."""
+        """Pauses, longer after each failure.  Raises the error when all retries are used up without any progress."""
         self.failures += 1
         if self.failures > self._retries:
             raise error
@@ -35,13 +35,15 @@ class Patience:
         self._sleep(self._backoff.pause_s(self.failures))
 
     def progressed(self, indices: Iterable[int]) -> None:
-        """These ranges have come further."""
+        """Notes that these ranges made progress: failures and waits are counted anew."""
         for index in indices:
             self.failures = 0
             self._waiting_since.pop(index, None)
 
     def wait(self, index: int, at_most_s: float) -> bool:
-        """True after a short pause: ask again.  False: the range has waited for that time."""
+        """Pauses briefly and returns True, so that the caller asks again; returns False once the range has waited for
+        `at_most_s` in all.
+        """
         since = self._waiting_since.setdefault(index, self._clock())
         if self._clock() - since >= at_most_s:
             return False

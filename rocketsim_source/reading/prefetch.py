@@ -19,11 +19,12 @@ class FrameLate(CallTimeout):
 
 @contextmanager
 def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[Iterator[T]]:
-    """The stream's items, taken by a thread; FrameLate if one takes longer than `timeout_s`.
+    """The stream's items, which a thread takes from the stream.  Raises FrameLate if one takes longer than `timeout_s`.
 
-    `ahead` of them wait for a slow caller, as Spark may be, and one more is under way; with 0 an item is only taken
-    when the caller asks for it.  The thread goes when the block is left: at once, or with its call's deadline if
-    the broker is silent.
+    The thread takes up to `ahead` items before a slow caller (Spark) asks for them, and has one more in hand.  With
+    `ahead` 0 it takes an item only when the caller asks for it.  The thread ends when the `with` block is left: at
+    once,
+    or at its call's deadline if the broker is silent.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(ahead + 1 if ahead else 0)

@@ -70,11 +70,11 @@ class RangeFetch:
         self._answering = MASTER_ID  # the broker that sent the last frame or was asked for the next
 
     def frames(self) -> Iterator[Fetched]:
-        """All records of all ranges, in order; raises the error with which the task fails."""
+        """Yields all records of all ranges, in order.  Raises the error that fails the task."""
         return self.decoded(_as_fetched)
 
     def decoded(self, decode: Decode[T]) -> Iterator[T]:
-        """As `frames`, but what `decode` makes of them.  Records that it cannot read are asked of another broker."""
+        """Yields what `decode` makes of each frame.  Another broker is asked for the records that it cannot read."""
         while (first := self._progress.first_open()) is not None:
             try:
                 target = self._brokers.target(self._ranges[first].queue)
@@ -85,8 +85,9 @@ class RangeFetch:
                 self._refused(first, error)
 
     def _one_call(self, first: int, target: int) -> list[int]:
-        """The open ranges from the first on that one call to one broker can serve.  Order is kept, so that a task that
-        is repeated returns its rows in the same order.
+        """The ranges that one call to one broker can serve: the first open one and those that follow it directly.
+        Keeping
+        their order means that a repeated task returns its rows in the same order.
         """
         broker_name = self._ranges[first].queue.broker_name
         indices = []
@@ -100,7 +101,7 @@ class RangeFetch:
         return indices
 
     def _stream(self, indices: list[int], target: int, decode: Decode[T]) -> Iterator[T]:
-        """One call; ends when all is there, or another one is to be made."""
+        """Makes one call.  Ends when all its ranges are complete, or when another call has to be made."""
         asked = self._progress.left_of(indices)
         stream = self._cluster.pull(
             asked,
@@ -134,15 +135,14 @@ class RangeFetch:
             raise
 
     def _fetched(self, checked: CheckedFrame, broker_id: int) -> Fetched:
-        """The frame counts as taken."""
+        """Moves the positions past the frame, and returns it for the decoder."""
         failures = self._patience.failures
         self._patience.progressed(self._progress.advance(checked.moves))
         records, extents = self._copies.without_left_out(checked.records, checked.extents)
         return Fetched(records, extents, broker_id, checked.moves, failures)
 
     def _is_over(self, frame: "PullFrame", indices: list[int]) -> bool:
-        """Nothing of the call is left, or the queue that the next frame continues with is to be asked of another
-        broker."""
+        """Returns True if the call has nothing left to send, or if the next queue is to be read from another broker."""
         open_now = next((index for index in indices if self._progress.is_open(index)), None)
         if open_now is None:
             return True
@@ -154,16 +154,16 @@ class RangeFetch:
     # --- trouble ------------------------------------------------------------------------------------------------------
 
     def _bad_frame(self, first: int, error: RecordError | BadAnswer) -> None:
-        """This task or the client has found an invalid frame: the next attempt asks another broker, if there is one."""
+        """This task or the client found a frame invalid.  The next attempt asks another broker, if the name has one."""
         open_now = self._progress.first_open()
         queue = self._ranges[first if open_now is None else open_now].queue
         self._brokers.ask_instead_of(queue, self._answering)
         if isinstance(error, RecordError):
-            error = BadAnswer(f"{queue}: a broker sent what is no record: {error}")
+            error = BadAnswer(f"{queue}: a broker sent bytes that are not a record: {error}")
         self._patience.failed(error)
 
     def _ask_again(self, fetched: Fetched, undecoded: Undecoded) -> None:
-        """Continue at the first row that was not returned yet."""
+        """Continues at the first row that was not returned yet."""
         if not undecoded.rows:
             raise Undecodable(str(undecoded.why)) from undecoded.why
         self._patience.failures = fetched.failures
@@ -182,8 +182,9 @@ class RangeFetch:
         self._copies.ask_for(places, fetched.broker_id, undecoded.why)
 
     def _refused(self, first: int, error: RocketSimError) -> None:
-        """A call failed.  A broker that lacks one topic or queue refuses the whole call: that queue is skipped, if its
-        master confirms it, and the others are read on.  Any other temporary error is retried.
+        """Handles a call that failed.  A broker that lacks one topic or queue refuses the whole call.  If the master
+        confirms that the queue does not exist, it is skipped, and reading the others continues.  Any other temporary
+        error is retried.
         """
         if says_missing(error) and self._skip_deleted(first, error):
             return
@@ -214,5 +215,7 @@ def _as_fetched(fetched: Fetched) -> Generator[Fetched, None, None]:
 
 
 def says_missing(error: RocketSimError) -> bool:
-    """A topic that does not exist, or a queue id beyond the topic's: RocketMQ has no code of its own for the latter."""
+    """Returns True if the error says that a topic does not exist, or that a queue id is beyond the topic's queues.  For
+    the latter RocketMQ has no error code of its own.
+    """
     return isinstance(error, TopicNotExist | InvalidParameter) or type(error) is BrokerRefused

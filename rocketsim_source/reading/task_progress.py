@@ -1,4 +1,4 @@
-"""Where a task is in each of its ranges, and what a frame adds to that.  Knows no network and no clock."""
+"""The position of a task in each of its ranges, and how a frame moves it.  Knows no network and no clock."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,8 +35,10 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFrame:
-    """A frame whose counts, order and queues are right.  It is not used beyond a range that its broker ended early: a
-    task that is repeated must return its rows in the same order."""
+    """A frame whose counts, order and queues are right.  If its broker ended a range early, what follows that range in
+    the
+    frame is not used, so that a repeated task returns its rows in the same order.
+    """
 
     records: Records
     extents: list[OfQueue]
@@ -61,7 +63,9 @@ class TaskProgress:
         return [self.ranges[index]._replace(from_offset=self.at[index]) for index in indices]
 
     def check(self, frame: "PullFrame", indices: list[int]) -> CheckedFrame:
-        """`indices`: of the ranges that were asked for.  RecordError or BadAnswer: it is wrong; nothing moves."""
+        """Checks a frame that answers a call for the ranges `indices`.  Raises RecordError or BadAnswer if it is wrong.
+        Does not move any position.
+        """
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[Move] = []
@@ -86,7 +90,7 @@ class TaskProgress:
         return CheckedFrame(records[:row] if row < len(records) else records, extents, moves, early_end)
 
     def _check_gap(self, index: int, at: int, segment: "Segment") -> None:
-        """Offsets may have no record if a filter has left them out or retention has deleted them."""
+        """Refuses missing offsets, unless a filter may have left them out or retention may have deleted them."""
         queue, _, until = self.ranges[index]
         gap = segment.next_offset - at - segment.count
         if self._is_filtered or not gap:
@@ -100,7 +104,7 @@ class TaskProgress:
             raise BadAnswer(f"{queue}: {segment.count} records from {at} to {segment.next_offset}")
 
     def advance(self, moves: list[Move]) -> set[int]:
-        """The ranges that have come further."""
+        """Moves the positions, and returns the ranges that made progress."""
         further = {index for index, _, after in moves if after > self.at[index]}
         for index, _, after in moves:
             self.at[index] = after

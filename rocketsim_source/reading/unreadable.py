@@ -1,5 +1,5 @@
-"""Records that arrive whole and cannot be read: a body that does not unpack, or that has another checksum.  Decides
-which broker to ask instead, and which records to leave out.  Pure.
+"""Records that arrive complete but cannot be read, because the body does not decompress or has a wrong checksum.
+Decides which broker to ask instead, and which records to leave out.  Pure.
 
 Each member of a pair has its own copy, so a record damaged on one disk may be intact on another.  A record is given up
 only when every member of its broker name has sent it damaged, or has no copy.
@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class CorruptRecord(RuntimeError):
-    """A record that no broker has in readable form, while corrupt=skip is not set."""
+    """No broker has the record in readable form, and corrupt=skip is not set."""
 
     def __init__(self, place: Place, broker_ids: Iterable[int], why: object) -> None:
         ids = ", ".join(map(str, sorted(broker_ids)))
@@ -39,7 +39,7 @@ class Unreadable:
     why: dict[Place, object] = field(default_factory=dict)
     sent_by: dict[Place, set[int]] = field(default_factory=dict)
     left_out: dict[MessageQueue, set[int]] = field(default_factory=dict)
-    count: int = 0  # of records that were left out
+    count: int = 0  # how many records were left out
 
     def add(self, places: Iterable[Place], broker_id: int, why: object) -> None:
         for place in places:
@@ -54,12 +54,12 @@ class Unreadable:
         return CorruptRecord(place, self.sent_by[place], self.why[place])
 
     def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
-        """Another member that may have the record, reachable ones first; None: all have been asked."""
+        """Another member that may have the record, reachable ones first; None if all have been asked."""
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
-        """Give up the queue's records that every member has sent damaged or does not have; returns their offsets."""
+        """Gives up the queue's records that every member has sent damaged or does not have; returns their offsets."""
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
         self.left_out.setdefault(queue, set()).update(given_up)

@@ -1,1 +1,1 @@
-"""Rows out: Arrow batches in, acknowledged messages out."""
+"""The sink: it takes Arrow batches, and sends their rows as messages until each is acknowledged."""

@@ -1,4 +1,4 @@
-"""A DataFrame's rows -> the columns of messages, for a topic and queue at a time.  No Python object per row."""
+"""Turns a DataFrame's rows into columns of messages, one part for each topic and queue.  No Python object per row."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,13 +17,13 @@ from rocketsim_client.sending.property_columns import entries, unfit
 from rocketsim_source.sink.row_ids import RowIds
 from rocketsim_source.sink.sink_columns import SinkColumns
 
-# A message that was read has these without its sender's doing, or they are columns of their own.
+# Properties that clients and brokers set by themselves, or that are columns of their own.
 NOT_THE_SENDERS = binaries(sorted(name.encode() for name, use in PROPERTIES.items() if use is not PropertyUse.RESERVED))
 
 
 @dataclass(slots=True)
 class OutgoingRows:
-    """Rows of one topic, and of one queue id if they name one."""
+    """Rows for one topic, and for one queue if they name a queue id."""
 
     topic: str
     queue_id: int | None
@@ -37,7 +37,7 @@ class OutgoingRows:
 
 
 class RowProblem(ValueError):
-    """A row that cannot be a message: its number in the batch, and why."""
+    """A row that cannot become a message: its number in the batch, and the reason."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"row {row}: {problem}")
@@ -52,9 +52,10 @@ def outgoing(
     row_ids: RowIds | None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[OutgoingRows]:
-    """The batch's rows by topic and queue id, each part in the order of the rows.  `row_ids` None: the producer makes
-    ids.  `left_out` counts the properties that a message cannot have, by their names; None: such rows are sent as they
-    are, and the producer refuses them.
+    """The batch's rows by topic and queue id; each part keeps the order of its rows.  Without `row_ids` the producer
+    makes
+    the ids.  With `left_out`, properties that a message cannot have are left out, and counted there by name.  Without
+    it they are kept, and the producer refuses these rows.
     """
 
     bodies = batch.column(columns.body)
@@ -100,7 +101,7 @@ def first(rows: pa.BooleanArray) -> int:
 
 
 def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
-    """Raises RowProblem for a number that is no queue id; whether there is such a queue is known later."""
+    """Raises RowProblem for a number that is no queue id.  If the topic has such a queue is checked later."""
     ids = batch.column(index)
     if ids.type == pa.int32():
         return ids
@@ -116,7 +117,7 @@ def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
-    """The groups, and the keys of the rows that have none; a row that names its queue needs none."""
+    """The message group of each row; a row without one gets its key as group, unless it names its queue."""
     groups = keys if message_groups is None else pc.coalesce(message_groups, keys)
     if queue_ids is None:
         return groups
@@ -125,8 +126,8 @@ def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_i
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
-    """(value, its rows): each distinct value once, in the order of its first row; rows
-    None: all.
+    """Yields each distinct value with its rows, in the order of the values' first rows.  Rows are None if all rows have
+    the value.
     """
     if values is None:
         yield None, None
@@ -161,8 +162,8 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 
 
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
-    """Bytes as text: RocketMQ keeps all but bodies as UTF-8.  Raises RowProblem for one that is none: `what` says of
-    which row it is, and which part.
+    """Bytes as text, because RocketMQ stores everything but bodies as UTF-8.  Raises RowProblem for bytes that are not
+    UTF-8; `what` then says which row and which part they belong to.
     """
     if values.type == pa.string():
         return values
@@ -183,8 +184,10 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 
 
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
-    """A map column, or Kafka's headers, without what clients and brokers set by themselves: what was read can be
-    written again.  With `left_out` also without what a message cannot have, which is counted there.
+    """The properties of a map column, or of Kafka's headers, without those that clients and brokers set by themselves,
+    so
+    that rows which were read can be written again.  With `left_out`, properties that a message cannot have are removed
+    too, and counted there.
     """
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))
@@ -203,7 +206,7 @@ def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapAr
 def kept(
     names: pa.Array, values: pa.Array, places: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
 ) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
-    """These of the properties, and where each row begins among them."""
+    """The properties that are kept, and the index of each row's first among them."""
     before = np.concatenate(([0], np.cumsum(keep)))
     chosen = booleans(keep)
     return names.filter(chosen), values.filter(chosen), before[places]

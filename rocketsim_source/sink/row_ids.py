@@ -1,13 +1,14 @@
-"""Message ids that are the same whenever a row is written again: what `sinkMode=idempotent` makes them of.  Pure.
+"""Message ids for `sinkMode=idempotent`: a row that is written again gets the same id.  Pure.
 
-    ColumnIds   a hash of the columns that the user names: the same wherever and in whatever order the row comes
-    PlaceIds    where the row is: name of the write, query, batch, partition and number; the same as long as the batch
-                is cut and ordered in the same way, which nobody here can see.  So it is never assumed, but asked for
-                by a `sinkName`
+    ColumnIds   a hash of the columns that the user names; it does not depend on the row's partition or place
+    PlaceIds    the row's place: name of the write, query, batch, partition and row number.  The id stays the same only
+                if the batch is cut and ordered in the same way.  The sink cannot check that, so the user has to ask
+                for these ids with a `sinkName`
 
-All are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is repeated after an
-upgrade has to repeat its ids: a new one gets a new number (`idVersion`), and the default stays at 1, which is these
-two.  Version 0 is what ids were before (`OldIds`), for a batch that was begun then.
+ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is
+repeated after an upgrade has to get the same ids again.  A new scheme gets a new number (`idVersion`); the default
+stays
+1, which means these two.  Version 0 (`OldIds`) finishes batches that an older release began.
 """
 
 import decimal
@@ -21,23 +22,23 @@ from rocketsim_proto.records.slices import fixed_binary
 from rocketsim_proto.records.unique_ids import hex_strings
 
 NULL_SIZE = 0xFFFFFFFF
-# Those of Arrow's widest decimal: the usual context rounds to 28, and Spark's decimals have up to 38.
+# As many digits as Arrow's widest decimal has.  The default context rounds to 28 digits, and Spark's decimals have 38.
 ALL_DIGITS = decimal.Context(prec=76)
 
 
 class RowIds(Protocol):
     def of(self, batch: pa.RecordBatch, topics: pa.Array | None) -> pa.StringArray:
-        """An id for each row of a task's next batch.  `topics`: of each row; None: the option's, for all."""
+        """An id for each row of a task's next batch.  `topics` has each row's topic; None if the option names it."""
 
 
 def digest(size: int, *parts: str) -> bytes:
-    """A hash of texts that are told apart by their sizes."""
+    """A hash of several texts.  Their sizes are hashed too, so that ("ab", "c") and ("a", "bc") differ."""
     data = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
     return hashlib.blake2b(data, digest_size=size).digest()
 
 
 class PlaceIds:
-    """`whole` names everything that is repeated together: query and batch, or a job."""
+    """`whole` names the unit that Spark repeats: query and batch of a stream, or the job of a batch write."""
 
     def __init__(self, sink_name: str, topic: str | None, whole: str, partition: int) -> None:
         self._prefix = np.frombuffer(digest(12, "place", sink_name, topic or "", whole, str(partition)), np.uint8)
@@ -66,7 +67,7 @@ class ColumnIds:
         columns = [batch.column(index) for index in self._columns]
         nothing = np.logical_and.reduce([column.is_null().to_numpy(zero_copy_only=False) for column in columns])
         if nothing.any():
-            raise ValueError(f"{int(nothing.sum())} rows have null in every one of idColumns, so that all would be one")
+            raise ValueError(f"{int(nothing.sum())} rows have null in every one of idColumns, and would all get one id")
         if topics is None:
             topics = pa.repeat(pa.scalar(self._topic or "", pa.string()), batch.num_rows)
         pieces: list[bytes | pa.BinaryArray] = [self._begin]
@@ -75,14 +76,15 @@ class ColumnIds:
             sizes = pc.fill_null(pc.binary_length(values).cast(pa.int64()), NULL_SIZE).to_numpy()
             pieces += [fixed_binary(sizes.astype(">u4").view(np.uint8), 4), pc.fill_null(values, b"")]
         rows = pc.binary_join_element_wise(*pieces, b"")
-        # One of the few loops over rows, about a microsecond each: neither numpy nor Arrow has a hash that is as good.
+        # A loop over rows, about a microsecond each, because neither numpy nor Arrow has a hash of this quality.
         digests = b"".join([hashlib.blake2b(row, digest_size=16).digest() for row in rows.to_pylist()])
         return hex_strings(np.frombuffer(digests, np.uint8).reshape(-1, 16))
 
 
 def as_bytes(column: pa.Array) -> pa.BinaryArray:
-    """One form for values that are equal, whatever type of their kind they have: text and bytes as they are, whole
-    numbers, times (µs) and days as eight bytes, decimals without zeros at their end.
+    """Bytes that are the same for equal values of different types: an int and a long, for example.  Text and bytes stay
+    as
+    they are; whole numbers, times (µs) and days become eight bytes; decimals lose trailing zeros.
     """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

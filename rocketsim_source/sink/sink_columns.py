@@ -1,8 +1,8 @@
-"""A DataFrame's columns -> the columns of messages.  Column-wise: no Python object per row.
+"""Finds which of a DataFrame's columns are the columns of messages.
 
 `body` (or `value`) is required; `topic`, `tags`, `keys` (`key`), `properties` (`headers`), `messageGroup` and
-`queueId` (`partition`) are taken if they are there.  What only a broker can say (offsets, timestamps, hosts) is
-ignored, so that what was read can be written.
+`queueId` (`partition`) are used if the DataFrame has them.  Columns that only a broker can set (offsets, timestamps,
+hosts) are ignored, so that a DataFrame which was read can be written.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,9 @@ from rocketsim_source.options.sink_options import SinkOptions
 from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
 
 TEXT = (StringType(), BinaryType())
-# What ids are made of: equal values have one form, so that they have one hash.  (Not so fractions: 0.0 and -0.0, NaN.)
+# Types from which ids can be made: equal values have the same bytes, so they have one hash.  Floating point is left
+# out,
+# because 0.0 equals -0.0, and NaN has many forms.
 HASHED: tuple[type[DataType], ...] = (
     StringType,
     BinaryType,
@@ -60,7 +62,7 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """Which column of the DataFrame each part of a message comes from; None: from none."""
+    """The index of the DataFrame's column from which each part of a message comes; None if it has none."""
 
     body: int
     topic: int | None = None
@@ -69,12 +71,12 @@ class SinkColumns:
     properties: int | None = None
     message_group: int | None = None
     queue_id: int | None = None
-    ids: tuple[int, ...] = ()  # of idColumns
-    group_by_key: bool = False  # a row without a message group is of the group of its key (partitioner=key)
+    ids: tuple[int, ...] = ()  # indexes of idColumns
+    group_by_key: bool = False  # a row without a message group gets its key as group (partitioner=key)
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
-        """Raises OptionError for a DataFrame that cannot be written, before anything is."""
+        """Raises OptionError for a DataFrame that cannot be written, before any row is sent."""
         found: dict[str, int] = {}
         if not {"body", "value"} & {field.name.lower() for field in schema.fields}:
             there = ", ".join(schema.fieldNames()) or "none"
@@ -111,7 +113,7 @@ class SinkColumns:
 
 
 def id_column(name: str, schema: StructType) -> int:
-    """The index of one of idColumns."""
+    """The index of one column of idColumns."""
     by_name = {field.name.lower(): index for index, field in reversed(list(enumerate(schema.fields)))}
     index = by_name.get(name.lower())
     if index is None:

@@ -1,4 +1,6 @@
-"""One task of a write, in an executor's Python worker: Arrow batches -> messages, every one of them acknowledged."""
+"""One task of a write, in an executor's Python worker: it sends Arrow batches as messages, and ends when every message
+is acknowledged.
+"""
 
 import os
 import time
@@ -23,7 +25,7 @@ from rocketsim_source.sink.outgoing import OutgoingRows, RowProblem, outgoing
 from rocketsim_source.sink.row_ids import ColumnIds, OldIds, PlaceIds, RowIds
 from rocketsim_source.sink.writer import Sent, SinkPlan
 
-Rows = npt.NDArray[np.int64]  # their numbers in the task
+Rows = npt.NDArray[np.int64]  # row numbers in the task
 
 MASTER_WAIT_S = 0.2
 QUERY_ID = "sql.streaming.queryId"
@@ -33,7 +35,7 @@ _producers: dict[tuple[object, ...], Producer] = {}
 
 
 class SendStuck(RuntimeError):
-    """No frame was acknowledged or given up in time."""
+    """In the time allowed no frame was acknowledged, and none failed."""
 
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
@@ -49,7 +51,7 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
 
 
 def row_ids(plan: SinkPlan) -> RowIds | None:
-    """What makes this task's ids; None: the producer."""
+    """Makes this task's message ids; None if the producer makes them."""
     options = plan.options
     if options.mode != "idempotent":
         return None
@@ -65,8 +67,9 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 
 
 def worker_producer(options: SinkOptions) -> Producer:
-    """This worker's producer, made after the fork and kept: its channels and routes serve the next task too.  It is
-    never closed, and holds nothing back: a task waits for all of its acknowledgements.
+    """This worker's producer.  It is made after the fork and kept, so that its channels and routes serve later tasks
+    too.
+    It is never closed, which loses nothing, because a task waits for all of its acknowledgements.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
@@ -86,7 +89,7 @@ def worker_producer(options: SinkOptions) -> Producer:
 
 
 def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:
-    """The error of one of these rows, which a producer counts anew."""
+    """The error of one of these rows, with the row's number in the task in place of its number in the send."""
     skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
     return MessageIllegal(f"topic {topic!r}: {place(int(rows[error.row]))}: {error.problem}{skip}")
 
@@ -98,7 +101,7 @@ def place(row: int) -> str:
 
 
 class RowSender:
-    """One task's rows on their way."""
+    """Sends the rows of one task, and collects the acknowledgements."""
 
     def __init__(self, plan: SinkPlan, producer: Producer, row_ids: RowIds | None) -> None:
         self._plan = plan
@@ -108,7 +111,7 @@ class RowSender:
         self._waiting: deque[tuple[Any, Rows]] = deque()
         self._statuses: Counter[str] = Counter()
         self._left_out: Counter[str] | None = Counter() if plan.options.invalid_properties == "skip" else None
-        self._rows_before = 0  # those of earlier batches
+        self._rows_before = 0  # rows of earlier batches
 
     def send(self, batch: pa.RecordBatch) -> None:
         options = self._plan.options
@@ -119,13 +122,13 @@ class RowSender:
         except RowProblem as error:
             raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
-        # Each broker has its own limit in flight; this one only bounds what waits in memory.
+        # Each broker has its own limit of frames in flight; this limit only bounds the memory for waiting frames.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
     def _accepted(self, rows: OutgoingRows) -> Sequence[Any]:
-        """The futures of a rows.  A temporary error (no master, no name server) is retried until
-        sendTimeoutMs.
+        """Hands the rows to the producer and returns their futures.  A temporary error (no master, no name server) is
+        retried for sendTimeoutMs.
         """
         deadline = time.monotonic() + self._plan.options.send_timeout_ms / 1000
         while True:
@@ -153,8 +156,9 @@ class RowSender:
         return Sent(dict(self._statuses), dict(self._left_out or {}))
 
     def _acknowledged(self, future: Any) -> BatchPart:
-        """The next frame's acknowledgement.  Every frame is answered or given up within sendTimeoutMs once it leaves,
-        so a time in which none is means that something is stuck: the task fails then, and does not hang.
+        """The next frame's acknowledgement.  Every frame is answered or fails within sendTimeoutMs after it was sent.
+        So
+        something is stuck if none does so for twice that time: the task then fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:
@@ -162,7 +166,7 @@ class RowSender:
             try:
                 return cast(BatchPart, future.result(2 * self._plan.options.send_timeout_ms / 1000))
             except TimeoutError:
-                if future.done():  # just now, or the error is the frame's own
+                if future.done():  # it was answered just now, or this is the frame's own error
                     return cast(BatchPart, future.result())
                 if stats.acknowledged + stats.failed == settled:
                     raise SendStuck(
@@ -183,8 +187,9 @@ class RowSender:
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
     def _queue(self, rows: OutgoingRows) -> Any:
-        """The queue with the wanted id, of the broker names in turn where column queueId says nothing about the broker;
-        a number of column partition that was read names the broker, too.
+        """The queue that a row names.  A queue id of column queueId does not name a broker, so the topic's broker names
+        are
+        used in turn.  A number of column partition, as it was read, names the broker, too.
         """
         if rows.queue_id is None:
             return None

@@ -1,7 +1,7 @@
-"""RocketSim as a sink: Arrow batches -> messages, every one of them acknowledged before a task is done.
+"""RocketSim as a sink: Arrow batches become messages, and a task ends when every message is acknowledged.
 
-atLeastOnce   a task that is repeated sends its rows again, under new message ids
-idempotent    a row that is written again has the id that it had (`row_ids.py`), so that dropDuplicates("msgId") has
+atLeastOnce   a task that is repeated sends its rows again, with new message ids
+idempotent    a row that is written again has its first id again (`row_ids.py`), so that dropDuplicates("msgId") keeps
               each row once
 """
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What travels to the executors.  `job` is one for all tasks of a batch write, and for their repetitions."""
+    """What Spark pickles for the executors.  All tasks of a batch write, and their repetitions, have the same `job`."""
 
     options: SinkOptions
     columns: SinkColumns
@@ -42,8 +42,8 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 
 class Sent(WriterCommitMessage):
-    """One task's rows, by what their brokers said: SEND_OK, or stored but not as safe as asked for.  `left_out` are
-    the properties that were not sent, by name (invalidProperties=skip)."""
+    """How many of a task's rows got each send status: SEND_OK, or stored but less safely than the broker is set to.
+    `left_out` counts by name the properties that were not sent (invalidProperties=skip)."""
 
     def __init__(self, statuses: dict[str, int], left_out: dict[str, int] | None = None) -> None:
         self.statuses = statuses

@@ -79,7 +79,7 @@ def view_schema(view: str) -> StructType:
 
 
 def check_view_schema(view: str, schema: StructType) -> list[str]:
-    """Returns the view's names of the columns that a user's schema picks, which must have their types."""
+    """Returns the names of the columns that a user's schema picks.  Raises OptionError if a column's type is wrong."""
     columns = {field.name.lower(): field for field in view_schema(view).fields}
     picked = []
     for field in schema.fields:
@@ -92,7 +92,7 @@ def check_view_schema(view: str, schema: StructType) -> list[str]:
             given, kind = field.dataType.simpleString(), known.dataType.simpleString()
             raise OptionError(f"column {known.name} of view={view} is {kind}, not {given}")
         if known.nullable and not field.nullable:
-            raise OptionError(f"column {known.name} of view={view} may be null: NOT NULL cannot be said of it")
+            raise OptionError(f"column {known.name} of view={view} may be null, so it cannot be NOT NULL")
         picked.append(known.name)
     if len(set(picked)) != len(picked):
         raise OptionError(f"the schema names a column twice: {', '.join(schema.fieldNames())}")

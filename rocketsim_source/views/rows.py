@@ -1,4 +1,4 @@
-"""The rows of each view: what all brokers say, asked when a query runs.
+"""The rows of each view.  All brokers are asked when a query runs.
 
 A broker that does not answer is an error, and so is a name server that knows no broker: a table that lacks some rows
 would look like good news.
@@ -121,7 +121,7 @@ def _progress(admin: Admin, options: ViewOptions) -> Iterator[ConsumeProgress]:
 
 
 def _time(ms: int) -> datetime | None:
-    """Of milliseconds since 1970; 0: there is no such message."""
+    """The time of milliseconds since 1970; None for 0, which means that no such message exists."""
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RocketSimViewReader(DataSourceReader):
-    """The rows are as the brokers are when the task runs: a query that runs again has newer ones."""
+    """The task asks the brokers when it runs, so a query that runs again gets newer rows."""
 
     def __init__(self, schema: StructType, options: ViewOptions) -> None:
         self.schema = schema

@@ -257,7 +257,7 @@ def test_only_what_a_message_may_be_without_is_nullable(profile: str, nullable: 
     schema = source_schema(options)
     assert {field.name for field in schema if field.nullable} == nullable
     for name in nullable:
-        with pytest.raises(OptionError, match=f"column {name} is null for a message without it"):
+        with pytest.raises(OptionError, match=f"column {name} is null for messages that lack it"):
             check_schema(StructType().add(name, schema[name].dataType, nullable=False), options)
 
 

@@ -126,7 +126,7 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"provider": "rocketsim", "option.topic": "T"}, "tables (CREATE TABLE … USING rocketsim) are not supported"),
         (
             {"startingTimestamp": "2026-01-31T13:00:00+01:00", "endingTimestamp": "2026-01-31T11:59:59Z"},
-            "startingTimestamp=2026-01-31T12:00:00.000Z is behind endingTimestamp=2026-01-31T11:59:59.000Z",
+            "startingTimestamp=2026-01-31T12:00:00.000Z is after endingTimestamp=2026-01-31T11:59:59.000Z",
         ),
         ({"assign": '{"T":[0,1]}'}, "a queue has a broker name and an id"),
         # for later
@@ -135,7 +135,7 @@ def test_static_brokers_name_every_member_of_a_pair() -> None:
         ({"slowQueueAdjustment": "true"}, "not supported yet"),
         ({"view": "lag"}, "not supported yet"),
         ({"tls__ca": "file"}, "did you mean tlsCa"),
-        ({"tlsCa": "file"}, "tlsCa: only with tls=true"),
+        ({"tlsCa": "file"}, "tlsCa: these need tls=true"),
         ({"tls": "true", "tlsKey": "file"}, "tlsCert and tlsKey are a pair"),
         ({"heartbeatIntervalMs": "30000"}, "not supported yet"),
     ],

@@ -149,7 +149,7 @@ def refuse(found: SourceOptions, by_time: Offsets, committed: Offsets) -> None:
     ],
 )
 def test_a_query_that_starts_behind_its_end_is_refused(given_options: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match=r"T@a:0 would be read from .* behind its end"):
+    with pytest.raises(OptionError, match=r"T@a:0 would be read from .* after its end"):
         refuse(options(**given_options), {Q0: 15}, {})
 
 
