@@ -223,7 +223,7 @@ DISASTERS = {
 def test_a_run_of_the_tests_ends_by_itself_with_a_failure_and_says_why(tmp_path, disaster):
     planted, said = DISASTERS[disaster]
     ours = ("run", "requirements.txt", "setup.py", "pyproject.toml", "tests/conftest.py")
-    imported = (f"tests/support/{module}.py" for module in ("file_order", "spark_processes", "watchdog"))
+    imported = ("tests/support/file_order.py", "tests/support/watchdog.py", "testbed/spark_processes.py")
     for name in (*ours, *imported):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(RUN.parent / name, tmp_path / name)
