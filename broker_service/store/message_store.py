@@ -87,7 +87,6 @@ class MessageStore:
         self._next_age_ms = 0
         self._next_thorough_ms = 0
         self._next_note_ms = 0
-        self._ticked_ms = 0
         self._trimmed_to = 0  # the log offset before which queues and index have no entries any more
         self._is_reserved = False  # only the broker itself may append to the rest of the last log file
         self.disk_too_full: str | None = None  # the refusal above the warning level; sent to clients, so without a path
@@ -451,13 +450,11 @@ class MessageStore:
         self._durability.request(ThoroughFlush(queues, self._index.directory, paths, timestamp, end, last_timestamp))
 
     def tick(self, now_ms: int) -> None:
-        """Does small periodic work; the loop calls it about every 100 ms.
+        """Does small periodic work; the loop calls it about every 100 ms, with times that never fall (`BrokerTime`).
 
         After a failed sync it does nothing; the next write or flush raises FlushFailed.
         """
-        if now_ms < self._ticked_ms:  # the clock went back: work that is due within seconds must not wait for hours
-            self._next_probe_ms = self._next_age_ms = self._next_thorough_ms = self._next_note_ms = now_ms
-        self._now_ms = self._ticked_ms = now_ms
+        self._now_ms = now_ms
         if self.disk.fatal is None:
             with suppress(FlushFailed):  # `disk.fatal` has the error, and it was logged
                 self._work(now_ms)

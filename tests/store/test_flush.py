@@ -1,6 +1,5 @@
 """Flushing: what is on disk afterwards, and that a failed sync stops all writes."""
 
-import contextlib
 import errno
 import random
 import threading
@@ -77,24 +76,6 @@ def test_the_note_of_the_flushed_offset_is_synced_once_a_second_and_only_if_it_h
         store.tick(NOW + ms)
         store.flush()
     assert 2 <= disk.log.count(syncs) - before <= 3
-
-
-def test_what_is_due_in_a_while_stays_due_when_the_clock_is_put_back():
-    store = open_store(ROOT, disk := MemoryFiles())
-    hour_ago = NOW - 3_600_000
-    for now_ms in (NOW, hour_ago, hour_ago + 1000):
-        put(store, "topic", 0, [b"x"])
-        store.flush()
-        store.tick(now_ms)
-        store.flush()
-    assert noted(disk) == store.end_offset
-    disk.fill()
-    while store.writable:
-        with contextlib.suppress(ServiceNotAvailable):
-            put(store, "topic", 0, [b"x" * 900])
-    disk.make_room()
-    store.tick(hour_ago - 3_600_000)
-    assert store.writable
 
 
 def test_a_new_file_counts_as_flushed_only_when_its_name_is_on_disk():
