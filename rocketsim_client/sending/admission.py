@@ -39,7 +39,11 @@ class Admission:
         kind: Kind,
         choice: "PublishTable | AcceptingTable",
     ) -> tuple[Kind, Pending, int]:
-        """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it."""
+        """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it.
+
+        An empty message group is no group, as an empty text is no property.
+        """
+        message_group = message_group or None
         topic = message.topic
         if topic not in self._good_topics:
             self.check_topic(topic)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from rocketsim_proto.records.arrays import binaries, mask, numpy_of
 from rocketsim_proto.records.record import (
     MAX_PROPERTIES_SIZE,
@@ -53,11 +54,14 @@ def plan_columns(
 ) -> Iterator[tuple[OutgoingBatch, int]]:
     """Batches and their sizes.  Without message groups, neighbouring batches go to different brokers, and each fills
     all queues of its broker in equal parts; with them, each row goes to the queue of its group, and a row whose group
-    is null as if there were none.  The one queue of a plan that may not move is every row's, whatever its group."""
+    is null or empty as if there were none.  The one queue of a plan that may not move is every row's, whatever its
+    group."""
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, message_groups)]
     check_texts(plan.topic, dict(zip(_TEXTS, texts, strict=True)))
+    if texts[2] is not None:  # an empty group is no group, as in Admission
+        texts[2] = pc.if_else(pc.equal(texts[2], ""), pa.scalar(None, pa.string()), texts[2])
     if properties is not None:
         properties = properties.combine_chunks() if isinstance(properties, pa.ChunkedArray) else properties
         check_maps(plan.topic, properties)

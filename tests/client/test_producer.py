@@ -545,13 +545,20 @@ def test_rows_of_a_message_group_keep_their_order_in_one_queue(cluster, producer
     assert by_key["key-3"][0].queue_id == same
 
 
-def test_a_row_whose_message_group_is_null_goes_as_if_there_were_no_keys(cluster, producer):
+@pytest.mark.parametrize("absent", [None, ""])
+def test_a_row_whose_message_group_is_null_or_empty_goes_as_if_there_were_no_keys(cluster, producer, absent):
     count = 800
     bodies = pa.array([b"%d" % row for row in range(count)])
-    none = pa.array([None] * count, pa.string())
+    none = pa.array([absent] * count, pa.string())
     producer.send_columns("T", bodies, message_groups=none)
     queues = Counter(stored.queue_id for stored in cluster.messages("T"))
     assert queues == dict.fromkeys(range(4), count // 4)
+    assert not any("__SHARDINGKEY" in stored.properties for stored in cluster.messages("T"))
+
+
+def test_a_message_whose_group_is_empty_goes_as_if_it_had_none(cluster, producer):
+    results = [producer.send(Message("T", b"%d" % number), message_group="") for number in range(4)]
+    assert len({result.message_queue for result in results}) > 1
     assert not any("__SHARDINGKEY" in stored.properties for stored in cluster.messages("T"))
 
 
