@@ -422,6 +422,26 @@ def test_no_test_sleeps_to_be_right():
     assert [f"{path.relative_to(ROOT)}:{line}" for path in tests for line in sleeps_in(path)] == []
 
 
+def private_names_in(path: Path) -> Iterator[str]:
+    """Names with an underscore that are imported from our packages, or looked up on anything but `self` and modules of
+    others that have no public way."""
+    foreign = {"os._exit", "session.sparkContext._gateway", "SparkContext._gateway", "SparkContext._jvm"}
+    public = {"_replace", "_asdict", "_fields", "_make"}  # of named tuples
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and node.attr not in public:
+            owner = ast.unparse(node.value)
+            if owner not in ("self", "cls") and f"{owner}.{node.attr}" not in foreign:
+                yield f"{node.lineno}: {owner}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.lineno}: {alias.name}" for alias in node.names if re.match("_[^_]", alias.name))
+
+
+def test_benchmarks_use_no_private_name():
+    """They measure what users can call."""
+    found = [f"{path.relative_to(ROOT)}:{name}" for path in sources("benchmarks") for name in private_names_in(path)]
+    assert found == []
+
+
 def tracked_files() -> list[Path]:
     """The files of the project: those that git tracks; in an export all that .gitignore does not name."""
     if (ROOT / ".git").exists() and shutil.which("git"):
