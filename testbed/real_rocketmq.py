@@ -50,10 +50,16 @@ class RocketMQError(Exception):
     """A process of RocketMQ did not start, or ended with an error; the message has what it printed."""
 
 
-def rocketmq_jars(version: str = NEWEST) -> Path:
-    """The directory with RocketMQ's jars.  Maven Central has all of them from 5.1.4 on; 4.x has no broker there."""
+def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
+    """The directory with the jars of RocketMQ's servers and tools, on request with those of its proxy.
+
+    Maven Central has 5.1.4 and later ones; it has no broker of 4.x, and lacks the proxy of 5.1.4.
+    """
     pom = Path(__file__).with_suffix(".xml")
-    return fetch_jars(pom, f"rocketmq-{version}-with-tools", **{"rocketmq.version": version})
+    properties = {"rocketmq.version": version}
+    if proxy:
+        return fetch_jars(pom, f"rocketmq-{version}-with-proxy", **properties, proxy="true")
+    return fetch_jars(pom, f"rocketmq-{version}-with-tools", **properties)
 
 
 def free_port() -> int:
@@ -191,7 +197,7 @@ def running(
     calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, from 5.3.0 on).  `tls`: a folder with
     server.pem and server.key; plaintext stays possible.  `settings`: further keys of the brokers.
     """
-    jars = rocketmq_jars(version)
+    jars = rocketmq_jars(version, proxy=proxy)
     work.mkdir(parents=True, exist_ok=True)
     tls_options = _tls_options(work, tls)
 
