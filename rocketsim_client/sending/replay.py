@@ -143,7 +143,7 @@ class Replay:
         try:
             thread.start()
         except RuntimeError as error:
-            logger.warning("spool %s: no thread for broker %s: %s", self._spool.directory, name, error)
+            logger.warning("spool %s: could not start a thread for broker %s: %s", self._spool.directory, name, error)
             with self._lock:
                 del self._at_work[name]
                 self._under_way -= lanes

@@ -143,9 +143,12 @@ class Spool:
         return backlog.blocked and not self._refusal
 
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
-        """Records with the lane and message id of each; returns when all are on the disk.  SpoolFailed: none is, since
-        the spool is full, the disk takes no more or the files are gone; `maybe_stored`: they went meanwhile, and this
-        process still brings the records to brokers if it can.  ClientClosed."""
+        """Writes records, each with its lane and message id, and returns when all are on the disk.
+
+        SpoolFailed: no record was kept, because the spool is full, the disk takes no more, or the spool's files are
+        gone.  With `maybe_stored` the files were removed during this call, and this process still sends the records
+        to brokers if it can.  ClientClosed: the spool is closed.
+        """
         now_ms = self._now_ms()
         rows = [
             (lane.topic, lane.name, msg_id, now_ms, isal_zlib.crc32(one), one)

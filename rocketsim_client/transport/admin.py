@@ -78,6 +78,6 @@ class AdminCalls(Protocol):
         before: int | None,
         timeout_s: float,
     ) -> tuple[Messages, int | None]:
-        """Messages, newest first, and what to ask for as `before` to get older ones; None: there are none."""
+        """Returns messages, newest first, and the `before` of the next call for older ones, or None if none exist."""
 
     def query_msg_by_offset(self, address: str, queue: MessageQueue, offset: int, timeout_s: float) -> Messages: ...

@@ -249,7 +249,7 @@ class World:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the network has been whole for a while."""
+        """True if no connection has been cut or slow for a while."""
         return not self.wire.cuts and self.wire.delay_s < 0.01 and self.loop.now - self.disturbed_at > QUIET_S
 
     def could_meet(self, broker: Broker, other: Broker) -> bool:

@@ -107,7 +107,10 @@ class SendPath:
         return "" if recalled.broker_name == self._broker.config.broker_name else recalled.broker_name
 
     async def recall(self, resource: pb.Resource, handle: str, timeout_s: float) -> str:
-        """Has a message with a delivery time not delivered; returns its id.  OK does not say that there is one."""
+        """Cancels the delivery of a message that has a delivery time, and returns its id.
+
+        It returns the id, too, if no such message waits for delivery, as RocketMQ does.
+        """
         topic = self._topic(names.topic_of(resource))
         message_rules.check_type(pb.DELAY, topic.message_type)
         recalled = recall_handle.decode(handle)
