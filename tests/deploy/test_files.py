@@ -138,6 +138,8 @@ def test_compose_runs_two_pairs_whose_files_are_right() -> None:
         for role, broker_id, mode in (("master", 0, BrokerRole.SYNC_MASTER), ("slave", 1, BrokerRole.SLAVE))
     }
     names = {f"{name}:9876" for name in services() if name.startswith("namesrv")}
+    assert services()["console"]["command"][:3] == ["console", "-n", ";".join(sorted(names))]
+    assert "console]" in (DEPLOY / "docker/Dockerfile").read_text(), "the image has the extra that the console needs"
     for one in brokers.values():
         assert set(one.name_servers) == names
         assert one.store_path_root_dir.is_relative_to("/var/lib/rocketsim")
