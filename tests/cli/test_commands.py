@@ -412,7 +412,7 @@ def test_every_command_and_every_flag_has_help_and_every_answer_json(name):
     command = COMMANDS[name]
     assert command.help
     assert [parameter.name for parameter in command.params if not parameter.help] == []
-    if not getattr(command, "commands", {}) and name.split()[1] not in (*SERVERS, "up"):
+    if not getattr(command, "commands", {}) and name.split()[1] not in (*SERVERS, "up", "console"):
         assert any("--json" in parameter.opts for parameter in command.params)
 
 

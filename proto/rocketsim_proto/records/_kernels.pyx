@@ -7,7 +7,8 @@ error.  So a verdict that is too strict costs time and one that is too lenient w
 
 The bytes are hostile.  Each length is compared with the room that is left before a byte behind it is read; sums are
 taken in 64 bits, of numbers that have 32 bits, and cannot overflow.  The GIL is released for work that takes long: for a
-few records, to get it back would take longer than the work.
+few records, to get it back would take longer than the work.  numpy is imported by the functions that need it, since
+processes that only look at options import this module, too.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
@@ -15,8 +16,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy, memset
-
-import numpy as np
 
 cdef extern from "_crc32.h" nogil:
     const char* crc32_choose(int hardware)
@@ -188,6 +187,8 @@ def walk(data, sizes=None, int64_t count=-1, bint crc=False):
     Returns eight int64 columns: start and size of the record, its body, its topic and its properties.  Returns None if
     something is wrong: a length, a magic number, another size than announced, another number of records, a checksum.
     """
+    import numpy as np
+
     cdef Buffer source = Buffer(data, 1), announced
     cdef int64_t end = source.count, room = end // MIN_SIZE, found
     cdef const int64_t* announced_sizes = NULL
@@ -231,6 +232,8 @@ cdef int64_t place_all(
 
 def places(data, starts, sizes):
     """Locates the records at these starts, in any order; the columns of `walk`, or None if a record is not valid."""
+    import numpy as np
+
     cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), size_buffer = Buffer(sizes, 8)
     cdef int64_t end = source.count, count = start_buffer.count, found
     if size_buffer.count != count:
@@ -292,6 +295,8 @@ cdef void sum_all(
 
 def crcs(data, starts, sizes):
     """Returns the checksum of each slice of `data`, as `record.body_crc`; ValueError for a slice that is not inside."""
+    import numpy as np
+
     cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), size_buffer = Buffer(sizes, 8)
     cdef const int64_t* begin = <const int64_t*>start_buffer.data
     cdef const int64_t* size = <const int64_t*>size_buffer.data
@@ -413,6 +418,8 @@ def check(
     Returns None if a rule is broken, and otherwise (the columns of `walk`, the queue ids, bits for those of `names` that
     a record has as a property).
     """
+    import numpy as np
+
     cdef Buffer source = Buffer(data, 1)
     cdef int64_t end = source.count, number, found
     if count <= 0 or count > end // MIN_SIZE or len(names) > 64:
@@ -576,6 +583,8 @@ def encode(
     `bodies` and `properties` are lists of bytes, or (offsets, data) of Arrow binary arrays.  Arrays with one element
     are the value for all records.
     """
+    import numpy as np
+
     cdef Slices body_slices, property_slices
     try:
         body_slices, property_slices = Slices(bodies), Slices(properties)

@@ -7,25 +7,27 @@ compiled look at `compiled` in each call, so that tests may replace it.
 
 import os
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 _VARIABLE = "ROCKETSIM_KERNELS"
 _VERSION = 1  # of the functions' arguments and results; a module that an older checkout has left behind is not used
 
-Columns = npt.NDArray[np.int64]  # eight rows: start and size of each record, of its body, its topic and its properties
+# Eight rows: start and size of each record, of its body, its topic and its properties.
+Columns: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Kernels(Protocol):
     """What `_kernels.pyx` has; it describes the functions.  Arrays that are passed must be contiguous."""
 
     def choose_crc(self, hardware: bool = True) -> str: ...
-    def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> Columns | None: ...
-    def places(self, data: Any, starts: Any, sizes: Any) -> Columns | None: ...
+    def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> "Columns | None": ...
+    def places(self, data: Any, starts: Any, sizes: Any) -> "Columns | None": ...
     def locate(self, data: Any, at: int) -> tuple[int, ...] | None: ...
-    def crcs(self, data: Any, starts: Any, sizes: Any) -> npt.NDArray[np.uint32]: ...
+    def crcs(self, data: Any, starts: Any, sizes: Any) -> "npt.NDArray[np.uint32]": ...
     def check(
         self,
         data: Any,
@@ -37,7 +39,7 @@ class Kernels(Protocol):
         max_record_size: int,
         client_flags: int,
         store_host_v6: bool,
-    ) -> tuple[Columns, npt.NDArray[np.int32], int] | None: ...
+    ) -> "tuple[Columns, npt.NDArray[np.int32], int] | None": ...
     def encode(
         self,
         topic: bytes,
@@ -49,7 +51,7 @@ class Kernels(Protocol):
         store_host_v6: bool,
         flags: Any,
         sys_flags: Any,
-    ) -> tuple[memoryview, npt.NDArray[np.uint32]] | None: ...
+    ) -> "tuple[memoryview, npt.NDArray[np.uint32]] | None": ...
 
 
 def _find(wanted: str) -> Kernels | None:
