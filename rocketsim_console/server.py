@@ -64,7 +64,7 @@ def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
 
 @contextlib.contextmanager
 def serving(app: ASGIApp, listen: Listen) -> Iterator[str]:
-    """Serve in a thread; gives the URL.  The thread ends with the block."""
+    """Serves in a thread until the block ends, and yields the URL."""
     with bound(listen) as taken:
         server = server_of(app, listen)
         thread = threading.Thread(target=server.run, args=([taken],), name="console", daemon=True)

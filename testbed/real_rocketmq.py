@@ -166,7 +166,7 @@ class RocketMQ:
 
     @property
     def address(self) -> str:
-        """The master's."""
+        """The address of the master, `host:port`."""
         return self.master.address
 
     def run(self, *main: str, heap: str = "512m") -> str:
@@ -274,7 +274,7 @@ def _tls_options(work: Path, tls: Path | None) -> list[str]:
 
 
 def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
-    """A proxy ends at once where no broker is registered yet."""
+    """Waits for the registration of a broker: without one, a proxy exits right after its start."""
     port = free_port()
     while CLUSTER not in rocketmq.mqadmin("clusterList"):
         pass

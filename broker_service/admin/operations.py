@@ -235,7 +235,7 @@ class Operations:
             await asyncio.sleep(0)  # others get their turn
 
     async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
-        """The record that starts at this offset of the log, and is of the topic, if one is named."""
+        """Returns the record that starts at this offset of the log, and belongs to the topic if one is given."""
         store = self._broker.store
         found = await cold_reads.read(store, partial(store.find_record, commit_log_offset))
         if found is None or (topic and decode(found, check_crc=False).topic != topic):

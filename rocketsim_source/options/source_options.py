@@ -132,7 +132,7 @@ class SourceOptions:
     metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
     idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
     queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)
-    # while no broker at all answers
+    # how long a query goes on while no broker answers
     broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)
 
     include_properties: bool = option("includeProperties", boolean, True)

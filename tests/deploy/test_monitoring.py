@@ -1,4 +1,4 @@
-"""The shipped alerts and the dashboard: valid, tested, and asking only for metrics that a broker has."""
+"""The shipped alerts and the dashboard are valid, and ask only for metrics that a broker has."""
 
 import asyncio
 import json

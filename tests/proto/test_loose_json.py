@@ -27,7 +27,7 @@ def test_the_reader_for_what_is_no_json_reads_json_alike(value):
 
 
 def test_numbers_as_keys_are_texts():
-    """As 4.9.8 and 5.5.0 answer GET_BROKER_CLUSTER_INFO."""
+    """The body has the form of a GET_BROKER_CLUSTER_INFO answer of RocketMQ 4.9.8 and 5.5.0."""
     body = (
         b'{"brokerAddrTable":{"a":{"brokerAddrs":{0:"10.0.0.1:10911",1:"10.0.0.2:10911"},"enableActingMaster":false}}}'
     )
@@ -36,7 +36,7 @@ def test_numbers_as_keys_are_texts():
 
 
 def test_objects_as_keys_are_keys():
-    """As 4.9.8 and 5.5.0 answer GET_TOPIC_STATS_INFO."""
+    """The body has the form of a GET_TOPIC_STATS_INFO answer of RocketMQ 4.9.8 and 5.5.0."""
     body = '{"offsetTable":{{"brokerName":"a","queueId":1,"topic":"t"}:{"maxOffset":5,"minOffset":0},{"queueId":2}:{}}}'
     table = loose_json.loads(body)["offsetTable"]
     assert table[ObjectKey([("brokerName", "a"), ("queueId", 1), ("topic", "t")])] == {"maxOffset": 5, "minOffset": 0}

@@ -131,7 +131,7 @@ class Client:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection at once."""
+    """Closes a connection and drops what is still to be sent."""
     writer.transport.abort()
     with suppress(OSError):
         await writer.wait_closed()

@@ -61,7 +61,7 @@ _REMARK = re.compile(rb'"remark":"([A-Z_]+)"')
 
 
 class RemotingReads:
-    """`ReadCalls`."""
+    """Implements `ReadCalls` over RocketMQ's remoting protocol."""
 
     def __init__(self, connections: Connections, members: KnownMembers, groups: Groups, pace: Pace) -> None:
         self._connections = connections
@@ -482,14 +482,14 @@ def _sizes(records: bytes | memoryview, address: str):  # type: ignore[no-untype
 
 
 def _store_timestamp(records: bytes | memoryview) -> int:
-    """Of the first record."""
+    """Returns the store time of the first record."""
     from rocketsim_proto.records import record
 
     return record.decode(records, check_crc=False).store_timestamp
 
 
 class _Frames:
-    """Pieces as they are joined to frames."""
+    """Joins the records of several pulls to the frames that a range read yields."""
 
     def __init__(self, ranges: Ranges, filtered: bool, broker_id: int, address: str) -> None:
         self._ranges = ranges
