@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from grpc.aio._server import Server as Implementation
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
@@ -58,6 +59,29 @@ async def test_a_slave_opens_it_when_it_is_promoted_and_the_former_master_closes
         await until(lambda: not master.v2_port.address, "the former master's port is closed")
         assert not listens(port)
         assert await telemetry.read() is grpc.aio.EOF  # its streams ended, so that its clients connect anew
+
+
+async def test_a_stop_that_meets_a_closing_port_ends_though_grpc_swallows_the_cancellation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, closing, stopped = Implementation.stop, asyncio.Event(), asyncio.Event()
+
+    async def deaf(server: Any, grace: float | None) -> None:
+        ends = {asyncio.ensure_future(stop(server, grace))}
+        if not closing.is_set():
+            closing.set()
+            ends.add(asyncio.ensure_future(stopped.wait()))
+        while not all(one.done() for one in ends):
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait(ends)
+
+    async with asyncio.timeout(60), running(tmp_path, grpc_server_port=0) as node:
+        await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
+        monkeypatch.setattr(Implementation, "stop", deaf)
+        node.broker.stopping = True
+        node.broker.members_changed.notify()
+        await closing.wait()
+        asyncio.get_running_loop().call_later(1.0, stopped.set)  # by then all loops have been cancelled
 
 
 def settings() -> s.TelemetryCommand:

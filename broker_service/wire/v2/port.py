@@ -58,6 +58,7 @@ class Port:
         self.endpoint = endpoint
         self._interceptors = interceptors
         self._server: grpc.aio.Server | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._port = broker.config.grpc_server_port
         self._notified = broker.members_changed.waiter()
         broker.description_changed.wakes(self._notified)
@@ -130,10 +131,10 @@ class Port:
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
         self._opened()
+        self._server = server  # before it starts, so that `close` finds it if this is cancelled
         await server.start()
         if front is not None:
             await front.start()
-        self._server = server
         self.endpoint.is_open = True
         try:
             private = config.is_private(self._address_file)
@@ -162,17 +163,25 @@ class Port:
         return server, port, front
 
     async def close(self, grace_s: float) -> None:
-        """Takes no new calls; those under way have `grace_s` to end."""
+        """Takes no new calls; those under way have `grace_s` to end.  Returns when the port is closed, whoever closes it.
+
+        Who waits here can be cancelled at any time, and the closing goes on: in Python 3.11 gRPC's `stop` may swallow a
+        cancellation.
+        """
         server, self._server = self._server, None
         self.endpoint.is_open = False
-        front = self.endpoint.front
+        if server is not None:
+            self._closing = asyncio.ensure_future(self._close(server, self.endpoint.front, grace_s))
+        if self._closing is not None:
+            await asyncio.shield(self._closing)
+
+    async def _close(self, server: grpc.aio.Server, front: Front | None, grace_s: float) -> None:
         if front is not None:
             front.stop_listening()
-        if server is not None:
-            stopping = asyncio.ensure_future(server.stop(grace_s))
-            await asyncio.sleep(0)  # it takes no new stream from here on
-            self._clients.close()
-            await stopping
+        stopping = asyncio.ensure_future(server.stop(grace_s))
+        await asyncio.sleep(0)  # it takes no new stream from here on
+        self._clients.close()
+        await stopping
         if front is not None:
             await front.close()
             if self.endpoint.front is front:
