@@ -119,7 +119,7 @@ async def test_a_topic_without_queues_to_write_to_or_to_read_says_so(tmp_path: P
         node.topics.update(TopicConfig("T", read_queue_nums=0, write_queue_nums=0), 0)
         asked = s.QueryAssignmentRequest(topic=resource("T"), group=resource("g"), endpoints=DIALLED)
         assert (await client.QueryAssignment(asked)).status.code == d.FORBIDDEN
-        answers = [answer async for answer in client.ReceiveMessage(receive())]
+        answers = [answer async for answer in client.ReceiveMessage(receive(poll_s=0))]
         assert answers[0].status.code == d.MESSAGE_NOT_FOUND
 
 
