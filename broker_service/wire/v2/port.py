@@ -163,10 +163,10 @@ class Port:
         return server, port, front
 
     async def close(self, grace_s: float) -> None:
-        """Takes no new calls; those under way have `grace_s` to end.  Returns when the port is closed, whoever closes it.
+        """Takes no new calls; those under way have `grace_s` to end.  Returns when the port is closed.
 
-        Who waits here can be cancelled at any time, and the closing goes on: in Python 3.11 gRPC's `stop` may swallow a
-        cancellation.
+        A caller that is cancelled stops waiting, and the port still closes.  It must not wait in gRPC's `stop` itself,
+        which may swallow the cancellation in Python 3.11.
         """
         server, self._server = self._server, None
         self.endpoint.is_open = False
