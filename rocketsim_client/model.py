@@ -43,6 +43,14 @@ class CommitStatus(IntEnum):
     FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time; never of an offset
 
 
+def commit_status(number: int) -> CommitStatus:
+    """A status that only newer brokers know is UNSAID here, not OK."""
+    try:
+        return CommitStatus(number)
+    except ValueError:
+        return CommitStatus.UNSAID
+
+
 def worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
     """Of what several brokers or calls have answered, the one that promises least; `COMMIT_OK` of none."""
     return max((one for one in statuses if one is not CommitStatus.COMMIT_OK), default=CommitStatus.COMMIT_OK)

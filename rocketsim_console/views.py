@@ -61,10 +61,9 @@ class Names:
 def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
     """All groups with their settings, as the first broker name that has the group says."""
     names = sorted({member.broker_name for member in admin.cluster_list()})
-    calls = admin.cluster.transport.admin
 
     def of_name(name: str) -> list[SubscriptionGroupConfig]:
-        return admin.cluster.ask_name(name, lambda at: calls.list_sub_groups(at, admin.cluster.timeout_s))
+        return admin.cluster.ask_name(name, admin.sub_groups)
 
     answers, refusals = at_once(names, of_name)
     if refusals and not answers:

@@ -31,20 +31,22 @@ class DemoOffsets:
         self._cluster.close()
 
     def ask(self) -> None:
+        from rocketsim_proto.admin_pb2 import ConsumerProgressRequest
+
+        from rocketsim_client.admin.groups import progress_of
         from rocketsim_client.errors import RocketSimError
 
+        request = ConsumerProgressRequest(group=self._group, topic=self._topic)
         for broker in self._brokers:
             for members in (members for (name, _), members in self._known.items() if name == broker.broker_name):
                 members.pop(broker.broker_id, None)
             if not broker.is_running():
                 continue
             try:
-                entries = self._cluster.transport.admin.consumer_progress(
-                    broker.address, broker.broker_name, self._group, self._topic, TIMEOUT_S
-                )
+                answer = self._cluster.transport.admin.command(broker.address, request, TIMEOUT_S)
             except RocketSimError:
                 continue  # The broker starts, or has just died: it is shown without an answer.
-            for entry in entries:
+            for entry in progress_of(answer, broker.broker_name):
                 if entry.queue.topic != self._topic:
                     continue  # a retry topic of the group
                 members = self._known.setdefault((broker.broker_name, entry.queue.queue_id), {})

@@ -1,83 +1,18 @@
-"""Calls of operators."""
+"""Commands of operators."""
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
-from rocketsim_client.admin_model import (
-    AclInfo,
-    ConsumeProgress,
-    HaStatus,
-    Promotion,
-    ResetOffset,
-    SlavesLeft,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicStatus,
-    UserInfo,
-)
-from rocketsim_client.message_view import Messages
-from rocketsim_client.model import CommitStatus, MessageQueue
+from google.protobuf.message import Message
+from rocketsim_proto import admin_pb2
+
+_NAMES = {method.input_type.full_name: method.name for method in admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods}
 
 
 class AdminCalls(Protocol):
-    """Every call asks one broker, once.  `broker_name` only labels what it answers."""
+    def command(self, address: str, request: Message, timeout_s: float) -> Any:
+        """Calls one broker, once, with the request of a command in admin.proto, and returns the command's response."""
 
-    def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig: ...
-    def delete_topic(self, address: str, topic: str, timeout_s: float) -> CommitStatus: ...
-    def list_topics(self, address: str, timeout_s: float) -> list[TopicConfig]: ...
-    def topic_status(self, address: str, broker_name: str, topic: str, timeout_s: float) -> list[TopicStatus]: ...
-    def update_sub_group(
-        self, address: str, group: SubscriptionGroupConfig, timeout_s: float
-    ) -> SubscriptionGroupConfig: ...
-    def delete_sub_group(self, address: str, group: str, remove_offset: bool, timeout_s: float) -> CommitStatus: ...
-    def list_sub_groups(self, address: str, timeout_s: float) -> list[SubscriptionGroupConfig]: ...
-    def consumer_progress(
-        self, address: str, broker_name: str, group: str, topic: str, timeout_s: float
-    ) -> list[ConsumeProgress]: ...
-    def reset_offset_by_time(
-        self,
-        address: str,
-        broker_name: str,
-        group: str,
-        topic: str,
-        timestamp_ms: int,
-        queue_ids: Sequence[int],
-        force: bool,
-        timeout_s: float,
-    ) -> list[ResetOffset]: ...
-    def ha_status(self, address: str, timeout_s: float) -> HaStatus: ...
-    def broker_status(self, address: str, timeout_s: float) -> dict[str, str]: ...
-    def get_broker_config(self, address: str, timeout_s: float) -> dict[str, str]: ...
-    def update_broker_config(self, address: str, values: Mapping[str, str], timeout_s: float) -> dict[str, str]: ...
-    def promote_slave(
-        self, address: str, broker_name: str, expected_epoch: int, broker_role: str, force: bool, timeout_s: float
-    ) -> Promotion: ...
-    def remove_slave(self, address: str, broker_id: int, timeout_s: float) -> SlavesLeft: ...
-    def create_user(self, address: str, username: str, password: str, user_type: str, timeout_s: float) -> UserInfo: ...
-    def update_user(
-        self, address: str, username: str, password: str, user_type: str, user_status: str, timeout_s: float
-    ) -> UserInfo: ...
-    def delete_user(self, address: str, username: str, timeout_s: float) -> CommitStatus: ...
-    def list_users(self, address: str, username: str, timeout_s: float) -> list[UserInfo]: ...
-    def create_acl(self, address: str, acl: AclInfo, timeout_s: float) -> AclInfo: ...
-    def update_acl(self, address: str, acl: AclInfo, timeout_s: float) -> AclInfo: ...
-    def delete_acl(self, address: str, subject: str, resource: str, timeout_s: float) -> CommitStatus: ...
-    def list_acls(self, address: str, subject: str, resource: str, timeout_s: float) -> list[AclInfo]: ...
-    def query_msg_by_id(
-        self, address: str, broker_name: str, topic: str, msg_id: str, timeout_s: float
-    ) -> Messages: ...
-    def query_msg_by_key(
-        self,
-        address: str,
-        broker_name: str,
-        topic: str,
-        key: str,
-        max_num: int,
-        begin_timestamp: int,
-        end_timestamp: int | None,
-        before: int | None,
-        timeout_s: float,
-    ) -> tuple[Messages, int | None]:
-        """Returns messages, newest first, and the `before` of the next call for older ones, or None if none exist."""
 
-    def query_msg_by_offset(self, address: str, queue: MessageQueue, offset: int, timeout_s: float) -> Messages: ...
+def command_name(request: Message) -> str:
+    """Returns the name of the command in admin.proto that takes this request."""
+    return _NAMES[request.DESCRIPTOR.full_name]

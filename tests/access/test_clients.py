@@ -175,14 +175,14 @@ def test_a_change_reaches_every_pair_that_takes_it_whatever_another_one_says(
         wait_until(lambda: access.users.get(ADMIN.access_key) is not None, "the first user")
         a, b, away = broker.node.address, second.node.address, "127.0.0.1:1"
         masters = [a, b]
-        monkeypatch.setattr(admin, "masters", lambda *_: masters)
+        monkeypatch.setattr(admin, "masters", lambda given, _: [given] if given else masters)
 
-        admin._brokers.create_user(a, "mallory", "pw", "Normal", PATIENT_S)
+        admin.create_user("mallory", "pw", broker_addr=a)
         with pytest.raises(InvalidParameter, match=rf"User:mallory exists.* \(at {a}; done at {b}\)"):
             admin.create_user("mallory", "pw")
         policy = AclPolicy("Topic:m", ("Pub",))
         admin.create_acl("User:mallory", [policy])
-        admin._brokers.delete_user(a, "mallory", PATIENT_S)
+        admin.delete_user("mallory", broker_addr=a)
         assert list(admin.users("mallory")) == list(admin.acls("User:mallory")) == [b]
         with pytest.raises(NotFound, match=rf"mallory does not exist here \(at {a}; done at {b}\)"):
             admin.update_user("mallory", user_status="disable")

@@ -25,6 +25,7 @@ from broker_service.pop.model import Pop
 from broker_service.replication.flusher import Flusher
 from rocketsim_client.admin_model import ChangedAt, SlavesLeft
 from rocketsim_client.model import CommitStatus as Status
+from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.own.admin import GrpcAdmin
 from tests.broker.test_committed_offsets import acks_name_no_changes, pair_without_ticks
 from tests.support.brokers import put, running, stub_of
@@ -227,34 +228,28 @@ async def test_a_reset_whose_record_is_not_flushed_in_time_says_so(
         assert CommitStatus.Name(answer.status) == "COMMIT_FLUSH_DISK_TIMEOUT"
 
 
-class FakeChannels:
-    """Answers every call of an operator with the same status."""
+@pytest.mark.parametrize("status", [Status.COMMIT_OK, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_DISK_TIMEOUT])
+def test_the_python_api_has_the_status_of_every_change(status: Status, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rocketsim_client import Admin
+    from rocketsim_client.admin_model import SubscriptionGroupConfig as Group
 
-    def __init__(self, status: Status) -> None:
-        self._status = status
-
-    def call(self, address: str, stub: Any, method: str, request: Any, timeout_s: float) -> Any:
-        answer = getattr(pb, f"{method}Response")(status=int(self._status))
-        if method == "UpdateTopic":
+    def answered(_: GrpcAdmin, __: str, request: Any, ___: float) -> Any:
+        answer = getattr(pb, f"{command_name(request)}Response")(status=int(status))
+        if command_name(request) == "UpdateTopic":
             answer.topic.CopyFrom(request.topic)
         return answer
 
-
-@pytest.mark.parametrize("status", [Status.COMMIT_OK, Status.SLAVE_NOT_AVAILABLE, Status.FLUSH_DISK_TIMEOUT])
-def test_the_python_api_has_the_status_of_every_change(status: Status) -> None:
-    from rocketsim_client.admin_model import SubscriptionGroupConfig as Group
-    from rocketsim_client.admin_model import TopicConfig as Topic
-
-    admin = GrpcAdmin(FakeChannels(status))  # type: ignore[arg-type]
-    assert admin.update_topic("a", Topic(topic_name="t"), 1.0).commit_status is status
-    assert admin.update_sub_group("a", Group(group_name="g"), 1.0).commit_status is status
-    assert admin.remove_slave("a", 1, 1.0).commit_status is status
-    deletions = (
-        admin.delete_topic("a", "t", 1.0),
-        admin.delete_sub_group("a", "g", False, 1.0),
-        admin.delete_user("a", "u", 1.0),
-        admin.delete_acl("a", "User:u", "", 1.0),
-    )
-    assert deletions == (status,) * 4
+    monkeypatch.setattr(GrpcAdmin, "command", answered)
+    with Admin("h:1") as admin:
+        assert admin.update_topic("t", broker_addr="a")["a"].commit_status is status
+        assert admin.update_sub_group(Group(group_name="g"), broker_addr="a")["a"].commit_status is status
+        assert admin.remove_slave("a", 1).commit_status is status
+        deletions = (
+            admin.delete_topic("t", broker_addr="a"),
+            admin.delete_sub_group("g", broker_addr="a"),
+            admin.delete_user("u", broker_addr="a"),
+            admin.delete_acl("User:u", broker_addr="a"),
+        )
+    assert [deletion.statuses for deletion in deletions] == [{"a": status}] * 4
     assert ChangedAt({"a": status}) == ["a"] and ChangedAt({"a": status}).statuses == {"a": status}
     assert SlavesLeft({1: "a"}, status) == {1: "a"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from rocketsim_proto import admin_pb2, broker_pb2
 
-from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer, TopicConfig
+from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.transport.own.admin import GrpcAdmin
@@ -60,14 +60,17 @@ def test_what_a_topic_cannot_have_is_refused(admin: Admin, wrong: dict[str, int]
 def test_an_older_broker_that_took_zero_for_the_default_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions before this one read 0 as "not given"."""
 
-    def made_eight(_: GrpcAdmin, __: str, ___: str, request: admin_pb2.UpdateTopicRequest, ____: float) -> object:
+    def made_eight(_: GrpcAdmin, __: str, request: admin_pb2.UpdateTopicRequest, ___: float) -> object:
         answer = admin_pb2.UpdateTopicResponse(topic=request.topic)
         answer.topic.write_queue_nums = 8
         return answer
 
-    monkeypatch.setattr(GrpcAdmin, "_call", made_eight)
-    with pytest.raises(InvalidParameter, match=r"broker old:1 has made write_queue_nums=8 of 0, .*upgrade it"):
-        GrpcAdmin(None).update_topic("old:1", TopicConfig(topic_name="T", write_queue_nums=0), 1.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(GrpcAdmin, "command", made_eight)
+    with (
+        Admin("old:1") as admin,
+        pytest.raises(InvalidParameter, match=r"broker old:1 has made write_queue_nums=8 of 0, .*upgrade it"),
+    ):
+        admin.update_topic("T", write_queue_nums=0, broker_addr="old:1")
 
 
 def test_bounds_of_a_broker_that_says_no_queue_counts_leave_all_queues_open() -> None:

@@ -12,7 +12,6 @@ from rocketsim_proto.records.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import (
-    CommitStatus,
     GetMessageStatus,
     LogEpoch,
     PullFrame,
@@ -91,14 +90,6 @@ def _many_offsets(
         at += extent.count
     # As arrays: the results of a batch of columns are seldom read message by message.
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
-
-
-def commit_status(number: int) -> CommitStatus:
-    """A status that only newer brokers know is UNSAID here, not OK."""
-    try:
-        return CommitStatus(number)
-    except ValueError:
-        return CommitStatus.UNSAID
 
 
 def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, QueueBounds]:

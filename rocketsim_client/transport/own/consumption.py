@@ -9,9 +9,9 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError
 
 from rocketsim_client.errors import BadAnswer
+from rocketsim_client.model import commit_status
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.transport.consumption import Change, PopAnswer, PopCall, Settled
-from rocketsim_client.transport.own.answers import commit_status
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.under_way import UnderWay
 

@@ -12,8 +12,17 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.bytes_field import Received
 
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.model import NO_EPOCH, GetMessageStatus, LogEpoch, MessageQueue, PullFrame, QueueBounds, Ranges
-from rocketsim_client.transport.own.answers import commit_status, pull_frame, queue_bounds
+from rocketsim_client.model import (
+    NO_EPOCH,
+    GetMessageStatus,
+    LogEpoch,
+    MessageQueue,
+    PullFrame,
+    QueueBounds,
+    Ranges,
+    commit_status,
+)
+from rocketsim_client.transport.own.answers import pull_frame, queue_bounds
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall

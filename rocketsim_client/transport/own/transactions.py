@@ -11,8 +11,9 @@ from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 from rocketsim_client.addresses import local_ipv4
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import Messages
+from rocketsim_client.model import commit_status
 from rocketsim_client.transport import record_frame
-from rocketsim_client.transport.own.answers import acknowledged, commit_status
+from rocketsim_client.transport.own.answers import acknowledged
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 from rocketsim_client.transport.transactions import EndAnswer, OpenTransaction

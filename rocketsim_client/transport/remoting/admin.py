@@ -1,23 +1,17 @@
 """Operators' calls of RocketMQ's brokers, as far as users of Spark need them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.record import RecordError, parse_offset_message_id
+from google.protobuf.message import Message
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto.records.record import parse_offset_message_id
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
-from rocketsim_client.admin_model import (
-    ConsumeProgress,
-    ResetOffset,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicStatus,
-)
 from rocketsim_client.errors import BadAnswer, NotFound
-from rocketsim_client.message_view import Messages
 from rocketsim_client.model import MessageQueue
+from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.remoting.answers import body_of, part
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request, checked
 from rocketsim_client.transport.remoting.members import KnownMembers
@@ -27,18 +21,34 @@ FAR = 2**63 - 1
 
 
 class RemotingAdmin:
-    """The part of `AdminCalls` that RocketMQ has.  The others raise NotSupported, which names them."""
+    """The commands of `AdminCalls` that RocketMQ has.  The others raise NotSupported, which names them."""
 
     def __init__(self, connections: Connections, members: KnownMembers) -> None:
         self._connections = connections
         self._members = members
+        self._commands: dict[str, Callable[[str, Any, float], Message]] = {
+            "UpdateTopic": self._update_topic,
+            "UpdateSubGroup": self._update_sub_group,
+            "TopicStatus": self._topic_status,
+            "ConsumerProgress": self._consumer_progress,
+            "ResetOffsetByTime": self._reset_offset_by_time,
+            "BrokerStatus": self._broker_status,
+            "GetBrokerConfig": self._get_broker_config,
+            "QueryMsgById": self._query_msg_by_id,
+            "QueryMsgByKey": self._query_msg_by_key,
+        }
 
-    def __getattr__(self, name: str) -> UnsupportedCall:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return UnsupportedCall(name)
+    def command(self, address: str, request: Message, timeout_s: float) -> Any:
+        name = command_name(request)
+        command = f"{name[0].lower()}{name[1:]}"
+        call = self._commands.get(name, UnsupportedCall(command))
+        try:
+            return call(address, request, timeout_s)
+        except ValueError as error:  # protobuf's, for a number that no field of the response can have
+            raise BadAnswer(f"{command} at {address}: the answer makes no sense: {error}", address=address) from error
 
-    def update_topic(self, address: str, topic: TopicConfig, timeout_s: float) -> TopicConfig:
+    def _update_topic(self, address: str, asked: pb.UpdateTopicRequest, timeout_s: float) -> pb.UpdateTopicResponse:
+        topic = asked.topic
         fields = {
             "topic": topic.topic_name,
             "defaultTopic": "TBW102",
@@ -52,11 +62,12 @@ class RemotingAdmin:
         }
         what = f"updateTopic {topic.topic_name}"
         self._connections.call(address, Request(RequestCode.UPDATE_AND_CREATE_TOPIC, what, fields), timeout_s)
-        return topic
+        return pb.UpdateTopicResponse(topic=topic)
 
-    def update_sub_group(
-        self, address: str, group: SubscriptionGroupConfig, timeout_s: float
-    ) -> SubscriptionGroupConfig:
+    def _update_sub_group(
+        self, address: str, asked: pb.UpdateSubGroupRequest, timeout_s: float
+    ) -> pb.UpdateSubGroupResponse:
+        group = asked.group
         body = json.dumps(
             {
                 "groupName": group.group_name,
@@ -75,83 +86,78 @@ class RemotingAdmin:
         what = f"updateSubGroup {group.group_name}"
         request = Request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, what, {}, body)
         self._connections.call(address, request, timeout_s)
-        return group
+        return pb.UpdateSubGroupResponse(group=group)
 
-    def topic_status(self, address: str, broker_name: str, topic: str, timeout_s: float) -> list[TopicStatus]:
+    def _topic_status(self, address: str, asked: pb.TopicStatusRequest, timeout_s: float) -> pb.TopicStatusResponse:
+        topic = asked.topic
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"topicStatus {topic}", {"topic": topic})
-        entries = self._entries(self._connections.call(address, request, timeout_s))
-        found = [
-            TopicStatus(
-                MessageQueue(topic, broker_name, part(key, "queueId", int, address)),
-                part(value, "minOffset", int, address),
-                part(value, "maxOffset", int, address),
-                part(value, "lastUpdateTimestamp", int, address),
+        entries = [
+            pb.TopicStatusResponse.Entry(
+                queue_id=part(key, "queueId", int, address),
+                min_offset=part(value, "minOffset", int, address),
+                max_offset=part(value, "maxOffset", int, address),
+                last_update_timestamp=part(value, "lastUpdateTimestamp", int, address),
             )
-            for key, value in entries
+            for key, value in self._entries(self._connections.call(address, request, timeout_s))
         ]
-        return sorted(found, key=lambda one: one.queue)
+        entries.sort(key=lambda entry: entry.queue_id)
+        return pb.TopicStatusResponse(entries=entries)
 
-    def consumer_progress(
-        self, address: str, broker_name: str, group: str, topic: str, timeout_s: float
-    ) -> list[ConsumeProgress]:
-        groups = [group] if group else self._groups(address, timeout_s)
-        found: list[ConsumeProgress] = []
+    def _consumer_progress(
+        self, address: str, asked: pb.ConsumerProgressRequest, timeout_s: float
+    ) -> pb.ConsumerProgressResponse:
+        groups = [asked.group] if asked.group else self._groups(address, timeout_s)
+        entries: list[pb.ConsumerProgressResponse.Entry] = []
         for name in groups:
-            request = Request(
-                RequestCode.GET_CONSUME_STATS, f"consumerProgress of {name}", {"consumerGroup": name, "topic": topic}
-            )
+            fields = {"consumerGroup": name, "topic": asked.topic}
+            request = Request(RequestCode.GET_CONSUME_STATS, f"consumerProgress of {name}", fields)
             (reply,) = self._connections.calls(address, [request], timeout_s)
-            if reply.header.code and not group:
+            if reply.header.code and not asked.group:
                 continue  # of a group that has consumed nothing
-            for key, value in self._entries(checked(reply, request)):
-                queue = MessageQueue(part(key, "topic", str, address), broker_name, part(key, "queueId", int, address))
-                found.append(
-                    ConsumeProgress(
-                        name,
-                        queue,
-                        part(value, "brokerOffset", int, address),
-                        part(value, "consumerOffset", int, address),
-                        part(value, "lastTimestamp", int, address),
-                        self._members.broker_id(address),
-                    )
+            entries += [
+                pb.ConsumerProgressResponse.Entry(
+                    group=name,
+                    topic=part(key, "topic", str, address),
+                    queue_id=part(key, "queueId", int, address),
+                    broker_offset=part(value, "brokerOffset", int, address),
+                    consumer_offset=part(value, "consumerOffset", int, address),
+                    last_timestamp=part(value, "lastTimestamp", int, address),
                 )
-        return sorted(found, key=lambda one: (one.group, one.queue))
+                for key, value in self._entries(checked(reply, request))
+            ]
+        entries.sort(key=lambda entry: (entry.group, entry.topic, entry.queue_id))
+        return pb.ConsumerProgressResponse(entries=entries, broker_id=self._members.broker_id(address))
 
     def _groups(self, address: str, timeout_s: float) -> list[str]:
         request = Request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "the list of groups", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         return sorted(part(body, "subscriptionGroupTable", dict, address))
 
-    def reset_offset_by_time(
-        self,
-        address: str,
-        broker_name: str,
-        group: str,
-        topic: str,
-        timestamp_ms: int,
-        queue_ids: Sequence[int],
-        force: bool,
-        timeout_s: float,
-    ) -> list[ResetOffset]:
+    def _reset_offset_by_time(
+        self, address: str, asked: pb.ResetOffsetByTimeRequest, timeout_s: float
+    ) -> pb.ResetOffsetByTimeResponse:
         """As the old way of RocketMQ's tools: a search by time, and a commit of what it finds, forwards or back.  It
         is for groups whose consumers are not running: these would commit their own offsets again."""
         from rocketsim_client.transport.remoting.groups import Groups
         from rocketsim_client.transport.remoting.pace import Pace
         from rocketsim_client.transport.remoting.reads import RemotingReads
 
+        group, topic, name = asked.group, asked.topic, self._members.broker_name(address)
         reads = RemotingReads(self._connections, self._members, Groups(self._connections, "false"), Pace(0))
-        bounds = reads.queue_bounds(address, topic, list(queue_ids), timeout_s)
-        if timestamp_ms < 0:
+        bounds = reads.queue_bounds(address, topic, list(asked.queue_ids), timeout_s)
+        if asked.timestamp < 0:
             found = {queue_id: one.max_offset for queue_id, one in bounds.items()}
         else:
-            found = reads.search_offsets(address, topic, dict.fromkeys(bounds, timestamp_ms), timeout_s)
-        queues = [MessageQueue(topic, broker_name, queue_id) for queue_id in found]
+            found = reads.search_offsets(address, topic, dict.fromkeys(bounds, asked.timestamp), timeout_s)
+        queues = [MessageQueue(topic, name, queue_id) for queue_id in found]
         before = {
             queue_id: offset
             for _, queue_id, offset in reads.query_offsets(address, group, queues, False, timeout_s).offsets
         }
         wanted = {
-            queue_id: to for queue_id, to in found.items() if force or to <= before[queue_id] or before[queue_id] < 0
+            queue_id: to
+            for queue_id, to in found.items()
+            if asked.force or to <= before[queue_id] or before[queue_id] < 0
         }
         requests = [
             Request(
@@ -162,7 +168,7 @@ class RemotingAdmin:
                     "topic": topic,
                     "queueId": str(queue_id),
                     "commitOffset": str(to),
-                    "bname": broker_name,
+                    "bname": name,
                 },
             )
             for queue_id, to in wanted.items()
@@ -170,29 +176,31 @@ class RemotingAdmin:
         if requests:
             for reply, request in zip(self._connections.calls(address, requests, timeout_s), requests, strict=True):
                 checked(reply, request)
-        return [
-            ResetOffset(
-                MessageQueue(topic, broker_name, queue_id), wanted.get(queue_id, before[queue_id]), before[queue_id]
-            )
-            for queue_id in sorted(found)
-        ]
+        return pb.ResetOffsetByTimeResponse(
+            entries=[
+                pb.ResetOffsetByTimeResponse.Entry(
+                    queue_id=queue_id, offset=wanted.get(queue_id, before[queue_id]), previous=before[queue_id]
+                )
+                for queue_id in sorted(found)
+            ]
+        )
 
-    def broker_status(self, address: str, timeout_s: float) -> dict[str, str]:
+    def _broker_status(self, address: str, _: Message, timeout_s: float) -> pb.BrokerStatusResponse:
         request = Request(RequestCode.GET_BROKER_RUNTIME_INFO, "brokerStatus", {})
         table = part(body_of(self._connections.call(address, request, timeout_s).body, address), "table", dict, address)
-        return {str(name): str(value) for name, value in sorted(table.items())}
+        return pb.BrokerStatusResponse(values={str(name): str(value) for name, value in sorted(table.items())})
 
-    def get_broker_config(self, address: str, timeout_s: float) -> dict[str, str]:
-        reply = self._connections.call(
-            address, Request(RequestCode.GET_BROKER_CONFIG, "getBrokerConfig", {}), timeout_s
-        )
-        lines = reply.body.decode(errors="replace").splitlines()
-        return dict(line.partition("=")[::2] for line in lines if "=" in line and not line.startswith("#"))
+    def _get_broker_config(self, address: str, _: Message, timeout_s: float) -> pb.GetBrokerConfigResponse:
+        request = Request(RequestCode.GET_BROKER_CONFIG, "getBrokerConfig", {})
+        lines = self._connections.call(address, request, timeout_s).body.decode(errors="replace").splitlines()
+        pairs = [line.partition("=")[::2] for line in lines if "=" in line and not line.startswith("#")]
+        return pb.GetBrokerConfigResponse(values=dict(pairs))
 
-    def query_msg_by_id(self, address: str, broker_name: str, topic: str, msg_id: str, timeout_s: float) -> Messages:
-        """`msg_id`: of the client (UNIQ_KEY), which is indexed like a key, or an offset message id."""
-        found, _ = self.query_msg_by_key(address, broker_name, topic, msg_id, 32, 0, None, None, timeout_s)
-        if len(found):
+    def _query_msg_by_id(self, address: str, asked: pb.QueryMsgByIdRequest, timeout_s: float) -> pb.QueryMsgResponse:
+        """The id is the client's (UNIQ_KEY), which is indexed like a key, or an offset message id."""
+        topic, msg_id = asked.topic, asked.message_id
+        found = self._query_msg_by_key(address, pb.QueryMsgByKeyRequest(topic=topic, key=msg_id, max_num=32), timeout_s)
+        if found.records:
             return found
         try:
             _, _, log_offset = parse_offset_message_id(msg_id)
@@ -204,30 +212,19 @@ class RemotingAdmin:
         (reply,) = self._connections.calls(address, [request], timeout_s)
         if reply.header.code:
             raise NotFound(f"no message {msg_id} at {address}: {reply.header.remark[:200]}", address=address)
-        return _messages(reply, broker_name)
+        return pb.QueryMsgResponse(records=bytes(reply.body))
 
-    def query_msg_by_key(
-        self,
-        address: str,
-        broker_name: str,
-        topic: str,
-        key: str,
-        max_num: int,
-        begin_timestamp: int,
-        end_timestamp: int | None,
-        before: int | None,
-        timeout_s: float,
-    ) -> tuple[Messages, int | None]:
+    def _query_msg_by_key(self, address: str, asked: pb.QueryMsgByKeyRequest, timeout_s: float) -> pb.QueryMsgResponse:
         fields = {
-            "topic": topic,
-            "key": key,
-            "maxNum": str(max_num),
-            "beginTimestamp": str(begin_timestamp),
-            "endTimestamp": str(FAR if end_timestamp is None else end_timestamp),
+            "topic": asked.topic,
+            "key": asked.key,
+            "maxNum": str(asked.max_num),
+            "beginTimestamp": str(asked.begin_timestamp),
+            "endTimestamp": str(asked.end_timestamp if asked.HasField("end_timestamp") else FAR),
         }
-        request = Request(RequestCode.QUERY_MESSAGE, f"messages with key {key!r}", fields)
+        request = Request(RequestCode.QUERY_MESSAGE, f"messages with key {asked.key!r}", fields)
         reply = self._connections.call(address, request, timeout_s, (ResponseCode.QUERY_NOT_FOUND,))
-        return _messages(reply, broker_name), None
+        return pb.QueryMsgResponse(records=b"" if reply.header.code else bytes(reply.body))
 
     @staticmethod
     def _entries(reply: Reply) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
@@ -236,13 +233,3 @@ class RemotingAdmin:
         if not all(isinstance(key, tuple) and isinstance(value, dict) for key, value in table.items()):
             raise BadAnswer(f"{reply.address} sent a table of queues that cannot be read", address=reply.address)
         return [(dict(key), value) for key, value in table.items()]
-
-
-def _messages(reply: Reply, broker_name: str) -> Messages:
-    records = b"" if reply.header.code else reply.body
-    try:
-        walked = Records.walk(records)
-        walked.check()
-    except RecordError as error:
-        raise BadAnswer(f"broker {broker_name!r} sent damaged records: {error}") from error
-    return Messages(walked, records, broker_name)

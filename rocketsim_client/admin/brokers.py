@@ -1,0 +1,89 @@
+"""Commands for brokers: state, settings, promotion, and the write permission that name servers keep."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rocketsim_proto import admin_pb2 as pb
+
+from rocketsim_client.admin.commands import Commands, at_each, plain, status_of
+from rocketsim_client.admin_model import Forfeit, HaSlave, HaStatus, Promotion, SlavesLeft
+from rocketsim_client.errors import InvalidParameter
+
+
+class BrokerCommands(Commands):
+    def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Take the write permission of a broker's topics away at every name server: how many topics, by its address."""
+        return self._cluster.transport.routes.write_perm(broker_name, False, self._timeout_s)
+
+    def add_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Give the write permission back that `wipe_write_perm` took: how many topics, by name server."""
+        return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
+
+    def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
+        """Replication of one broker, or of all, slaves too."""
+        answers = self._call_members(pb.HaStatusRequest(), broker_addr, cluster_name, lambda answer: answer)
+        return [
+            plain(HaStatus, answer, address=address, slaves=[plain(HaSlave, slave) for slave in answer.slaves])
+            for address, answer in answers.items()
+        ]
+
+    def broker_status(
+        self, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """All values that a broker reports, by broker address."""
+        return self._call_members(pb.BrokerStatusRequest(), broker_addr, cluster_name, _values)
+
+    def get_broker_config(
+        self, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """All settings as they are now, by broker address."""
+        return self._call_members(pb.GetBrokerConfigRequest(), broker_addr, cluster_name, _values)
+
+    def update_broker_config(
+        self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, dict[str, str]]:
+        """Run-time keys only; by broker address, the values as they are now.  `brokerRole`, which only a master can
+        change, goes to masters."""
+        request = pb.UpdateBrokerConfigRequest(values=dict(values))
+        find = self.masters if "brokerRole" in values else self._members
+        return at_each(find(broker_addr, cluster_name), lambda at: _values(self._call(at, request)))
+
+    def promote_slave(
+        self,
+        broker_addr: str,
+        *,
+        broker_name: str | None = None,
+        expected_epoch: int = 0,
+        broker_role: str = "",
+        force: bool = False,
+    ) -> Promotion:
+        """Make a slave the master of its name, with a new epoch.  Refused, unless by `force`, while the old master
+        answers, and while another slave has more or does not answer.  What it costs is in the answer.
+
+        `broker_role`: SYNC_MASTER or ASYNC_MASTER; empty: what the old master was, so that `SEND_OK` keeps its meaning.
+        """
+        if broker_name is None:
+            named = [member for member in self.cluster_list() if member.address == broker_addr]
+            if not named:
+                raise InvalidParameter(f"the name server does not know {broker_addr}; give its broker name, too")
+            broker_name = named[0].broker_name
+        answer = self._call(
+            broker_addr,
+            pb.PromoteSlaveRequest(
+                broker_name=broker_name, expected_epoch=expected_epoch, broker_role=broker_role, force=force
+            ),
+        )
+        forfeits = tuple(
+            Forfeit(lost.broker_id, lost.address, lost.bytes if lost.HasField("bytes") else None)
+            for lost in answer.forfeits
+        )
+        return plain(Promotion, answer, address=broker_addr, forfeits=forfeits)
+
+    def remove_slave(self, broker_addr: str, broker_id: int) -> SlavesLeft:
+        """Make that broker forget a slave that is gone for good; the slaves that it still knows, by id."""
+        answer = self._call(broker_addr, pb.RemoveSlaveRequest(broker_id=broker_id))
+        return SlavesLeft(answer.known_slaves, status_of(answer))
+
+
+def _values(answer: Any) -> dict[str, str]:
+    return dict(answer.values)

@@ -1,0 +1,153 @@
+"""What the commands of all subjects share: which brokers a command goes to, and what their answers mean."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from rocketsim_client.admin_model import ChangedAt, ClusterMember
+from rocketsim_client.at_once import at_once
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.errors import BrokerNotExist, RocketSimError
+from rocketsim_client.model import MASTER_ID, CommitStatus, commit_status
+from rocketsim_client.route import TopicRoute
+
+T = TypeVar("T")
+
+
+def at_each(
+    places: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
+) -> dict[str, T]:
+    """Calls all places (addresses, or names of brokers without one) at once, and returns what they answer, by place.
+
+    Places that raise `absent`, because they do not have the thing, are left out.  If others refuse, all are still
+    called: a user that was disabled must be disabled wherever that is possible, and now.  Then the first refusal is
+    raised, with its place, the other refusals, and the places where the change is made.
+    """
+    asked = list(places)
+    done, refusals = at_once(asked, call)
+    failures = [(at, error) for at, error in refusals.items() if absent is None or not isinstance(error, absent)]
+    if not failures:
+        return done
+    where, first = failures[0]
+    if len(asked) == 1:
+        raise first
+    others = [f"refused at {other}: {error}" for other, error in failures[1:]] + [f"done at {other}" for other in done]
+    told = first.again()
+    told.args = (f"{first} ({'; '.join([f'at {where}', *others])})",)
+    raise told from first
+
+
+class Commands:
+    """A request of admin.proto says which command it is, so that a new command needs no other place below this one."""
+
+    _cluster: Cluster
+    _timeout_s: float
+
+    # --- which brokers --------------------------------------------------------------------------------------------
+
+    def cluster_list(self, cluster_name: str | None = None) -> list[ClusterMember]:
+        """Every live broker, slaves included."""
+        return [
+            ClusterMember(
+                *(data.cluster_name, data.broker_name, broker_id, address, data.epoch),
+                role=data.roles.get(broker_id, ""),
+            )
+            for data in self._cluster.members()
+            if cluster_name in (None, data.cluster_name)
+            for broker_id, address in sorted(data.addresses.items())
+        ]
+
+    def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
+        """The addresses that a change goes to: the one given, or all masters, of one cluster if it is named."""
+        if broker_addr:
+            return [broker_addr]
+        members = self.cluster_list(cluster_name)
+        found = [member.address for member in members if member.broker_id == MASTER_ID]
+        if not found:
+            raise BrokerNotExist(
+                f"no master of cluster {cluster_name!r} is known" if cluster_name else "no master is known"
+            )
+        return found
+
+    def _members(self, broker_addr: str | None, cluster_name: str | None) -> list[str]:
+        if broker_addr:
+            return [broker_addr]
+        found = [member.address for member in self.cluster_list(cluster_name)]
+        if not found:
+            raise BrokerNotExist(
+                f"no broker of cluster {cluster_name!r} is known" if cluster_name else "no broker is known"
+            )
+        return found
+
+    def topic_route(self, topic: str) -> TopicRoute:
+        """Where the topic is, asked anew.  Raises NoRoute."""
+        return self._cluster.route(topic, fresh=True)
+
+    def _names_of(self, topic: str) -> list[str]:
+        return sorted({data.broker_name for data in self.topic_route(topic).queues})
+
+    # --- calls ----------------------------------------------------------------------------------------------------
+
+    def _call(self, address: str, request: Message) -> Any:
+        """Returns the broker's answer to the command, a message of admin.proto."""
+        return self._cluster.transport.admin.command(address, request, self._timeout_s)
+
+    def _call_name(self, broker_name: str, request: Message, read: Callable[[Any], T]) -> T:
+        """Calls the master of this name, or a slave while there is no master; `read` makes a value of the answer."""
+        return self._cluster.ask_name(broker_name, lambda address: read(self._call(address, request)))
+
+    def _call_members(
+        self, request: Message, broker_addr: str | None, cluster_name: str | None, read: Callable[[Any], T]
+    ) -> dict[str, T]:
+        """Calls one broker after the other, slaves too.  Raises the first refusal."""
+        return {address: read(self._call(address, request)) for address in self._members(broker_addr, cluster_name)}
+
+    def _call_masters(
+        self,
+        request: Message,
+        broker_addr: str | None,
+        cluster_name: str | None,
+        read: Callable[[Any], T],
+        absent: type[RocketSimError] | None = None,
+        missing: str = "",
+    ) -> dict[str, T]:
+        """Calls all masters (`at_each`).  If all of them raise `absent`, it is raised with the text of `missing`."""
+        masters = self.masters(broker_addr, cluster_name)
+        answers = at_each(masters, lambda at: read(self._call(at, request)), absent)
+        if absent is not None and not answers:
+            raise absent(f"{missing} at {', '.join(masters)}")
+        return answers
+
+    def _delete(
+        self,
+        request: Message,
+        broker_addr: str | None,
+        cluster_name: str | None,
+        absent: type[RocketSimError],
+        missing: str,
+    ) -> ChangedAt:
+        """Calls all masters with a command that deletes something."""
+        return ChangedAt(self._call_masters(request, broker_addr, cluster_name, status_of, absent, missing))
+
+
+def status_of(answer: Any) -> CommitStatus:
+    return commit_status(answer.status)
+
+
+_OF_THE_ANSWER = ("commit_status",)  # no message of a setting has these fields
+
+
+def values_of(setting: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass that its message has, too, under the same names."""
+    return {field.name: getattr(setting, field.name) for field in fields(setting) if field.name not in _OF_THE_ANSWER}
+
+
+def plain(kind: type[T], message: Any, **more: Any) -> T:
+    """Makes the dataclass with the values of a message, whose fields have the same names."""
+    names = [field.name for field in fields(kind) if field.name not in _OF_THE_ANSWER]  # type: ignore[arg-type]
+    values = {name: getattr(message, name) for name in names if name not in more}
+    return kind(
+        **{name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}, **more
+    )

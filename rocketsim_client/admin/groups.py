@@ -1,0 +1,115 @@
+"""Commands for consumer groups and their offsets."""
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig as GroupMessage
+
+from rocketsim_client.admin.commands import Commands, at_each, plain, status_of, values_of
+from rocketsim_client.admin_model import ChangedAt, ConsumeProgress, ResetOffset, SubscriptionGroupConfig
+from rocketsim_client.errors import BrokerNotExist, GroupNotExist
+from rocketsim_client.model import MASTER_ID, MessageQueue
+
+
+class GroupCommands(Commands):
+    def update_sub_group(
+        self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """Make the group, or replace all its settings.  By broker address, what they are now."""
+        request = pb.UpdateSubGroupRequest(group=GroupMessage(**values_of(config)))
+
+        def made(answer: Any) -> SubscriptionGroupConfig:
+            return plain(SubscriptionGroupConfig, answer.group, commit_status=status_of(answer))
+
+        return self._call_masters(request, broker_addr, cluster_name, made)
+
+    def delete_sub_group(
+        self,
+        group: str,
+        *,
+        remove_offset: bool = False,
+        broker_addr: str | None = None,
+        cluster_name: str | None = None,
+    ) -> ChangedAt:
+        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion.
+
+        With `remove_offset` all goes that the group has read: its offsets, what it has under way, and its retry topics.
+        Without, a group of that name goes on where this one was.
+        """
+        request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
+        return self._delete(request, broker_addr, cluster_name, GroupNotExist, f"consumer group {group!r} is not")
+
+    def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
+        """All subscription groups of one broker."""
+        answer = self._call(broker_addr, pb.ListSubGroupsRequest())
+        return [plain(SubscriptionGroupConfig, group) for group in answer.groups]
+
+    def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
+        """Where groups are, queue by queue; of a name whose master is gone, for each queue the figures of the slave
+        (`broker_id`) with the newest offset."""
+        request = pb.ConsumerProgressRequest(group=group or "", topic=topic or "")
+        found: list[ConsumeProgress] = []
+        for name in sorted({member.broker_name for member in self.cluster_list()}):
+
+            def call(at: str, name: str = name) -> list[ConsumeProgress]:
+                return progress_of(self._call(at, request), name)
+
+            newest: dict[tuple[str, MessageQueue], ConsumeProgress] = {}
+            for entry in chain.from_iterable(self._cluster.ask_master_or_slaves(name, call)):
+                other = newest.get((entry.group, entry.queue), entry)
+                place = max(entry, other, key=lambda one: (one.generation, one.consumer_offset))
+                newest[entry.group, entry.queue] = place
+            found += newest.values()
+        return found
+
+    def reset_offset_by_time(
+        self,
+        group: str,
+        topic: str,
+        timestamp_ms: int,
+        *,
+        force: bool = True,
+        queue_ids: Iterable[int] = (),
+        broker_name: str | None = None,
+    ) -> list[ResetOffset]:
+        """Move a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
+        backwards.  Only masters do that."""
+        request = pb.ResetOffsetByTimeRequest(
+            group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
+        )
+        route = self.topic_route(topic)
+        names = sorted({data.broker_name for data in route.queues if broker_name in (None, data.broker_name)})
+        if not names:
+            raise BrokerNotExist(f"topic {topic!r} is not on broker {broker_name!r}")
+        masters = {route.addresses(name).get(MASTER_ID) or name: name for name in names}
+
+        def reset(place: str) -> list[ResetOffset]:
+            name = masters[place]
+            if place == name:
+                raise BrokerNotExist(f"broker {name!r} has no master, which alone can reset offsets")
+            answer = self._call(place, request)
+            return [
+                ResetOffset(MessageQueue(topic, name, entry.queue_id), entry.offset, entry.previous, status_of(answer))
+                for entry in answer.entries
+            ]
+
+        return [*chain.from_iterable(at_each(masters, reset).values())]
+
+
+def progress_of(answer: Any, broker_name: str) -> list[ConsumeProgress]:
+    """Reads the answer of one broker to consumerProgress."""
+    return [
+        ConsumeProgress(
+            entry.group,
+            MessageQueue(entry.topic, broker_name, entry.queue_id),
+            entry.broker_offset,
+            entry.consumer_offset,
+            entry.last_timestamp,
+            answer.broker_id,
+            entry.generation,
+            entry.lag if entry.HasField("lag") else None,
+        )
+        for entry in answer.entries
+    ]
