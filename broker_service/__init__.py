@@ -1,1 +1,1 @@
-"""What a server process is made of: a broker or a name server."""
+"""The code of the two server processes, the broker and the name server."""

@@ -1,6 +1,6 @@
-"""`python -m broker_service broker|namesrv -c FILE [KEY=VALUE …]`: argv -> config -> app.
+"""Starts a server process: `python -m broker_service broker|namesrv -c FILE [KEY=VALUE …]`.
 
-The only reader of argv and of signals.
+No other module of the servers reads the command line or handles signals.
 """
 
 import argparse
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 Config = TypeVar("Config")
 INTERRUPTED = 130
-GIVE_BACK_EVERY_S = 10.0
-FILES_MAX = 65536  # thousands of queues are thousands of files; shells often give 1024
+RETURN_MEMORY_EVERY_S = 10.0
+FILES_MAX = 65536  # thousands of queues need thousands of open files; a shell's limit is often 1024
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,9 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     keep_freed_memory()
     leave_pandas_out()
     overrides = dict(setting.partition("=")[::2] for setting in arguments.settings)
-    gc.disable()  # modules stay: to search them for garbage while they are imported is a tenth of a start
+    gc.disable()  # A search for garbage finds nothing in imported modules, and takes a tenth of a start.
     try:
-        # Each imports its own parts only: a name server starts in half the time.
+        # A name server does not import the broker, and so starts in half the time.
         if arguments.kind == "broker":
             from broker_service.node.app import run_broker
 
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             collect_what_follows()
             asyncio.run(until_signal(load_namesrv_config(arguments.config, overrides), run_namesrv))
     except RocketSimError as error:
-        # An operator is to read what is wrong, a line for each error, and not a traceback.
+        # The operator gets one line for each error, and no traceback.
         for line in str(error).split("\n"):
             logger.critical("%s", line)
         return 1
@@ -65,8 +65,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class LineFormatter(logging.Formatter):
-    """A record is one line, whatever is in it: names and addresses of others forge no lines, and tell a terminal
-    nothing.  The lines of a traceback follow, indented."""
+    """Writes each log record as one line of printable characters; the indented lines of a traceback follow.
+
+    A name from a client may contain line breaks and terminal codes.  It can neither forge a line of the log nor
+    control the operator's terminal.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -92,7 +95,7 @@ def allow_many_files() -> None:
 
 
 async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:
-    """Run until the first SIGTERM or SIGINT, which asks for a clean end; the second one ends the process at once."""
+    """Runs until the first SIGTERM or SIGINT, which starts a clean stop.  A second one ends the process at once."""
     shutdown = asyncio.Event()
 
     def on_signal(number: int) -> None:
@@ -105,18 +108,18 @@ async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Aw
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
-    giving_back = asyncio.create_task(give_back_memory(), name="freed memory")
+    memory_return = asyncio.create_task(return_memory(), name="freed memory")
     try:
         await run(config, shutdown)
     finally:
-        giving_back.cancel()
+        memory_return.cancel()
 
 
-async def give_back_memory() -> None:
-    """What a burst has left, until cancelled."""
+async def return_memory() -> None:
+    """Returns memory that a burst of calls has freed to the system, until cancelled."""
     freed = FreedMemory()
     while True:
-        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        await asyncio.sleep(RETURN_MEMORY_EVERY_S)
         if freed.is_much():
             await asyncio.to_thread(freed.give_back)
 

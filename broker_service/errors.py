@@ -1,26 +1,27 @@
-"""What the broker and the name server refuse, as exceptions.  Expected outcomes are values, not these.
+"""The exceptions with which a broker or a name server refuses something.  Expected outcomes are values instead.
 
-Each class carries what its callers get: RocketMQ's response code, the gRPC status of a call of our own protocol, and
-the code in an answer to RocketMQ 5's clients.  A subclass has those of its base unless it says otherwise.  A message
-names the topic, file, offset or key concerned and what to do next.
+Each class has three codes for the caller: RocketMQ's response code, the gRPC status in our own protocol, and the code
+for RocketMQ 5's clients.  A subclass has the codes of its base class unless it defines others.  The message of an error
+names the topic, file, offset or key concerned, and says what to do next.
 
-What may succeed on another broker or later is FAILED_PRECONDITION, since gRPC reports a dead process as UNAVAILABLE.
+The status of a call that may succeed later, or on another broker, is FAILED_PRECONDITION.  UNAVAILABLE is left to gRPC,
+which reports a dead process with it.
 """
 
 
 class RocketSimError(Exception):
-    """Anything refused."""
+    """The base class of all refusals."""
 
-    code = 1  # SYSTEM_ERROR; of message.proto, ResponseCode
-    grpc_status = "INTERNAL"  # of grpc.StatusCode
-    v2_code = "INTERNAL_SERVER_ERROR"  # of apache.rocketmq.v2.Code
+    code = 1  # SYSTEM_ERROR; a number of ResponseCode in message.proto
+    grpc_status = "INTERNAL"  # the name of a grpc.StatusCode
+    v2_code = "INTERNAL_SERVER_ERROR"  # the name of an apache.rocketmq.v2.Code
 
 
-# --- the caller's fault -------------------------------------------------------------------------------------------
+# --- errors of the caller -----------------------------------------------------------------------------------------
 
 
 class MessageIllegal(RocketSimError):
-    """A message or frame breaks a rule; sending it again cannot help."""
+    """A message or frame breaks a rule.  To send it again does not help."""
 
     code = 13
     grpc_status = "INVALID_ARGUMENT"
@@ -28,9 +29,9 @@ class MessageIllegal(RocketSimError):
 
 
 class QueueNotExist(MessageIllegal):
-    """A send names a queue that its topic does not have (any more): another queue will do."""
+    """A send names a queue that its topic does not have.  The sender can use another queue."""
 
-    code = 29  # INVALID_PARAMETER, as RocketMQ 5 says of a queue id out of range
+    code = 29  # INVALID_PARAMETER: RocketMQ 5's answer to a queue id that is out of range
 
 
 class TopicNotExist(RocketSimError):
@@ -46,12 +47,14 @@ class NoPermission(RocketSimError):
 
 
 class AccessDenied(NoPermission):
-    """Access control: the user may not do this.  RocketMQ has one code for all of these.
+    """Access control refuses a call.  RocketMQ has one code for all refusals of this kind.
 
-    `reason` is what metrics and logs call it; `user`: whose name the call has, empty unless there is that user.
+    `reason` is the name of the refusal in metrics and logs.  `user` is the name of the caller if a user of that name
+    exists, and empty otherwise.
     """
 
-    # Also if the user is known: clients tell it by this status from a topic that may not be written.
+    # A known user gets this status, too.  With PERMISSION_DENIED a client could not tell this refusal from that of a
+    # topic without write permission.
     grpc_status = "UNAUTHENTICATED"
     v2_code = "UNAUTHORIZED"
     reason = "forbidden"
@@ -62,13 +65,13 @@ class AccessDenied(NoPermission):
 
 
 class NotAuthenticated(AccessDenied):
-    """Access control: nobody has proved who makes the call."""
+    """The call does not prove which user makes it."""
 
     reason = "unauthenticated"
 
 
 class UnknownUser(NotAuthenticated):
-    """The text has the name that the caller gave, which may be anything, a secret by mistake, too."""
+    """The message contains the name that the caller gave.  That name may be any text, even a secret by mistake."""
 
     reason = "unknown_user"
 
@@ -102,18 +105,18 @@ class InvalidParameter(RocketSimError):
 
 
 class NotFound(RocketSimError):
-    """Asked for something (a message, a queue) that is not there."""
+    """The message, queue or other thing that the caller asks for does not exist."""
 
     code = 22
     grpc_status = "NOT_FOUND"
     v2_code = "NOT_FOUND"
 
 
-# --- ours, or the world's -----------------------------------------------------------------------------------------
+# --- errors of this server or its machine -------------------------------------------------------------------------
 
 
 class ServiceNotAvailable(RocketSimError):
-    """This broker takes no writes (or no such call) now: a slave, fenced, shutting down, disk full."""
+    """This broker does not take the call now: it is a slave, it is fenced, it stops, or its disk is full."""
 
     code = 14
     grpc_status = "FAILED_PRECONDITION"
@@ -130,30 +133,30 @@ class StaleEpoch(ServiceNotAvailable):
 
 
 class DiskFull(ServiceNotAvailable):
-    """The disk has no room; reads go on, and writes again when there is room, without a restart."""
+    """The disk is full.  Reads continue.  Writes continue as soon as the disk has room, without a restart."""
 
-    v2_code = "TOO_MANY_REQUESTS"  # clients wait before they try again, elsewhere if they can
+    v2_code = "TOO_MANY_REQUESTS"  # clients then wait before they try again, on another broker if they can
 
 
 class FlushFailed(ServiceNotAvailable, OSError):
-    """A sync failed: what was written since the last one is in doubt, and this process never writes again.
+    """A sync failed.  The disk may not have what was written since the last one, and this process never writes again.
 
-    An OSError too: who takes back what a failed write has left, or goes on without it, does so here as well.
+    It is an OSError, too, so that the code that handles a failed write also handles a failed sync.
     """
 
 
 class StoreCorrupt(RocketSimError):
-    """Damage below the flushed offset: the broker stops and names the file and the offset."""
+    """The store is damaged below its flushed offset.  The broker stops; the message names the file and the offset."""
 
     grpc_status = "DATA_LOSS"
 
 
 class StoreTooNew(RocketSimError):
-    """The store directory has what this version does not read: of a newer one, or of RocketMQ."""
+    """The store directory contains files of a newer version, or of RocketMQ, that this version cannot read."""
 
 
 class ReadFailed(ServiceNotAvailable, OSError):
-    """The disk cannot read a part of a file: names the file, the position and the disk's error."""
+    """The disk cannot read a part of a file.  The message names the file, the position and the disk's error."""
 
     grpc_status = "DATA_LOSS"
 
@@ -168,11 +171,11 @@ class ReadFailed(ServiceNotAvailable, OSError):
 
 
 class StoreLocked(RocketSimError):
-    """Another process has the store directory."""
+    """Another process uses the store directory."""
 
 
 class ConfigError(RocketSimError):
-    """A configuration file, key or value is refused; names the file, the line and the nearest known key."""
+    """A configuration file, key or value is refused.  The message names the file, line and nearest known key."""
 
     code = 29
     grpc_status = "INVALID_ARGUMENT"

@@ -1,7 +1,8 @@
-"""The words the broker's parts share.  Plain values; knows neither gRPC nor generated code.
+"""Values that the parts of a broker share.  This module uses neither gRPC nor generated code.
 
-A position is never a bare `offset`: a `commit_log_offset` (also `end_offset`, `ack_offset`, `confirm_offset`) is a byte
-position in the log, a `queue_offset` counts the messages of one queue.  Every end is exclusive.
+Two kinds of offset exist, and names tell them apart.  A `commit_log_offset` is a byte position in the log; so are an
+`end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end is
+exclusive.
 """
 
 from dataclasses import dataclass
@@ -25,14 +26,14 @@ class FlushDiskType(Enum):
 
 
 class TlsMode(Enum):
-    """RocketMQ's `tls.server.mode`, as far as a port with a certificate has it."""
+    """The values of RocketMQ's `tls.server.mode` that a port with a certificate can have."""
 
     PERMISSIVE = "PERMISSIVE"
     ENFORCING = "ENFORCING"
 
 
 class PutStatus(IntEnum):
-    """RocketMQ's PutMessageStatus, as far as a stored message can have it (table D4); numbers as in broker.proto."""
+    """The values of RocketMQ's PutMessageStatus for stored messages (table D4), with the numbers of broker.proto."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -41,11 +42,12 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Who has what was committed, settled or changed by an operator; numbers as in message.proto.  What OK survives is
-    the role's choice: docs/replication.md.
+    """Which brokers have a commit, a settlement or an operator's change.  The numbers are those of message.proto.
+
+    docs/replication.md has the failures that COMMIT_OK survives, which depend on the broker's role.
     """
 
-    COMMIT_OK = 1  # a SYNC_MASTER and its slave; an ASYNC_MASTER
+    COMMIT_OK = 1  # a SYNC_MASTER and its slave have it, or an ASYNC_MASTER has it
     COMMIT_FLUSH_SLAVE_TIMEOUT = 2
     COMMIT_SLAVE_NOT_AVAILABLE = 3
     COMMIT_MASTER_NOT_AVAILABLE = 4
@@ -53,7 +55,7 @@ class CommitStatus(IntEnum):
 
 
 def commit_status(status: PutStatus) -> CommitStatus:
-    """What a caller is told who has committed, settled or reset something, not sent it."""
+    """Returns the status of a commit, settlement or reset that was stored with this put status."""
     return CommitStatus.COMMIT_OK if status is PutStatus.PUT_OK else CommitStatus[f"COMMIT_{status.name}"]
 
 
@@ -68,7 +70,10 @@ class QueueAppend:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append did.  `extents`: (commit_log_offset, count) of records that lie back to back, in frame order."""
+    """The result of an append.
+
+    `extents` has (commit_log_offset, count) for each run of adjacent records, in the order of the frame.
+    """
 
     queues: list[QueueAppend]
     extents: list[tuple[int, int]]

@@ -1,4 +1,4 @@
-"""Checks names of topics, consumer groups, brokers, clusters and users by RocketMQ's rules, and addresses.  Pure."""
+"""Checks addresses, and by RocketMQ's rules the names of topics, groups, brokers, clusters and users.  Pure."""
 
 import re
 
@@ -7,41 +7,44 @@ from rocketsim_proto.reserved import INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_PREFI
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
 MAX_TOPIC_LENGTH = 127
-MAX_RETRY_TOPIC_LENGTH = 255  # a group's name and a topic's are in it
+MAX_RETRY_TOPIC_LENGTH = 255  # its name contains a group's name and a topic's name
 MAX_GROUP_LENGTH = 120
 MAX_USERNAME_LENGTH = 127
 MAX_PASSWORD_LENGTH = 255
 
-SERVER_NAME = "1 to 127 letters, digits and %|_.-"  # of a broker or a cluster
+SERVER_NAME = "1 to 127 letters, digits and %|_.-"  # the rule for names of brokers and clusters, for messages
 _SERVER_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,127}", re.ASCII)
-_HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # what is printed, but for "," "/" and ";"
+_HOST = re.compile(r"[!-+.0-:<-~-]{1,255}", re.ASCII)  # printable characters except "," "/" and ";"
 _PORT = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 _USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
-_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can carry
+_PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can contain
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker's own: group+topic
+_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker names them %RETRY%group+topic
 
 
 def is_system_topic(topic: str) -> bool:
-    """One that the broker itself writes to; clients may read it but not write or change it."""
+    """True if only the broker writes to the topic.  Clients may read it, but not write to it or change it."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
 
 
 def is_server_name(name: str) -> bool:
-    """Whether a broker or a cluster may be called so: SERVER_NAME."""
+    """True if a broker or a cluster may have this name."""
     return _SERVER_NAME.fullmatch(name) is not None
 
 
 def is_address(text: str) -> bool:
-    """Whether it is host:port."""
+    """True if the text is host:port."""
     host, _, port = text.rpartition(":")
     return bool(_HOST.fullmatch(host) and _PORT.fullmatch(port) and 0 < int(port) < 65_536)
 
 
 def is_internal_topic(topic: str) -> bool:
-    """One that no group consumes, and nobody deletes.  Retry topics and dead letters may be."""
+    """True if no group may consume the topic, and nobody may delete it.
+
+    Retry topics and dead letter topics are not internal.
+    """
     return topic in SYSTEM_TOPICS or topic.startswith(INTERNAL_PREFIX)
 
 
@@ -59,7 +62,7 @@ def check_group_name(group: str) -> None:
 
 
 def is_group_name(group: str) -> bool:
-    """Whether `check_group_name` takes it."""
+    """True if `check_group_name` accepts the name."""
     return len(group) <= MAX_GROUP_LENGTH and _NAME.fullmatch(group) is not None
 
 
@@ -68,7 +71,7 @@ def is_username(name: str) -> bool:
 
 
 def check_credentials(username: str, password: str) -> None:
-    """Raises ValueError for what cannot be a user's name or password.  The text never has the password."""
+    """Raises ValueError for an invalid user name or password.  The text never contains the password."""
     if not is_username(username):
         raise ValueError(f"username {username!r}: 1 to {MAX_USERNAME_LENGTH} letters, digits and _.-")
     if len(password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(password):

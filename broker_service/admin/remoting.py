@@ -110,7 +110,7 @@ class AdminAnswers:
             read_queue_nums=request.number("readQueueNums", present.read_queue_nums),
             write_queue_nums=request.number("writeQueueNums", present.write_queue_nums),
             perm=request.number("perm", present.perm),
-            order=request.says("order", default=present.order),
+            order=request.boolean("order", default=present.order),
             attributes=_changed(present.attributes, request.text("attributes", "")),
         )
         await self._operations.past_start()
@@ -190,7 +190,7 @@ class AdminAnswers:
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
-        remove_offset = request.says("cleanOffset") or request.says("removeOffset")
+        remove_offset = request.boolean("cleanOffset") or request.boolean("removeOffset")
         await self._operations.delete_group(request.text("groupName"), remove_offset=remove_offset)
         return await self._changed()
 
@@ -247,7 +247,7 @@ class AdminAnswers:
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
         await self._operations.past_start()
         resets = await self._operations.reset_offset_by_time(
-            group, topic, timestamp, queue_ids, force=request.says("isForce", default=True)
+            group, topic, timestamp, queue_ids, force=request.boolean("isForce", default=True)
         )
         answer = await self._changed()
         answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])

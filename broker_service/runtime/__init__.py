@@ -1,1 +1,1 @@
-"""What every server process here needs, whatever it serves: ports, TLS, deadlines, tasks, errors on the wire."""
+"""Code that both server processes use: ports, TLS, deadlines, tasks, clocks, metrics and errors in answers."""

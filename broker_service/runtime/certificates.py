@@ -1,6 +1,6 @@
-"""Certificates: what the TLS of a process is made of, read from files at its start and again whenever they change.
+"""Certificates reads the certificate, key and CAs of a process at its start, and again whenever the files change.
 
-Every port of a process and every connection that it opens use the same ones.
+Every port of the process and every connection that it opens uses them.
 """
 
 import logging
@@ -19,20 +19,20 @@ logger = logging.getLogger(__name__)
 
 
 class Certificates:
-    """Thread-safe: gRPC asks for the newest ones in threads of its own, before each handshake."""
+    """It is thread-safe, because gRPC asks for the newest certificates before each handshake, in its own threads."""
 
     def __init__(self, cert: Path, key: Path, ca: Path | None = None) -> None:
-        """Raises ConfigError with the key and the file that cannot be used."""
+        """Raises ConfigError, which names the key and the file that cannot be used."""
         self.files = PemFiles(cert, key, ca)
         self._lock = threading.Lock()
         try:
             self._stamps, self._pem = self.files.read(server=True)
         except PemError as error:
             raise ConfigError(str(error)) from error
-        self._tell_of_age()
+        self._log_if_expired()
 
     def newest(self) -> Pem:
-        """As the files have it; as they had it before, while what they have cannot be used."""
+        """Returns the content of the files.  While that cannot be used, it returns the last content that could."""
         with self._lock:
             stamps = self.files.stamps()
             if stamps == self._stamps:
@@ -40,22 +40,25 @@ class Certificates:
             try:
                 self._stamps, self._pem = self.files.read(server=True)
             except PemError as error:
-                self._stamps = stamps  # said once, and looked at again after the next change
+                self._stamps = stamps  # logged once; the files are read again after their next change
                 logger.error("TLS goes on with the certificate that was read before: %s", error)
             else:
                 logger.info("TLS uses the certificate that %s has now", self.files.cert)
-                self._tell_of_age()
+                self._log_if_expired()
             return self._pem
 
-    def _tell_of_age(self) -> None:
-        """It is used all the same: not all of RocketMQ 5's clients check it."""
+    def _log_if_expired(self) -> None:
+        """An expired certificate is still used, because some of RocketMQ 5's clients do not check the time."""
         expires_at_s = self._pem.expires_at_s
         if expires_at_s is not None and expires_at_s < time.time():
             at = datetime.fromtimestamp(expires_at_s, UTC)
-            logger.error("tlsCert=%s expired at %s: who checks it does not connect; renew it", self.files.cert, at)
+            logger.error("tlsCert=%s expired at %s; renew it: clients that check it refuse it", self.files.cert, at)
 
     def server_credentials(self, *, client_auth: bool) -> grpc.ServerCredentials:
-        """For one port; `client_auth`: only clients with a certificate of one of the CAs may connect."""
+        """Returns the credentials of one port.
+
+        With `client_auth` only clients with a certificate of one of the CAs may connect.
+        """
         given = self.newest()
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
@@ -66,11 +69,14 @@ class Certificates:
             given = newest
             return _configuration(given, client_auth)
 
-        fetch: Any = changed  # gRPC's stubs do not know that None is "no change"
+        fetch: Any = changed  # gRPC's type stubs do not know that None means "no change"
         return grpc.dynamic_ssl_server_credentials(_configuration(given, client_auth), fetch, client_auth)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For one channel, which keeps them.  Without `tlsCa` servers are checked with the CAs that gRPC brings."""
+        """Returns the credentials of one channel, which never change.
+
+        Without `tlsCa`, the channel checks servers with the CAs that gRPC contains.
+        """
         pem = self.newest()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
 

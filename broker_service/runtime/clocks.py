@@ -1,18 +1,18 @@
-"""The clocks of a machine, as protocols.  `Machine` has all of them, and the module `time` has `monotonic`."""
+"""Protocols of the clocks of a machine.  `Machine` implements all of them, the module `time` implements `Monotonic`."""
 
 from typing import Protocol
 
 
 class Monotonic(Protocol):
     def monotonic(self) -> float:
-        """Seconds that never go back."""
+        """Returns seconds; this clock never goes back."""
 
 
 class WallClock(Protocol):
     def now_ms(self) -> int:
-        """Milliseconds since 1970; this clock may be set."""
+        """Returns milliseconds since 1970; an operator may set this clock."""
 
 
 class Clocks(Monotonic, WallClock, Protocol):
     def since_boot(self) -> float:
-        """Seconds, also those of a suspended machine."""
+        """Returns seconds since boot; this clock also runs while the machine is suspended."""

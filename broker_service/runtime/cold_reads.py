@@ -1,4 +1,8 @@
-"""Reads of the store that do not hold the event loop while the disk reads."""
+"""Reads the store without blocking the event loop while the disk works.
+
+A function that reads the store is called on the event loop.  Where it needs a part of a file that is not in memory, the
+store raises `Cold`.  A thread then reads that part into memory, and the function is called again from its beginning.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -13,20 +17,24 @@ from broker_service.store.residency import Cold, Place
 T = TypeVar("T")
 
 
-class Waiting(Protocol):
-    """What of a MessageStore it takes."""
+class Store(Protocol):
+    """The methods of MessageStore that `read` uses."""
 
     def without_waiting(self, failed: Failed) -> AbstractContextManager[None]: ...
 
     def warm(self, places: Iterable[Place]) -> None: ...
 
 
-async def read(store: Waiting, read_store: Callable[[], T]) -> T:
-    """What `read_store` returns.  It is called again, from the beginning, when a thread has read what was not in
-    memory; nothing else happens between its last call and the answer.  Every round has to read something new: where all
-    that is cold was read before, the last call waits for the disk.
+async def read(store: Store, read_store: Callable[[], T]) -> T:
+    """Returns the result of `read_store`, which is called again after each read of a thread.
 
-    What the thread cannot read is a ReadFailed in the next call, at that place: `read_store` may go on without it.
+    No other code runs on the event loop between its last call and the return.
+
+    Every round must read something new.  If all cold places were read in an earlier round, the memory is short, and the
+    last call waits for the disk.
+
+    A place that the thread cannot read raises ReadFailed in the next call.  `read_store` may catch it and leave out
+    that place.
     """
     read_already: set[tuple[Path, int]] = set()
     failed: dict[tuple[Path, int], ReadFailed] = {}
@@ -37,15 +45,18 @@ async def read(store: Waiting, read_store: Callable[[], T]) -> T:
         except Cold as cold:
             places = cold.places
         if all((path, at) in read_already for path, at, _ in places):
-            return read_store()  # Memory is so short that what was read is gone again.
+            return read_store()
         count, failure = await asyncio.to_thread(_warm, store, places)
         read_already.update((path, at) for path, at, _ in places[:count])
         if failure is not None:
             failed[places[count][:2]] = failure
 
 
-def _warm(store: Waiting, places: Sequence[Place]) -> tuple[int, ReadFailed | None]:
-    """How many of them were read before one failed: a disk in trouble may take long for each."""
+def _warm(store: Store, places: Sequence[Place]) -> tuple[int, ReadFailed | None]:
+    """Reads the places up to the first failure; a failing disk may need long for each attempt.
+
+    Returns the number of places that were read, and the failure.
+    """
     for count, place in enumerate(places):
         try:
             store.warm([place])

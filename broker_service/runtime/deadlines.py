@@ -1,12 +1,12 @@
-"""A caller's deadline: how much of it a call may spend waiting, so that it ends with an answer before it."""
+"""Deadlines of callers: how long a call may wait, so that its answer arrives before the caller's deadline."""
 
 from typing import Any
 
 import grpc
 
-# For a caller that set no deadline: longer than any wait of ours.
+# The time of a call without a deadline; it is longer than any wait of this server.
 NO_DEADLINE_S = 60.0
-# The part of the caller's time that is left for the way back.  A busy machine may need more than half a second for it.
+# This part of the caller's time is left for sending the answer.  A busy machine may need more than half a second.
 ANSWER_MAX_S = 1.0
 ANSWER_SHARE = 0.2
 
@@ -25,5 +25,5 @@ def wait_s(left_s: float) -> float:
 
 
 def longest_wait_s(context: grpc.aio.ServicerContext[Any, Any]) -> float:
-    """How long the call may wait from now on."""
+    """Returns how long the call may wait from now on."""
     return wait_s(time_left_s(context))

@@ -1,15 +1,18 @@
-"""Figures: what parts of a broker tell of themselves for the metrics, without knowing Prometheus."""
+"""Figures: the values that the parts of a broker give to the metrics, without any code of Prometheus."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the figure
+Sample = tuple[tuple[str, ...], float]  # the values of the labels, and the value
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """`help_text` is what an operator reads beside it.  A counter only rises.  `samples` are read once."""
+    """One metric with its values.
+
+    Operators see `help_text` beside the metric.  The value of a counter only rises.  `samples` are read once.
+    """
 
     name: str
     help_text: str
@@ -20,7 +23,7 @@ class Figure:
 
 class HasFigures(Protocol):
     def figures(self) -> Iterator[Figure]:
-        """Called once a second, on the event loop."""
+        """Returns the current figures; it is called once a second, on the event loop."""
 
 
 def gauge(name: str, help_text: str, value: float) -> Figure:

@@ -1,6 +1,7 @@
-"""Garbage: when Python searches for reference cycles.
+"""Decides when Python's garbage collector searches for reference cycles.
 
-It goes through all objects again and again while many are made, though those that a start makes stay.
+The collector searches all objects again and again while a program makes many of them.  A start makes many objects that
+are never garbage, so these searches only cost time.
 """
 
 import gc
@@ -9,14 +10,14 @@ from contextlib import contextmanager
 
 
 def collect_what_follows() -> None:
-    """Garbage is collected from now on, without a look at what is there already."""
+    """Turns the collector on, and excludes all objects that exist now from its searches."""
     gc.freeze()
     gc.enable()
 
 
 @contextmanager
 def not_collected() -> Iterator[None]:
-    """For what makes many objects that stay: garbage is collected again afterwards."""
+    """Turns the collector off during a block that makes many permanent objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

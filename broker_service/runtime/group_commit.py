@@ -1,16 +1,17 @@
-"""GroupCommit: which calls are stored together, because storing costs nearly the same for one as for fifty."""
+"""GroupCommit decides which calls are stored together: to store one call costs nearly as much as to store fifty."""
 
 import asyncio
 from collections.abc import Callable
 
-QUIET_TURNS = 8  # of the event loop: gRPC hands over calls that have come together a few turns apart
+QUIET_TURNS = 8  # of the event loop: gRPC delivers calls that arrived together within a few turns
 
 
 class GroupCommit:
-    """A call that comes while it is quiet is stored at once.  Calls that come within some turns after it wait until no
-    call has come for QUIET_TURNS.  So one client's blocking calls never wait, and many in flight are stored together.
+    """Groups calls by quiet periods.  A period is quiet if no call has come for QUIET_TURNS turns of the event loop.
 
-    `commit` is called when it has become quiet again; it stores the calls that wait.
+    The caller stores a call that comes in a quiet period at once.  It keeps later calls until the next quiet period
+    begins; then `commit` is called, which stores them together.  So a client that makes one call at a time never waits,
+    and the calls of clients that make many at a time are stored together.
     """
 
     def __init__(self, commit: Callable[[], None]) -> None:
@@ -19,7 +20,7 @@ class GroupCommit:
         self._is_quiet = True
 
     def call_came(self) -> bool:
-        """Whether it was quiet before."""
+        """Records a call.  Returns True if the period before it was quiet, so that the call is stored at once."""
         was_quiet, self._is_quiet = self._is_quiet, False
         self._turns = 0
         if was_quiet:
@@ -27,7 +28,7 @@ class GroupCommit:
         return was_quiet
 
     def _turn(self) -> None:
-        """Runs in each turn of the loop until it is quiet."""
+        """Runs in each turn of the event loop until a quiet period begins."""
         if self._turns < QUIET_TURNS:
             self._turns += 1
             asyncio.get_running_loop().call_soon(self._turn)

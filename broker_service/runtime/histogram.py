@@ -1,4 +1,4 @@
-"""Histogram: how long something took, counted in buckets, without knowing Prometheus."""
+"""Histogram counts durations in buckets, without any code of Prometheus."""
 
 from bisect import bisect_left
 from itertools import accumulate
@@ -7,7 +7,7 @@ BOUNDS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 
 
 class Histogram:
-    """One thread observes; any thread may call `buckets`."""
+    """Only one thread may call `observe`; any thread may call `buckets`."""
 
     def __init__(self, name: str, help_text: str) -> None:
         self.name = name
@@ -20,6 +20,6 @@ class Histogram:
         self.total_s += seconds
 
     def buckets(self) -> list[tuple[str, int]]:
-        """(upper bound in seconds, how many took at most that), as Prometheus wants them; the last bound is +Inf."""
+        """Returns (upper bound in seconds, number of durations up to it) for each bucket; the last bound is +Inf."""
         names = [*map(str, BOUNDS_S), "+Inf"]
         return list(zip(names, accumulate(list(self._counts)), strict=True))

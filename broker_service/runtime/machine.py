@@ -1,7 +1,7 @@
-"""Machine: what a broker has of the machine it runs on: its disk, its clocks, its network and chance.
+"""Machine gives a broker its disk, its network, its clocks and its random numbers.
 
-The defaults are the real ones.  Whatever a broker reads, writes, dials or measures comes from here, so that the
-simulation can put a machine in its place that fails, stands still and runs from a seed.
+The defaults are those of the real machine.  The simulation passes another Machine, which runs from a seed, and whose
+parts fail and stop as the simulation decides.
 """
 
 import random
@@ -25,7 +25,7 @@ def since_boot() -> float:
 class Machine:
     files: Files = field(default_factory=Files)
     network: Network = field(default_factory=Network)
-    monotonic: Callable[[], float] = time.monotonic  # seconds that never go back
-    now_ms: Callable[[], int] = now_ms  # of the day; may jump: `broker_time.py` says what of it is believed
-    since_boot: Callable[[], float] = since_boot  # seconds, also those of a suspended machine
+    monotonic: Callable[[], float] = time.monotonic  # seconds; it never goes back
+    now_ms: Callable[[], int] = now_ms  # the time of day, which may jump; `broker_time.py` filters its jumps
+    since_boot: Callable[[], float] = since_boot  # seconds; it also runs while the machine is suspended
     chance: random.Random = field(default_factory=random.Random)

@@ -1,4 +1,4 @@
-"""Notice: tells everybody who waits that something has changed.  Each of them looks up by itself what that is."""
+"""Notice wakes all tasks that wait for a change.  Each task then finds out by itself what has changed."""
 
 import asyncio
 
@@ -10,13 +10,13 @@ class Notice:
         self._waiting: list[asyncio.Event] = []
 
     def waiter(self) -> asyncio.Event:
-        """An event that every `notify` sets from now on.  Its owner clears it before it looks."""
+        """Returns an event that every later `notify` sets.  Its owner clears it before it looks for changes."""
         waiter = asyncio.Event()
         self._waiting.append(waiter)
         return waiter
 
     def wakes(self, waiter: asyncio.Event) -> None:
-        """Every `notify` sets this event, too."""
+        """Has every later `notify` set this event, too."""
         self._waiting.append(waiter)
 
     def notify(self) -> None:

@@ -1,7 +1,7 @@
-"""Calls to other brokers and to name servers: whatever the other side does, the caller gets an answer or PeerLost.
+"""Calls to other brokers and to name servers.  The caller gets an answer or PeerLost, whatever the peer does.
 
-gRPC by itself raises AioRpcError for a call that failed and InvalidStateError for a write to one that has ended, and
-gives None for an answer that cannot be decoded.
+gRPC itself has three ways to report a failure.  It raises AioRpcError for a failed call and InvalidStateError for a
+write to a call that has ended, and it returns None for an answer that it cannot decode.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from broker_service.errors import RocketSimError
 
 T = TypeVar("T")
 
-# Of every channel to a peer that is tried again until it is back.  Where packets are lost, TCP sends the first one of a
-# connection again after 1, 3, 7 and 15 s, and gRPC waits 20 s for it: a peer that can be reached again would wait for
-# the rest of that.
+# Options of every channel that connects again until its peer answers.  If packets are lost, TCP repeats the first one
+# of a connection only after 1, 3, 7 and 15 s, and by default gRPC waits 20 s for one attempt.  A peer that can be
+# reached again would have to wait for the end of that attempt.
 TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name the time for one try to connect
-    ("grpc.use_local_subchannel_pool", 1),  # else a new channel keeps the pause of others to this address
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name, the time for one attempt to connect
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel does not wait for the back-off of others to this address
 )
 
 
 class PeerLost(RocketSimError):
-    """The other side refused the call, ended it, is not there, or sent what is no such message."""
+    """The peer refused the call, ended it, cannot be reached, or sent an answer that cannot be decoded."""
 
     v2_code = "PROXY_TIMEOUT"
 
 
 async def ask(call: Awaitable[T]) -> T:
-    """The answer of a call that has one.  Raises PeerLost."""
+    """Returns the answer of a call with one answer.  Raises PeerLost."""
     try:
         return _decoded(await call)
     except grpc.aio.AioRpcError as error:
@@ -38,7 +38,7 @@ async def ask(call: Awaitable[T]) -> T:
 
 
 async def read_stream(stream: Any) -> AsyncIterator[Any]:
-    """The messages of the other side, until it ends the stream without an error.  Raises PeerLost."""
+    """Yields the peer's messages until it ends the stream without an error.  Raises PeerLost."""
     try:
         async for message in stream:
             yield _decoded(message)
@@ -47,8 +47,9 @@ async def read_stream(stream: Any) -> AsyncIterator[Any]:
 
 
 async def write_stream(stream: Any, message: Any) -> None:
-    """Does nothing if the stream has ended already: its reader raises the reason.  Raises PeerLost if it ends
-    meanwhile.
+    """Writes a message to a stream.  Raises PeerLost if the stream ends during the write.
+
+    It does nothing if the stream has ended before: the reader of the stream raises the reason.
     """
     try:
         await stream.write(message)
@@ -60,7 +61,7 @@ async def write_stream(stream: Any, message: Any) -> None:
 
 def _decoded(message: T | None) -> T:
     if message is None:
-        raise PeerLost("it answers with what is no message of this service; is the address right, and the version?")
+        raise PeerLost("the answer is not a message of this service; are the address and the version right?")
     return message
 
 

@@ -1,4 +1,4 @@
-"""Ends a call with the gRPC status of our exception.  RocketMQ's response code travels with it as trailing metadata."""
+"""Ends calls with the gRPC status of an exception.  The trailing metadata contain RocketMQ's response code."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from broker_service import errors
 logger = logging.getLogger(__name__)
 
 CODE_KEY = "rocketsim-code"
-FIRST_WRITE_S = 5.0  # a first message is small: only a connection that is stuck does not take it
+FIRST_WRITE_S = 5.0  # a first message is small, so only a stuck connection needs longer for it
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
@@ -25,7 +25,10 @@ def status_of(error: errors.RocketSimError) -> grpc.StatusCode:
 
 
 def refusal_of(error: Exception) -> errors.RocketSimError:
-    """What a caller gets for it: a disk that fails is our trouble, and may be another broker's luck."""
+    """Returns the refusal for an exception.
+
+    A failure of this broker's disk becomes a refusal that tells the client to try another broker.
+    """
     if isinstance(error, errors.RocketSimError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -33,23 +36,23 @@ def refusal_of(error: Exception) -> errors.RocketSimError:
     return errors.ServiceNotAvailable(f"the disk refuses: {error}")
 
 
-def log_ours(what: str, error: errors.RocketSimError) -> None:
-    """A failure that is not the caller's."""
+def log_server_failure(what: str, error: errors.RocketSimError) -> None:
+    """Logs a failure unless the caller has caused it."""
     if status_of(error) in (grpc.StatusCode.INTERNAL, grpc.StatusCode.DATA_LOSS):
         logger.error("%s failed: %s", what, error)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: errors.RocketSimError) -> NoReturn:
-    log_ours(f"a call of {context.peer()}", error)
+    log_server_failure(f"a call of {context.peer()}", error)
     await context.abort(status_of(error), str(error), ((CODE_KEY, str(error.code)),))
 
 
 async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any) -> None:
-    """The first write of a stream that this process may cancel: it ends, or FIRST_WRITE_S are over, before
-    CancelledError is raised.
+    """Writes the first message of a stream that this process may cancel.
 
-    gRPC sends the metadata of a call with its first message.  If that write is cancelled, gRPC sends them again with
-    the status, which fails: the client would wait for ever.
+    A cancellation takes effect only after the write has ended, or after FIRST_WRITE_S.  gRPC sends the metadata of a
+    call with its first message.  If that write is cancelled, gRPC tries to send them again with the status.  That
+    fails, and the client would wait for ever.
     """
     write = asyncio.ensure_future(context.write(message))
     try:
@@ -62,7 +65,7 @@ async def write_first(context: grpc.aio.ServicerContext[Any, Any], message: Any)
 def maps_errors(
     method: Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]],
 ) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], Awaitable[Response]]:
-    """For a unary method of a servicer."""
+    """Decorates a unary method of a servicer: its exceptions end the call with their gRPC status."""
 
     @functools.wraps(method)
     async def mapped(self: Any, request: Request, context: grpc.aio.ServicerContext[Any, Any]) -> Response:
@@ -77,7 +80,7 @@ def maps_errors(
 def maps_stream_errors(
     method: Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Response]],
 ) -> Callable[[Any, Request, grpc.aio.ServicerContext[Any, Any]], AsyncIterator[Response]]:
-    """For a method that answers with a stream."""
+    """Decorates a method that answers with a stream: its exceptions end the call with their gRPC status."""
 
     @functools.wraps(method)
     async def mapped(

@@ -1,8 +1,9 @@
-"""A gRPC server as every process here has one: its port, its limits, reflection and health, and where to find it.
+"""The gRPC server of a process: its port, its limits, its reflection and health services, and its address file.
 
-`Network` is the seam to the network: everything that listens or dials does so through one.
+All code that listens or connects does so through a `Network`, which the simulation replaces.
 
-`start_server` does all of it; a process whose services must know their port first takes the steps one by one.
+`start_server` does all steps of a start.  A process whose services must know their port before they are added takes the
+steps one by one.
 """
 
 import ipaddress
@@ -28,19 +29,20 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
 HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
-# Calls that gRPC has compressed are UNIMPLEMENTED: no client makes any, and 100 KiB may unpack to 100 MiB.
+# Calls with gRPC's compression are answered with UNIMPLEMENTED, because 100 KiB may unpack to 100 MiB.  No known client
+# makes such calls.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
 MAX_CONNECTIONS = 20_000  # to one port
-HANDLES_SHARE = 3 / 8  # of the open files, for the connections to one port; a broker has two, and its store
-UNREAD_BYTES = 65_535  # of a call's request, that a client may send before it is asked for
-# By itself gRPC lets a client send 4 MiB ahead, and up to 64 MiB if it is fast, also of calls that will be refused.
+HANDLES_SHARE = 3 / 8  # of the process's open files for one port; a broker has two ports and its store
+UNREAD_BYTES = 65_535  # of a request that a client may send before the server asks for it
+# By default gRPC lets a client send 4 MiB in advance, or 64 MiB if it is fast, even of a call that will be refused.
 SENT_AHEAD = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES))
 
 OpenChannel = Callable[[str, Sequence[tuple[str, Any]]], grpc.aio.Channel]
 
 
 class Network:
-    """gRPC over TCP; with certificates over TLS, whoever listens or dials."""
+    """The network of a process: gRPC over TCP, or over TLS if the process has certificates."""
 
     certificates: Certificates | None = None
     client_auth_ports: frozenset[str] = frozenset()  # keys of the ports on which clients need a certificate
@@ -55,7 +57,10 @@ class Network:
         return made
 
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
-        """A channel that its opener closes; it connects with the first call, and keeps the certificates of now."""
+        """Returns a channel, which the caller closes.
+
+        The channel connects with its first call.  It uses the present certificates even if their files change.
+        """
         if self.certificates is None:
             return grpc.aio.insecure_channel(address, options=options)
         return grpc.aio.secure_channel(address, self.certificates.channel_credentials(), options=options)
@@ -69,12 +74,15 @@ class Network:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
         options: Sequence[tuple[str, Any]] = (),
     ) -> tuple[grpc.aio.Server, int]:
-        """A server that is bound and not started, and its port: `port`, the value of `key`, itself unless that is 0."""
+        """Returns a server that is bound but not started, and its port.
+
+        `port` is the value of the configuration key `key`; with 0 the system chooses a free port.
+        """
         server = build_server(max_message_bytes, interceptors, options)
         return server, bind(server, bind_address, port, key, self.server_credentials(key))
 
     def listen_for_front(self, bind_address: str, port: int, key: str) -> tuple[socket.socket, int]:
-        """A socket that listens, for who is not gRPC, and its port."""
+        """Returns a listening socket and its port, for code that accepts connections without gRPC."""
         try:
             made = _listening(_bound_tcp(bind_address, port))
         except OSError as error:
@@ -82,15 +90,15 @@ class Network:
         return made, int(made.getsockname()[1])
 
     def server_credentials(self, key: str) -> grpc.ServerCredentials | None:
-        """Those of the port with this key; None: plaintext."""
+        """Returns the credentials of the port with this key, or None for plaintext."""
         if self.certificates is None:
             return None
         return self.certificates.server_credentials(client_auth=key in self.client_auth_ports)
 
     def listen_for_streams(self, unix_name: str, bind_address: str, port: int) -> list[socket.socket]:
-        """Sockets that listen: an abstract Unix one, where the system has such, and one for TCP unless `port` is 0."""
+        """Returns listening sockets: an abstract Unix socket on Linux, and a TCP socket unless `port` is 0."""
         if "listenPort" in self.client_auth_ports:
-            return []  # nobody is asked for a certificate there
+            return []  # these sockets do not check certificates of clients
         sockets = []
         if sys.platform == "linux":
             sockets.append(_listening(_bound(socket.AF_UNIX, f"\0{unix_name}")))
@@ -132,20 +140,20 @@ def _bound(family: socket.AddressFamily, address: Any) -> socket.socket:
 
 
 class Service(NamedTuple):
-    """One servicer and how gRPC generated code registers it.  `frequent`: see `MethodTable`."""
+    """A servicer, and the generated function that adds it to a server.  `MethodTable` explains `frequent`."""
 
-    name: str  # with its package, as reflection and health say it: `rocketsim.NameServer`
+    name: str  # with its package, as reflection and health use it: `rocketsim.NameServer`
     add_to_server: Callable[[Any, Any], Any]
     servicer: Any
     frequent: Collection[str] = ()
 
 
 class MethodTable(grpc.GenericRpcHandler):
-    """The methods of services; generated code adds them to it as to a server.
+    """The methods of a server's services.  Generated code adds methods to it as if it were the server.
 
-    gRPC's asyncio server waits for calls of each registered method separately, and each call, of whatever method, takes
-    1.3 µs more for each of them.  So only the `frequent` ones are registered: many calls of one of them do not keep
-    others waiting.  Calls of all other methods are waited for together.
+    gRPC's asyncio server waits for the calls of each registered method separately.  So many calls of one registered
+    method do not delay the calls of another one, but each registered method makes every call 1.3 µs slower.  Therefore
+    only the `frequent` methods of a service are registered.  The server waits for calls of all others together.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -159,7 +167,7 @@ class MethodTable(grpc.GenericRpcHandler):
         service.add_to_server(service.servicer, self)
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
-        """Nothing: they have the methods that are added as registered ones, too."""
+        """Does nothing: generated code adds the same methods with `add_registered_method_handlers`, too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         self._handlers.update({f"/{service}/{method}": handler for method, handler in handlers.items()})
@@ -167,7 +175,7 @@ class MethodTable(grpc.GenericRpcHandler):
         self._server.add_registered_method_handlers(service, frequent)
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        """None: this is not one of them."""
+        """Returns the handler of a called method, or None if the table does not have the method."""
         return self._handlers.get(str(handler_call_details.method))
 
 
@@ -181,7 +189,7 @@ async def start_server(
     network: Network | None = None,
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
 ) -> tuple[grpc.aio.Server, int]:
-    """A server that answers, and its port.  The caller stops it."""
+    """Returns a started server and its port.  The caller stops the server."""
     server, bound_port = (network or Network()).listen(bind_address, port, max_message_bytes, interceptors=interceptors)
     await add_services(server, services)
     await server.start()
@@ -191,7 +199,10 @@ async def start_server(
 
 
 def most_connections(handles: int) -> int:
-    """To one port, of a process that may have so many files open; below 0: any number."""
+    """Returns the limit of connections to one port.
+
+    `handles` is the number of files that the process may have open, or less than 0 for no limit.
+    """
     return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, int(handles * HANDLES_SHARE)))
 
 
@@ -200,28 +211,30 @@ def build_server(
     interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     options: Sequence[tuple[str, Any]] = (),
 ) -> grpc.aio.Server:
-    """An unbound server.  gRPC's cap counts a message with its overhead, so callers add room to their own limits.
+    """Returns a server without a port.
 
-    `interceptors`: of access control.  With them a client may send UNREAD_BYTES of a call until it is known whose it
-    is, and up to 1 MiB more than was received afterwards.
+    `max_message_bytes` limits a message with gRPC's overhead, so callers add room for that to their own limits.
+
+    `interceptors` are those of access control.  With them a client may send only UNREAD_BYTES of a call until the
+    server knows its user.  After that it may be up to 1 MiB ahead of what the server has received.
     """
     return grpc.aio.server(
         interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", max_message_bytes),
-            # A second process on our port must fail, not share it.
+            # A second process with the same port must fail instead of sharing the port.
             ("grpc.so_reuseport", 0),
-            # A peer that died without a word, or whose host did, is noticed within half a minute.
+            # The server notices within half a minute that a client, or the client's machine, has died.
             ("grpc.keepalive_time_ms", 20_000),
             ("grpc.keepalive_timeout_ms", 10_000),
-            ("grpc.http2.ping_timeout_ms", 10_000),  # a minute by default, and then that counts
+            ("grpc.http2.ping_timeout_ms", 10_000),  # the default of one minute would override the line above
             ("grpc.keepalive_permit_without_calls", 1),
-            # Clients do the same to us; their pings are no offence.
+            # Clients send pings, too; the server must not end their connections because of that.
             ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
             ("grpc.max_concurrent_streams", 10_000),
-            # Two minutes by default: a connection that says nothing would hold its handles for so long.
+            # By default a connection that sends nothing holds its file handles for two minutes.
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_TIMEOUT_MS),
-            # gRPC's own records of each connection, which nobody can ask for here.
+            # gRPC would keep statistics of each connection, which nothing here reads.
             ("grpc.enable_channelz", 0),
             ("grpc.max_allowed_incoming_connections", most_connections(open_file_limit())),
             UNCOMPRESSED,
@@ -234,8 +247,8 @@ def build_server(
 def bind(
     server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
-    """The port that was got; `port` itself unless that is 0.  Raises ConfigError."""
-    try:  # first, because gRPC writes a line of its own to standard error for each port that is taken
+    """Binds a server and returns its port; with `port` 0 the system chooses a free one.  Raises ConfigError."""
+    try:  # before gRPC tries: it writes a line of its own to standard error if the port is in use
         _bound_tcp(bind_address, port).close()
     except OSError as error:
         raise _cannot_listen(key, bind_address, port, error) from error
@@ -261,9 +274,9 @@ def _cannot_listen(key: str, bind_address: str, port: int, error: Exception | No
 
 
 async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> health.aio.HealthServicer:
-    """The services, and beside them reflection (so that grpcurl can list and call) and the standard health service.
+    """Adds the services, the reflection service, which grpcurl uses, and the standard health service.
 
-    Returns the latter, for who wants to say NOT_SERVING before it stops.
+    Returns the health service, so that the caller can report NOT_SERVING before it stops the server.
     """
     health_servicer = health.aio.HealthServicer()
     table = MethodTable(server)
@@ -279,7 +292,7 @@ async def add_services(server: grpc.aio.Server, services: Iterable[Service]) -> 
 
 
 def check_protobuf() -> None:
-    """The pure-Python protobuf is slow, and its recursion is not bounded."""
+    """Raises ConfigError for protobuf in pure Python, which is slow and does not limit the depth of messages."""
     implementation = api_implementation.Type()
     if implementation != "upb":
         raise ConfigError(f"protobuf runs as {implementation!r}, not upb: install its binary wheel for this Python")
@@ -288,8 +301,8 @@ def check_protobuf() -> None:
 def warn_of_open_access(bind_address: str, *, has_access_control: bool) -> None:
     if not has_access_control and not is_loopback(bind_address):
         logger.warning(
-            "NO ACCESS CONTROL: bindAddress=%s and authenticationEnabled=false: whoever reaches this port may read, "
-            "change and delete everything",
+            "NO ACCESS CONTROL: bindAddress=%s and authenticationEnabled=false: everybody who reaches this port may "
+            "read, change and delete everything",
             bind_address,
         )
 
@@ -302,7 +315,10 @@ def is_loopback(host: str) -> bool:
 
 
 def write_address_file(path: Path, host: str, port: int, files: Files, *, private: bool = False) -> None:
-    """`host:port` for whoever started this process with port 0; complete as soon as it can be seen."""
+    """Writes `host:port` to a file, so that the starter of a process with port 0 can find it.
+
+    No reader sees an incomplete file.
+    """
     files.make_directory(path.parent)
     files.write_atomically(path, f"{host_port(host, port)}\n".encode(), private=private)
 

@@ -1,4 +1,4 @@
-"""OwnedTasks: the loops of a process.  One that fails ends the process.  And work that is not left half done."""
+"""OwnedTasks are the background tasks of a process: if one of them fails, the process ends."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class OwnedTasks:
-    """To be made where the event loop runs."""
+    """It must be made while the event loop runs."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []
@@ -24,7 +24,7 @@ class OwnedTasks:
             self._failed.set_exception(error)
 
     async def run_until(self, shutdown: asyncio.Event) -> None:
-        """Raises what one of the tasks failed with."""
+        """Returns when `shutdown` is set.  If a task fails before, it raises the task's exception."""
         waiting = asyncio.ensure_future(shutdown.wait())
         try:
             await asyncio.wait((waiting, self._failed), return_when=asyncio.FIRST_COMPLETED)
@@ -34,16 +34,16 @@ class OwnedTasks:
             waiting.cancel()
 
     async def cancel(self) -> None:
-        """On return none of them runs any more."""
+        """Cancels all tasks and returns when all have ended."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._failed.done():
-            self._failed.exception()  # said by `run_until`
+            self._failed.exception()  # `run_until` has raised it; asyncio would log it again
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """What `work` returns; it goes on to its end also if the caller is cancelled."""
+    """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # heard also without a caller
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as never retrieved
     return await asyncio.shield(task)

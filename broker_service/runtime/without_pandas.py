@@ -1,7 +1,7 @@
 """Keeps pandas out of a server process.
 
-Arrow looks for it when it makes its first array, and imports it where it is installed, as it is beside Spark: 0.4 s of
-a broker's start, or of its first message, and 40 MB, for nothing that a server does.
+Arrow imports pandas with its first array if pandas is installed, as it is beside Spark.  That would take 0.4 s of a
+broker's start or of its first message, and 40 MB, and no server process uses pandas.
 """
 
 import sys
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from types import ModuleType
 
 
-class _NotHere:
+class _PandasBlocker:
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
         if name == "pandas":
             raise ModuleNotFoundError("a server process does without pandas", name=name)
 
 
 def leave_pandas_out() -> None:
-    """From now on `import pandas` fails here as if it were not installed."""
-    sys.meta_path.insert(0, _NotHere())
+    """Makes every later `import pandas` of this process fail as if pandas were not installed."""
+    sys.meta_path.insert(0, _PandasBlocker())

@@ -31,7 +31,7 @@ class Someone:
     def gone(self) -> list[Callable[[], None]]:
         return []
 
-    def tell(self, code: int, fields: object, body: bytes = b"") -> bool:
+    def notify(self, code: int, fields: object, body: bytes = b"") -> bool:
         return False
 
 

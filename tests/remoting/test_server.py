@@ -147,7 +147,7 @@ async def test_garbage_ends_its_connection_and_no_other(what: str) -> None:
 
 @pytest.mark.parametrize("sent", [b"", HEAD.pack(100, 50)[:5], HEAD.pack(100, 50) + b"{"])
 async def test_a_connection_that_sends_no_whole_request_is_closed(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("FIRST_S", "FRAME_S", "SWEEP_S"):
+    for name in ("FIRST_S", "FRAME_S", "CHECK_TIMES_EVERY_S"):
         monkeypatch.setattr(module, name, 0.05)
     async with serving() as (made, _):
         async with connected(made.port) as (reader, writer):
@@ -157,7 +157,7 @@ async def test_a_connection_that_sends_no_whole_request_is_closed(sent: bytes, m
 
 
 async def test_an_idle_connection_is_closed_and_one_that_waits_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("IDLE_S", "SWEEP_S"):
+    for name in ("IDLE_S", "CHECK_TIMES_EVERY_S"):
         monkeypatch.setattr(module, name, 0.05)
     async with serving() as (made, answers), await Client.connect(made.port) as waits:
         held = waits.ask(HELD)
@@ -191,13 +191,13 @@ async def test_requests_beyond_the_memory_for_them_are_not_read_until_others_hav
         await until(lambda: answers.holding == 2, "as many requests have come as there is room for")
         figures = {figure.name: next(iter(figure.samples))[1] for figure in made.figures()}
         assert 800_000 < figures["rocketsim_remoting_request_bytes"]
-        assert made._room.taken_bytes <= 1 << 20
+        assert made._requests.taken_bytes <= 1 << 20
         answers.held.set()
         for one in held:
             assert (await one)[1] == b"late"
         for client in clients:
             await client.__aexit__()
-        await until(lambda: made._room.taken_bytes == 0, "all memory is given back")
+        await until(lambda: made._requests.taken_bytes == 0, "all memory is given back")
 
 
 async def test_large_requests_that_do_not_come_to_their_end_keep_no_small_ones_waiting(
@@ -235,7 +235,7 @@ async def test_a_client_that_does_not_read_its_answers_is_disconnected(monkeypat
 
 
 async def test_a_client_that_stops_reading_for_long_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("STALLED_S", "SWEEP_S"):
+    for name in ("STALLED_S", "CHECK_TIMES_EVERY_S"):
         monkeypatch.setattr(module, name, 0.05)
     async with serving() as (made, _):
         async with connected(made.port) as (_, writer):

@@ -1,5 +1,5 @@
-"""RocketMQ's remoting protocol, as a broker and a name server take it: connections, requests and answers.
+"""The server side of RocketMQ's remoting protocol, for brokers and name servers: connections, requests and answers.
 
-`server.py` has the connections and their bounds, `room.py` the memory that requests may take, and `calls.py` passes a
-request to what answers it.  What a code means is in the rooms that answer: `namesrv`, `admin` and `wire/remoting`.
+`server.py` has the connections and their limits, `memory_budget.py` the memory that requests may use, and `calls.py`
+passes each request to its handler.  The handlers are in the packages `namesrv`, `admin` and `wire/remoting`.
 """

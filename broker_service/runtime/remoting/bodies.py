@@ -1,6 +1,6 @@
-"""The bodies of answers in RocketMQ's remoting protocol.  Pure.
+"""The bodies of requests and answers in RocketMQ's remoting protocol.  Pure.
 
-They are JSON, but for maps whose keys are queues: RocketMQ's own clients write and read objects as keys there.
+They are JSON with one exception: a map may have queues as keys, and RocketMQ writes each of these keys as an object.
 """
 
 import json
@@ -17,7 +17,7 @@ def to_json(value: object) -> bytes:
 
 
 def by_queue(name: str, broker_name: str, entries: Iterable[tuple[str, int, object]], **others: object) -> bytes:
-    """`{name: {queue: value, ...}, **others}` of entries of topic, queue id and value."""
+    """Returns the body `{name: {queue: value, ...}, **others}` for entries of topic, queue id and value."""
     parts = [
         to_json({"brokerName": broker_name, "queueId": queue_id, "topic": topic}) + b":" + to_json(value)
         for topic, queue_id, value in entries
@@ -27,11 +27,11 @@ def by_queue(name: str, broker_name: str, entries: Iterable[tuple[str, int, obje
 
 
 def from_json(body: bytes) -> Mapping[str, Any]:
-    """The object that a request's body is; raises InvalidParameter."""
+    """Parses a request's body, which must be a JSON object; raises InvalidParameter."""
     try:
         found = loose_json.loads(body)
     except loose_json.LooseJsonError as error:
-        raise InvalidParameter(f"the request's body is no JSON: {error}") from error
+        raise InvalidParameter(f"the request's body is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise InvalidParameter("the request's body is no JSON object")
+        raise InvalidParameter("the request's body is not a JSON object")
     return found

@@ -1,4 +1,4 @@
-"""Calls: a request of the remoting protocol, its answer, and the table of what answers which code."""
+"""Calls passes each request of the remoting protocol to the handler of its code, and returns the handler's answer."""
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,7 +9,7 @@ from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Header
 
 from broker_service.errors import InvalidParameter, RocketSimError
-from broker_service.runtime.rpc_errors import log_ours, refusal_of
+from broker_service.runtime.rpc_errors import log_server_failure, refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +23,26 @@ class Peer(Protocol):
 
     @property
     def peer(self) -> str:
-        """The same as gRPC writes it: `ipv4:127.0.0.1:4711`."""
+        """The same address in gRPC's form: `ipv4:127.0.0.1:4711`."""
 
     @property
     def is_open(self) -> bool: ...
 
     @property
     def gone(self) -> list[Callable[[], None]]:
-        """Called when the connection has ended."""
+        """The functions to call when the connection has ended."""
 
-    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
-        """Sends a request that wants no answer, without waiting; False if the client does not read."""
+    def notify(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        """Sends the client a request that it does not answer; never waits.  False if the client does not read."""
 
 
 @dataclass(slots=True)
 class Request:
-    """`user` is who has signed it; empty without access control, which keeps its own note in `admitted_after`."""
+    """A request of a client.
+
+    `user` is the name of the user who signed it, empty without access control.  `admitted_after` belongs to access
+    control: it is the number of changes to users and policies before the request was admitted.
+    """
 
     header: Header
     body: bytes
@@ -51,7 +55,7 @@ class Request:
         return self.header.fields
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A field.  Raises InvalidParameter if it is missing and has no default."""
+        """Returns the value of a field.  Raises InvalidParameter if the field is missing and has no default."""
         value = self.header.fields.get(name)
         if value is not None:
             return value
@@ -68,16 +72,16 @@ class Request:
         try:
             return int(value[:21])
         except ValueError:
-            raise InvalidParameter(f"request {self.header.code}: {name}={value[:40]!r} is no number") from None
+            raise InvalidParameter(f"request {self.header.code}: {name}={value[:40]!r} is not a number") from None
 
-    def says(self, name: str, *, default: bool = False) -> bool:
+    def boolean(self, name: str, *, default: bool = False) -> bool:
         value = self.header.fields.get(name)
         return default if value is None else value == "true"
 
 
 @dataclass(slots=True)
 class Answer:
-    """`code` is a ResponseCode, RocketMQ's number of the outcome."""
+    """The answer to a request.  `code` is a number of ResponseCode."""
 
     body: bytes = b""
     fields: dict[str, str] = field(default_factory=dict)
@@ -93,22 +97,24 @@ class Guard(Protocol):
     """Access control."""
 
     def admit(self, request: Request) -> None:
-        """Sets the request's user.  Raises AccessDenied."""
+        """Checks the signature and the rights of a request, and sets its user.  Raises AccessDenied."""
 
     def check_again(self, request: Request) -> None:
-        """Raises AccessDenied if a request that has waited long would not be admitted now."""
+        """Raises AccessDenied if a request that was admitted some time ago would not be admitted now."""
 
 
 class Calls:
-    """Answers requests; `guard` is None without access control."""
+    """The handlers of a server, behind its access control.  `guard` is None without access control."""
 
     def __init__(self, handlers: Handlers, guard: Guard | None = None) -> None:
         self._handlers = handlers
         self._guard = guard
 
     async def answer(self, request: Request) -> Answer:
-        """An exception that is no refusal is logged and answered, too: it must not end the other calls of its
-        connection."""
+        """Returns the answer to a request.
+
+        An unexpected exception is logged and answered, too, so that the connection with its other calls stays open.
+        """
         code = request.header.code
         handler = self._handlers.get(code)  # type: ignore[call-overload]  # an IntEnum equals its number
         if handler is None:
@@ -122,7 +128,7 @@ class Calls:
             return answer
         except (RocketSimError, OSError) as error:
             refusal = refusal_of(error)
-            log_ours(f"request {code} of {request.connection.address}", refusal)
+            log_server_failure(f"request {code} of {request.connection.address}", refusal)
             return Answer(code=refusal.code, remark=str(refusal))
         except Exception:
             logger.exception("request %d of %s failed", code, request.connection.address)

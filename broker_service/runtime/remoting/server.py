@@ -1,12 +1,20 @@
-"""RemotingServer: connections that speak RocketMQ's remoting protocol, and the bounds of what they may take.
+"""RemotingServer accepts connections that speak RocketMQ's remoting protocol, and limits the memory and time they use.
 
-A connection's requests are answered side by side, as RocketMQ does it: an answer carries the number of its request.
+The server works on all requests of a connection at the same time, as RocketMQ does.  An answer has the number of its
+request.
 
-A request is kept in memory until its call has ended.  All of them together take at most MAX_REQUEST_BYTES, and large
-ones that are still coming MAX_ARRIVING_BYTES: further ones are not read until then.  Answers that a client does not
-read are kept up to MAX_UNSENT_BYTES, of one connection up to MAX_UNSENT_BYTES_OF_ONE; a client that leaves more, or
-reads nothing for STALLED_S, is disconnected.  So is a client that sends no whole request in FIRST_S, that takes longer
-for one than FRAME_S and a second for each MiB, or that says nothing for IDLE_S while it waits for nothing.
+A request stays in memory until its call has ended.  All these requests together may use MAX_REQUEST_BYTES.  Large
+requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is reached, the server reads
+no further request that would exceed it.
+
+Answers that clients have not read yet may use MAX_UNSENT_BYTES, and those of one connection MAX_UNSENT_BYTES_OF_ONE.
+A connection that would exceed a limit is closed.
+
+The server also closes a connection whose client
+- has sent no complete request within FIRST_S,
+- needs more than FRAME_S, and a second for each MiB, to send a request,
+- reads nothing of its answers for STALLED_S, or
+- sends nothing for IDLE_S while none of its calls is under way.
 """
 
 import asyncio
@@ -23,27 +31,27 @@ from rocketsim_proto.remoting.frame import decode_header as header_of
 from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.figures import Figure, counter, gauge
 from broker_service.runtime.remoting.calls import Answer, Request
-from broker_service.runtime.remoting.room import Room
+from broker_service.runtime.remoting.memory_budget import MemoryBudget
 from broker_service.runtime.server import HANDSHAKE_TIMEOUT_MS, host_port, most_connections
 from broker_service.store.files import open_file_limit
 
 logger = logging.getLogger(__name__)
 
 MAX_REQUEST_BYTES = 128 << 20  # of requests whose calls are under way
-MAX_ARRIVING_BYTES = 64 << 20  # of large requests that are still coming
-REQUEST_OVERHEAD_BYTES = 4096  # of a call, beside its frame
-MAX_CALLS_OF_ONE = 10_000  # of one connection: it may hold a pull for each queue
+MAX_ARRIVING_BYTES = 64 << 20  # of large requests that are still arriving
+REQUEST_OVERHEAD_BYTES = 4096  # memory of a call in addition to its frame
+MAX_CALLS_OF_ONE = 10_000  # of one connection: a client may wait with one pull for each queue
 MAX_UNSENT_BYTES = 256 << 20
 MAX_UNSENT_BYTES_OF_ONE = 64 << 20
-MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has left so much gets no requests of the server's own
+MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has more unread bytes gets no requests from the server
 FIRST_S = 10.0
 FRAME_S = 10.0
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 STALLED_S = 30.0
-SWEEP_S = 1.0
-SMALL_BYTES = 64 << 10  # of a frame; the kernel and a connection's buffer have as much
-SLOWEST_BYTES_S = 1 << 20  # of a frame that comes
-ACCEPT_PAUSE_S = 1.0  # when there are no handles left
+CHECK_TIMES_EVERY_S = 1.0
+SMALL_BYTES = 64 << 10  # of a frame; the buffers of a connection hold this many bytes anyway
+SLOWEST_BYTES_S = 1 << 20  # the lowest rate at which a client may send a request
+ACCEPT_PAUSE_S = 1.0  # when the process has no file handles left
 
 Serve = Callable[[Request], Awaitable[Answer]]
 
@@ -60,10 +68,10 @@ class Connection:
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
         self.calls: set[asyncio.Task[None]] = set()
         self.call_ended = asyncio.Event()
-        self.deadline_s: float | None = now_s + FIRST_S  # None: while calls are under way
-        self.unsent_bytes = 0  # at the last look
-        self.sent_at_s = now_s  # when fewer bytes were unsent than at the look before
-        self.gone: list[Callable[[], None]] = []  # called at its end
+        self.deadline_s: float | None = now_s + FIRST_S  # None while calls are under way
+        self.unsent_bytes = 0  # at the last check
+        self.sent_at_s = now_s  # time of the last check that found fewer unsent bytes than the one before
+        self.gone: list[Callable[[], None]] = []  # called when the connection has ended
 
     @property
     def is_open(self) -> bool:
@@ -77,14 +85,14 @@ class Connection:
         if self.is_open:
             self._writer.write(encode(header, body))
 
-    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+    def notify(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         if not self.is_open or self.buffered_bytes > MAX_UNREAD_COMMANDS_BYTES:
             return False
         self.send(Header(int(code), next(self._opaque), IS_ONE_WAY, "", dict(fields), "JAVA"), body)
         return True
 
     def close(self) -> None:
-        """What is unsent is still sent."""
+        """Closes the connection after all written answers have been sent."""
         self._writer.close()
 
     def abort(self) -> None:
@@ -92,7 +100,10 @@ class Connection:
 
 
 class RemotingServer:
-    """`key`: the key of the port, for messages.  With certificates everybody has to speak TLS."""
+    """The server of one port.
+
+    `key` is the configuration key of the port, for messages.  With certificates all clients must use TLS.
+    """
 
     def __init__(
         self,
@@ -109,10 +120,10 @@ class RemotingServer:
         self._serve = serve
         self._certificates = certificates
         self._client_auth = client_auth
-        self._room = Room(MAX_REQUEST_BYTES)
-        self._arriving = Room(MAX_ARRIVING_BYTES)
+        self._requests = MemoryBudget(MAX_REQUEST_BYTES)
+        self._arriving = MemoryBudget(MAX_ARRIVING_BYTES)
         self._most = most_connections(open_file_limit())
-        self._tasks: set[asyncio.Task[None]] = set()  # of connections, also before their TLS handshake
+        self._tasks: set[asyncio.Task[None]] = set()  # one for each connection, from before its TLS handshake
         self._connections: set[Connection] = set()
         self._stopping = False
         self._accepting: asyncio.Task[None] | None = None
@@ -133,20 +144,20 @@ class RemotingServer:
 
     @property
     def request_bytes(self) -> int:
-        return self._room.taken_bytes + self._arriving.taken_bytes
+        return self._requests.taken_bytes + self._arriving.taken_bytes
 
     @property
     def unsent_bytes(self) -> int:
         return sum(one.buffered_bytes for one in self._connections)
 
     async def run(self) -> None:
-        """Serves until cancelled; to be followed by `stop`."""
+        """Serves until cancelled.  The caller then calls `stop`."""
         async with asyncio.TaskGroup() as group:
             self._accepting = group.create_task(self._accept(), name="remoting-accept")
-            group.create_task(self._sweep(), name="remoting-sweep")
+            group.create_task(self._check_times(), name="remoting-times")
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no more requests; those under way have `grace_s`."""
+        """Stops reading requests, and ends all connections.  Calls under way may take `grace_s` more seconds."""
         self._stopping = True
         if self._accepting is not None:
             self._accepting.cancel()
@@ -209,7 +220,7 @@ class RemotingServer:
             raise
         try:
             one = Connection(reader, asyncio.StreamWriter(transport, protocol, reader, loop), loop.time())
-        except (TypeError, ValueError):  # it has no peer any more
+        except (TypeError, ValueError):  # the client has disconnected: the socket has no peer address
             transport.abort()
             return
         self._connections.add(one)
@@ -217,7 +228,7 @@ class RemotingServer:
             await self._read(one)
         except (asyncio.IncompleteReadError, OSError, FrameError) as error:
             if isinstance(error, FrameError):
-                logger.info("%s: %s is disconnected: %s", self._key, one.address, error)
+                logger.info("%s: the connection of %s is closed: %s", self._key, one.address, error)
         finally:
             self._connections.discard(one)
             one.close()
@@ -234,7 +245,7 @@ class RemotingServer:
         return context
 
     async def _read(self, one: Connection) -> None:
-        """The requests of a connection, until its end."""
+        """Reads the requests of a connection and starts their calls, until the connection ends."""
         loop = asyncio.get_running_loop()
         while not self._stopping:
             if len(one.calls) >= MAX_CALLS_OF_ONE:
@@ -248,26 +259,29 @@ class RemotingServer:
             taken = size + REQUEST_OVERHEAD_BYTES
             try:
                 header = header_of(form, frame[:header_bytes])
-                if header.is_answer:  # a client answers what it was told one-way
-                    self._room.give_back(taken)
+                if header.is_answer:  # some clients answer requests that want no answer
+                    self._requests.give_back(taken)
                 else:
                     self._begin(one, Request(header, frame[header_bytes:], one), taken)
             except BaseException:
-                self._room.give_back(taken)
+                self._requests.give_back(taken)
                 raise
             one.deadline_s = None if one.calls else loop.time() + IDLE_S
 
     async def _frame(self, one: Connection, size: int) -> bytes:
-        """The rest of a frame, for which room is taken then.  A large one has room from its first byte on, of its own:
-        clients that do not send theirs to the end keep no small ones waiting."""
+        """Reads the rest of a frame.  On return its bytes are taken from the budget of requests.
+
+        Before a large frame is read, its bytes are taken from a budget of its own.  So clients that do not finish their
+        large frames do not delay small ones.
+        """
         if size <= SMALL_BYTES:
             frame = await one.reader.readexactly(size)
-            await self._room.take(size + REQUEST_OVERHEAD_BYTES)
+            await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
             return frame
         await self._arriving.take(size)
         try:
             frame = await one.reader.readexactly(size)
-            await self._room.take(size + REQUEST_OVERHEAD_BYTES)
+            await self._requests.take(size + REQUEST_OVERHEAD_BYTES)
         finally:
             self._arriving.give_back(size)
         return frame
@@ -277,7 +291,7 @@ class RemotingServer:
         one.calls.add(task)
 
         def ended(task: "asyncio.Task[None]") -> None:
-            self._room.give_back(taken)
+            self._requests.give_back(taken)
             one.calls.discard(task)
             one.call_ended.set()
             if not one.calls and one.deadline_s is None:
@@ -300,17 +314,17 @@ class RemotingServer:
         if one.buffered_bytes > MAX_UNSENT_BYTES_OF_ONE or (
             one.buffered_bytes > SMALL_BYTES and self.unsent_bytes > MAX_UNSENT_BYTES
         ):
-            logger.warning("%s: %s does not read its answers and is disconnected", self._key, one.address)
+            logger.warning("%s: the connection of %s is closed: it does not read its answers", self._key, one.address)
             one.abort()
 
-    async def _sweep(self) -> None:
+    async def _check_times(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(CHECK_TIMES_EVERY_S)
             now = asyncio.get_running_loop().time()
             for one in [*self._connections]:
-                self._look_at(one, now)
+                self._check_times_of(one, now)
 
-    def _look_at(self, one: Connection, now_s: float) -> None:
+    def _check_times_of(self, one: Connection, now_s: float) -> None:
         unsent = one.buffered_bytes
         if not unsent or unsent < one.unsent_bytes:
             one.sent_at_s = now_s

@@ -34,7 +34,7 @@ from broker_service.broker.reads.pull_range import RangePath
 from broker_service.errors import RocketSimError
 from broker_service.runtime.deadlines import NO_DEADLINE_S, wait_s
 from broker_service.runtime.figures import Figure, gauge
-from broker_service.runtime.rpc_errors import log_ours, refusal_of, status_of
+from broker_service.runtime.rpc_errors import log_server_failure, refusal_of, status_of
 from broker_service.wire.own.range_messages import ranges_of, without_records
 from broker_service.wire.own.send_messages import send_of, send_response
 
@@ -230,7 +230,7 @@ class RangeStreams:
                 await self._give_frames(connection, request.pull)
         except (RocketSimError, OSError) as error:
             refusal = refusal_of(error)
-            log_ours("a stream of ranges", refusal)
+            log_server_failure("a stream of ranges", refusal)
             status: int = status_of(refusal).value[0]
             message = pb.StreamRefusal(status=status, code=refusal.code, details=str(refusal)).SerializeToString()
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))

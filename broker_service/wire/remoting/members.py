@@ -99,12 +99,12 @@ class Members:
         """Tells the members of the group where they go on; `body` has the offset of each queue."""
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
         for one in self.consumers(group).values():
-            one.connection.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+            one.connection.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
 
     def _tell_members(self, groups: Iterable[str]) -> None:
         for group in groups:
             for one in self.consumers(group).values():
-                one.connection.tell(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+                one.connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     async def _make_group(self, group: str, *, is_push: bool) -> None:
         """A heartbeat makes the group, as a pull does, and the retry topic that push consumers read, too; where it may

@@ -27,7 +27,7 @@ class OffsetAnswers:
     async def query(self, request: Request) -> Answer:
         """0 for a new group on a young queue, unless the request says otherwise, as at RocketMQ."""
         queue = request.text("topic"), request.number("queueId")
-        zero = request.says("setZeroIfNotFound", default=True)
+        zero = request.boolean("setZeroIfNotFound", default=True)
         found = await self._commits.query(request.text("consumerGroup"), [queue], zero_for_new_group=zero)
         if found[0].offset < 0:
             return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark="Not found, maybe this group consumer boot first")

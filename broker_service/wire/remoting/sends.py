@@ -59,7 +59,7 @@ class SendAnswers:
             raise MessageIllegal(f"topic {topic}: this port takes no messages of transactions; send them over gRPC")
         born_ms = request.number("bornTimestamp", 0) or self._broker.now_ms()
         properties = request.text("properties", "").encode(errors="replace")
-        if request.says("batch"):
+        if request.boolean("batch"):
             try:
                 messages = message_batch.decode(request.body)
             except message_batch.BatchError as error:

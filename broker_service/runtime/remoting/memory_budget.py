@@ -1,17 +1,24 @@
-"""Room: how many bytes of requests a server keeps at once.  Who finds none waits, in the order of arrival."""
+"""MemoryBudget limits the bytes of requests that a server keeps at once.
+
+A caller takes bytes before it keeps a request, and gives them back afterwards.  If too few bytes are left, it waits.
+Callers that wait get their bytes in the order in which they came.
+"""
 
 import asyncio
 from collections import deque
 
 
-class Room:
+class MemoryBudget:
     def __init__(self, size_bytes: int) -> None:
         self._size = size_bytes
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.taken_bytes = 0
 
     async def take(self, size_bytes: int) -> None:
-        """Returns once there is room.  Something that is larger than the whole room is taken when nothing else is."""
+        """Takes bytes from the budget, and waits until enough are left.
+
+        A request that is larger than the whole budget waits until no other bytes are taken.
+        """
         if not self._waiting and self._fits(size_bytes):
             self.taken_bytes += size_bytes
             return
