@@ -1,1 +1,1 @@
-"""What a process is told at its start: the keys of its configuration file, with their types and checks."""
+"""The configuration of a server process: the keys of its file, with their types and checks."""

@@ -1,4 +1,4 @@
-"""Loads the configuration file of a broker or a name server, and says everything that is wrong in it."""
+"""Loads the configuration file of a broker or a name server, and reports all errors in it together."""
 
 import logging
 from collections.abc import Mapping
@@ -23,41 +23,45 @@ logger = logging.getLogger(__name__)
 
 
 class Restriction(NamedTuple):
-    """The only values that a key of RocketMQ may have here: any other value asks for something that we do not do."""
+    """The values that this project supports for a key of RocketMQ.
+
+    `instead` says what to do instead of another value, or why that value is not supported.
+    """
 
     allowed: frozenset[str]
     instead: str
 
 
 _NO = frozenset({"false"})
-_ONE_SLAVE = "one slave in sync releases a put; use brokerRole=SYNC_MASTER"
+_ONE_SLAVE = "a put waits for at most one slave in sync; use brokerRole=SYNC_MASTER"
+_NO_CONTROLLER = "an operator makes a slave the master, with `admin promoteSlave`"
 RESTRICTIONS = {
     "aclEnable": Restriction(_NO, "set authenticationEnabled and authorizationEnabled, RocketMQ 5's access control"),
     "useTLS": Restriction(_NO, "TLS is switched on by tlsCert and tlsKey"),
-    "allAckInSyncStateSet": Restriction(_NO, "one slave in sync releases a put; use brokerRole=SYNC_MASTER"),
-    "inSyncReplicas": Restriction(
-        frozenset({"1", "2"}), "one slave in sync releases a put; use brokerRole=SYNC_MASTER"
+    "allAckInSyncStateSet": Restriction(_NO, _ONE_SLAVE),
+    "inSyncReplicas": Restriction(frozenset({"1", "2"}), _ONE_SLAVE),
+    "minInSyncReplicas": Restriction(
+        frozenset({"1"}), "without a slave in sync a put is stored, and its status is SLAVE_NOT_AVAILABLE"
     ),
-    "minInSyncReplicas": Restriction(frozenset({"1"}), "a put without a slave is stored and says SLAVE_NOT_AVAILABLE"),
     "cleanFileForciblyEnable": Restriction(
-        frozenset({"true"}), "set diskSpaceCleanForciblyRatio=100 to keep files until their time"
+        frozenset({"true"}), "set diskSpaceCleanForciblyRatio=100 to keep all files until they expire"
     ),
     "enableDLegerCommitLog": Restriction(_NO, "DLedger's log is another format"),
-    "enableControllerMode": Restriction(_NO, "masters are made by `admin promoteSlave`"),
+    "enableControllerMode": Restriction(_NO, _NO_CONTROLLER),
     "enableConsumeQueueExt": Restriction(_NO, "the extended consume queue is another format"),
-    "storeType": Restriction(frozenset({"default"}), "only the default store of files is there"),
-    "messageStorePlugIn": Restriction(frozenset({""}), "there are no store plug-ins"),
+    "storeType": Restriction(frozenset({"default"}), "only the default store, which consists of files, is supported"),
+    "messageStorePlugIn": Restriction(frozenset({""}), "plug-ins of the store are not supported"),
     "readOnlyCommitLogStorePaths": Restriction(frozenset({""}), "the commit log has one directory"),
-    "enableControllerInNamesrv": Restriction(_NO, "masters are made by `admin promoteSlave`"),
+    "enableControllerInNamesrv": Restriction(_NO, _NO_CONTROLLER),
 }
 
 
 class Server(NamedTuple):
-    """A kind of process that a file can be for."""
+    """A kind of server process that has a configuration file."""
 
     name: str
     config_class: type[Any]
-    rocketmqs: frozenset[str]  # the keys that RocketMQ's has
+    rocketmqs: frozenset[str]  # the keys that RocketMQ has for this kind
     command: str
 
 
@@ -66,7 +70,10 @@ NAMESRV = Server("name server", NamesrvConfig, rocketmq_keys.NAMESRV_KEYS, "rock
 
 
 def load_broker_config(path: Path, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-    """The file, then `overrides` (by RocketMQ's keys).  Raises ConfigError with a line for everything that is wrong."""
+    """Reads the file; a key in `overrides` replaces the same key of the file.
+
+    Raises ConfigError, whose message has a line for each error.
+    """
     config: BrokerConfig = _load(BROKER, NAMESRV, path, overrides or {})
     return config
 
@@ -106,19 +113,19 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
     if errors:
         raise ConfigError("\n".join(errors))
     if ignored:
-        logger.warning("%s: keys of RocketMQ that do nothing here: %s", path, " ".join(ignored))
+        logger.warning("%s: these keys of RocketMQ are ignored: %s", path, " ".join(ignored))
     try:
         return server.config_class(**values)
     except ConfigError as error:
-        # Found only once all keys were read together; the message names those concerned.
+        # A check of several keys together has failed.  Its message names the keys.
         where = next((setting.where for setting in settings.values() if f"{setting.key}=" in str(error)), str(path))
         raise ConfigError(f"{where}: {error}") from None
 
 
 def broken_restriction(setting: Setting, settings: Mapping[str, Setting]) -> str:
-    """What to do instead, when a key of RocketMQ asks for something that would silently not be so."""
+    """Returns what to do instead, if a key of RocketMQ has a value that is not supported; otherwise ""."""
     if setting.key == "storePathCommitLog":
-        root = settings.get("storePathRootDir")  # its absence is an error of its own
+        root = settings.get("storePathRootDir")  # if it is missing, another error says so
         inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
         return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
     restriction = RESTRICTIONS.get(setting.key)

@@ -1,6 +1,6 @@
-"""A `.properties` file as a frozen dataclass: every key known, every value of its type, or an error with file and line.
+"""Reads a `.properties` file into a frozen dataclass, whose fields define the keys and the types of their values.
 
-Knows nothing about brokers: what the keys are is said by the dataclass (`config.py`).
+An unknown key and a wrong value are errors with file and line.  This module knows nothing about brokers.
 """
 
 import dataclasses
@@ -31,11 +31,11 @@ def key(
     runtime: bool = False,
     secret: bool = False,
 ) -> Any:
-    """A dataclass field that is a configuration key; `default` may be REQUIRED.
+    """Makes a dataclass field that is a configuration key.  `default` may be REQUIRED.
 
-    `doc` is its line in docs/operations.md.  `low`, `high` (inclusive) and `one_of` bound a number.  `runtime` keys may
-    be changed while the broker runs.  `name` is for a key that is not the field's name in camelCase.  The value of a
-    `secret` key is in no list, representation or error.
+    `doc` is the description of the key in docs/operations.md.  A number must be from `low` to `high`, or in `one_of`.
+    A `runtime` key may be changed while the broker runs.  `name` is the name of the key if that is not the name of the
+    field in camelCase.  No list, representation or error shows the value of a `secret` key.
     """
     metadata = {"doc": doc, "name": name, "low": low, "high": high, "one_of": one_of, "runtime": runtime}
     if callable(default):
@@ -44,7 +44,7 @@ def key(
 
 
 def key_name(field: dataclasses.Field[Any]) -> str:
-    """RocketMQ's spelling of a field: `broker_id` -> `brokerId`."""
+    """Returns the name of the key of a field: `brokerId` for `broker_id`."""
     if field.metadata["name"]:
         return str(field.metadata["name"])
     return re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), field.name)
@@ -60,7 +60,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One `key=value` and where it stands, for error messages: `broker-a.properties:12` or `the command line`."""
+    """One `key=value`.  `where` is its place for error messages, such as `broker-a.properties:12`."""
 
     key: str
     value: str
@@ -68,7 +68,7 @@ class Setting:
 
 
 def read_settings(path: Path) -> dict[str, Setting]:
-    """The keys of a file.  UTF-8, which for RocketMQ's own (ASCII) files is the same.  A key given twice is refused."""
+    """Reads the keys of a file, which is UTF-8.  Raises ConfigError, also for a repeated key."""
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
@@ -82,9 +82,9 @@ def read_settings(path: Path) -> dict[str, Setting]:
             if isinstance(element, javaproperties.KeyValue):
                 if element.key in settings:
                     raise ConfigError(
-                        f"{path}:{line}: {element.key} is given again; {settings[element.key].where} has it"
+                        f"{path}:{line}: {element.key} is repeated; {settings[element.key].where} has it already"
                     )
-                # Java keeps blanks at the end of a value, which nobody ever means.
+                # Java would keep blanks at the end of a value, but they are always a mistake.
                 settings[element.key] = Setting(element.key, element.value.strip(), f"{path}:{line}")
             line += len(element.source.splitlines())
     except javaproperties.InvalidUEscapeError as error:
@@ -93,7 +93,7 @@ def read_settings(path: Path) -> dict[str, Setting]:
 
 
 def values_in(text: str) -> dict[str, str]:
-    """The keys and values of lines as a `.properties` file has them; raises ConfigError."""
+    """Parses text in the format of a `.properties` file to keys and values; raises ConfigError."""
     try:
         return {key: value.strip() for key, value in javaproperties.loads(text).items()}
     except javaproperties.InvalidUEscapeError as error:
@@ -101,7 +101,7 @@ def values_in(text: str) -> dict[str, str]:
 
 
 def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[str, Any], list[str]]:
-    """Field name -> value, and a line for every key that is unknown or badly set."""
+    """Returns the value of each field by its name, and a line for each unknown key and each wrong value."""
     fields = fields_by_key(config_class)
     values: dict[str, Any] = {}
     errors: list[str] = []
@@ -121,14 +121,14 @@ def parse_fields(config_class: type, settings: Iterable[Setting]) -> tuple[dict[
 
 
 def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
-    """A value from its text, by the type of the field; ValueError says what was expected."""
+    """Parses the text of a value by the type of its field.  Raises ValueError, which says what was expected."""
     kind = field.type
     if kind is bool:
         if text not in ("true", "false"):
             raise ValueError("expected true or false")
         return text == "true"
     if kind is int:
-        # Not int() alone: it takes `1_000`, ` 7` and digits of other scripts.
+        # int() alone would accept `1_000`, ` 7` and digits of other scripts.
         if not re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII):
             raise ValueError("expected a whole number")
         return int(text)
@@ -149,12 +149,15 @@ def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
 
 
 def expand_path(text: str) -> Path:
-    """`~` and RocketMQ's `${user.home}` are the user's home; a relative path starts at the working directory."""
+    """Makes a path absolute.  `~` and RocketMQ's `${user.home}` at its start mean the user's home directory."""
     return Path(text.replace("${user.home}", "~", 1)).expanduser().absolute()
 
 
 def check_bounds(config: Any) -> None:
-    """Called by a config's __post_init__, so that no way of making one skips the bounds of its numbers."""
+    """Raises ConfigError for a number out of its bounds.
+
+    A configuration calls it in `__post_init__`, so that no constructor call skips the check.
+    """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if expected := out_of_bounds(field, value):
@@ -162,7 +165,7 @@ def check_bounds(config: Any) -> None:
 
 
 def out_of_bounds(field: dataclasses.Field[Any], value: Any) -> str:
-    """What was expected instead, or nothing when the value is within its bounds."""
+    """Returns which value was expected instead, or "" if the value is within its bounds."""
     low, high, one_of = field.metadata["low"], field.metadata["high"], field.metadata["one_of"]
     if one_of and value not in one_of:
         return f"expected one of {', '.join(map(str, one_of))}"
@@ -174,14 +177,14 @@ def out_of_bounds(field: dataclasses.Field[Any], value: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean brokerName?` for the nearest known word, or nothing when none is near."""
+    """Returns `; did you mean brokerName?` with the most similar known word, or "" if no known word is similar."""
     by_lower = {name.lower(): name for name in known}
     near = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def as_text(value: Any) -> str:
-    """A value as a properties file spells it."""
+    """Returns a value as the text that it has in a properties file."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Enum):
@@ -190,7 +193,7 @@ def as_text(value: Any) -> str:
 
 
 def as_properties(config: Any) -> dict[str, str]:
-    """Every key of a config with its present value; of a secret one only whether there is a value."""
+    """Returns all keys with their values.  The value of a secret key is replaced by HIDDEN unless it is empty."""
     values = {name: (field, getattr(config, field.name)) for name, field in fields_by_key(type(config)).items()}
     return {name: as_text(value) if field.repr or not value else HIDDEN for name, (field, value) in values.items()}
 

@@ -1,7 +1,8 @@
-"""The configuration keys that RocketMQ has (5.5.0, and 4.9.8's older ones), so that a file written for it works here.
+"""The configuration keys of RocketMQ 5.5.0, and older keys of 4.9.8, so that files that were written for it work here.
 
-Those that this project's own configuration also has are honoured; of the others, some are refused because ignoring them
-would break a promise the file asks for (`config.py`), and the rest do nothing here, which is said once.
+Keys that are also in `broker_config.py` or `namesrv_config.py` have their effect.  The values of some other keys are
+restricted, because to ignore them would break a promise that the file asks for (`RESTRICTIONS` in `loading.py`).  All
+other keys are ignored, with one line in the log.
 """
 
 BROKER_KEYS = frozenset(

@@ -1,4 +1,4 @@
-"""What brokers and name servers have in common: the checks of access, addresses and TLS in their configuration."""
+"""The parts of a configuration that brokers and name servers share: access control, addresses and TLS."""
 
 import json
 from pathlib import Path
@@ -10,18 +10,21 @@ from broker_service.names import check_credentials, is_address
 
 INT32_MAX = 2**31 - 1
 INNER_CREDENTIALS_DOC = (
-    'as `{"accessKey":"broker","secretKey":"..."}`: with these a broker signs its calls to other brokers and name '
-    "servers, which know them as a super user's; the same for all of a cluster"
+    'the key with which brokers sign their calls to other brokers and to name servers, as `{"accessKey":"broker",'
+    '"secretKey":"..."}`; it is the key of a super user, and must be the same in the whole cluster'
 )
 
 
-TLS_CERT_DOC = "own: PEM file of this server's certificate, and those that lead to its CA; empty: no port speaks TLS"
+TLS_CERT_DOC = (
+    "own: PEM file with this server's certificate and the intermediate certificates up to its CA; empty: no port uses "
+    "TLS"
+)
 TLS_KEY_DOC = "own: PEM file of the certificate's key, without a passphrase"
-TLS_CA_DOC = "own: PEM file of the CAs that peers' certificates are checked with; empty: the public ones"
+TLS_CA_DOC = "own: PEM file of the CAs with which certificates of peers are checked; empty: the public CAs"
 
 
 class SharedKeys:
-    """What the keys of access control and TLS mean, which a broker and a name server both have."""
+    """The keys of access control and TLS, which brokers and name servers both have."""
 
     __slots__ = ()
 
@@ -45,12 +48,15 @@ class SharedKeys:
 
     @property
     def client_auth_ports(self) -> frozenset[str]:
-        """Keys of the ports on which clients need a certificate."""
+        """The configuration keys of the ports on which clients need a certificate."""
         return frozenset(addresses_in(self.tls_client_auth))
 
 
 def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials | None:
-    """Those of RocketMQ's JSON in a key; None where it is empty.  Raises ConfigError, without the value."""
+    """Parses the JSON value of the key `name`; returns None if it is empty.
+
+    Raises ConfigError, whose message does not contain the value.
+    """
     if not text:
         return None
     wanted = f"{name}: expected " + json.dumps(dict.fromkeys(names, "..."))
@@ -66,7 +72,7 @@ def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials 
 
 
 def check_access(config: SharedKeys) -> None:
-    """Raises ConfigError, with no secret in it."""
+    """Raises ConfigError, whose message contains no secret."""
     users = config.init_user, config.inner_credentials
     if config.authentication_enabled and users[1] is None:
         raise ConfigError(
@@ -75,8 +81,8 @@ def check_access(config: SharedKeys) -> None:
         )
     if all(users) and len({user.access_key for user in users if user}) == 1:
         raise ConfigError(
-            "initAuthenticationUser is the user of innerClientAuthenticationCredentials, whose key no command may "
-            "change: choose another name"
+            "initAuthenticationUser names the same user as innerClientAuthenticationCredentials; choose another name, "
+            "because no command can change the key of that user"
         )
 
 
@@ -101,5 +107,5 @@ def check_tls(config: SharedKeys, ports: tuple[str, ...]) -> None:
             raise ConfigError(f"tlsClientAuth={config.tls_client_auth}: expected {' or '.join(ports)}, separated by ;")
     if config.client_auth_ports and config.tls_ca is None:
         raise ConfigError(
-            f"tlsClientAuth={config.tls_client_auth}: clients' certificates are checked with tlsCa; set it"
+            f"tlsClientAuth={config.tls_client_auth}: set tlsCa, with which certificates of clients are checked"
         )

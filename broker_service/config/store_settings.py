@@ -1,4 +1,4 @@
-"""The store's part of a broker's configuration."""
+"""Makes the configuration of the store from a broker's configuration."""
 
 import os
 from pathlib import Path
@@ -36,7 +36,7 @@ _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory
 
 
 def physical_memory() -> int:
-    """The smaller of the machine's and the cgroup's."""
+    """Returns the bytes of memory of the machine, or of its cgroup if that has less."""
     limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _CGROUP_LIMITS:
         try:

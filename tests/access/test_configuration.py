@@ -70,7 +70,7 @@ def test_what_would_lock_the_brokers_out_is_refused(files: tuple[Path, Path]) ->
     for load, file in ((load_broker_config, files[0]), (load_namesrv_config, files[1])):
         with pytest.raises(ConfigError, match="innerClientAuthenticationCredentials"):
             load(file, {"innerClientAuthenticationCredentials": ""})
-        with pytest.raises(ConfigError, match="is the user of innerClientAuthenticationCredentials"):
+        with pytest.raises(ConfigError, match="names the same user as innerClientAuthenticationCredentials"):
             load(file, {"initAuthenticationUser": '{"username":"broker","password":"x"}'})
 
 

@@ -287,8 +287,8 @@ def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(tmp_path: Path) 
         ({"tls_key": CA}, "tlsKey=.*TLS needs tlsCert, too"),
         ({"tls_ca": CA}, "tlsCa=.*TLS needs tlsCert and tlsKey, too"),
         ({**keys_of(), "tls_client_auth": "port"}, "tlsClientAuth=port: expected listenPort or"),
-        ({**keys_of(), "tls_ca": None, "tls_client_auth": "listenPort"}, "checked with tlsCa; set it"),
-        ({"tls_client_auth": "listenPort"}, "checked with tlsCa; set it"),
+        ({**keys_of(), "tls_ca": None, "tls_client_auth": "listenPort"}, "set tlsCa, with which"),
+        ({"tls_client_auth": "listenPort"}, "set tlsCa, with which"),
         ({**keys_of(), "tls_client_auth": "grpcServerPort"}, "set grpcServerTlsMode=ENFORCING"),
     ],
 )

@@ -55,7 +55,8 @@ def test_a_file_has_to_name_the_broker_and_its_store(load):
     with pytest.raises(ConfigError) as refused:
         load_broker_config(load.path)
     name, store = str(refused.value).splitlines()
-    assert name == f"{load.path}: brokerName is missing: shared by a master and its slaves, and by no others"
+    shared = "the name that a master shares with its slaves, and with no other broker"
+    assert name == f"{load.path}: brokerName is missing: {shared}"
     assert store.startswith(f"{load.path}: storePathRootDir is missing: the store's directory, one per process")
 
 
@@ -118,8 +119,8 @@ def test_line_numbers_count_continued_lines_comments_and_blank_ones(load):
         ("brokerName=a/../b", "letters, digits"),
         ("brokerId=1", "a master has brokerId=0, a slave a higher one"),
         ("brokerRole=SLAVE", "a master has brokerId=0, a slave a higher one"),
-        ("bindAddress=0.0.0.0", "set brokerIP1 too"),
-        ("maxIndexNum=200000000", "an index file would pass 2 GiB"),
+        ("bindAddress=0.0.0.0", "set brokerIP1, too"),
+        ("maxIndexNum=200000000", "an index file would be larger than 2 GiB"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line(load, line, expected):
@@ -136,7 +137,7 @@ def test_everything_that_is_wrong_is_said_at_once_in_the_order_of_the_file(load)
 
 def test_a_key_given_twice_is_refused(load):
     said = refusal(load, "listenPort=1\nbrokerId=0\nlistenPort=2\n")
-    assert said == f"{load.path}:3: listenPort is given again; {load.path}:1 has it"
+    assert said == f"{load.path}:3: listenPort is repeated; {load.path}:1 has it already"
 
 
 def test_a_file_that_is_not_there_or_not_text_is_named(load, tmp_path):
@@ -157,7 +158,7 @@ def test_keys_of_rocketmq_that_do_nothing_here_get_one_warning_together(load, ca
     with caplog.at_level(logging.WARNING):
         load("sendMessageThreadPoolNums=4\nhaListenPort=10912\ntransientStorePoolEnable=true\nbrokerName=a\n")
     ignored = "sendMessageThreadPoolNums haListenPort transientStorePoolEnable"
-    assert caplog.messages == [f"{load.path}: keys of RocketMQ that do nothing here: {ignored}"]
+    assert caplog.messages == [f"{load.path}: these keys of RocketMQ are ignored: {ignored}"]
 
 
 def test_a_file_with_only_known_keys_warns_of_nothing(load, caplog):
@@ -172,7 +173,7 @@ def test_a_file_with_only_known_keys_warns_of_nothing(load, caplog):
         ("authenticationEnabled=true", "set innerClientAuthenticationCredentials, too"),
         ("authorizationEnabled=true", "set authenticationEnabled=true, too"),
         ("useTLS=true", "switched on by tlsCert and tlsKey"),
-        ("inSyncReplicas=3", "one slave in sync releases a put"),
+        ("inSyncReplicas=3", "a put waits for at most one slave in sync"),
         ("cleanFileForciblyEnable=false", "diskSpaceCleanForciblyRatio=100"),
         ("enableDLegerCommitLog=true", "another format"),
         ("storeType=defaultRocksDB", "only the default store"),
@@ -262,7 +263,7 @@ def test_a_name_servers_file_is_read_the_same_way(load, caplog):
     with caplog.at_level(logging.WARNING):
         config = load_namesrv_config(load.path)
     assert (config.listen_port, config.address_file) == (0, Path("/tmp/a"))
-    assert caplog.messages == [f"{load.path}: keys of RocketMQ that do nothing here: kvConfigPath"]
+    assert caplog.messages == [f"{load.path}: these keys of RocketMQ are ignored: kvConfigPath"]
     load.path.write_text("nope=a\n")
     with pytest.raises(ConfigError, match=":1: unknown key nope"):
         load_namesrv_config(load.path)
