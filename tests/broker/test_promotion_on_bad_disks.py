@@ -16,7 +16,7 @@ from broker_service.node.masters_work import MastersWork
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList
 from broker_service.replication.follower import Follower
-from broker_service.runtime.machine import Machine
+from broker_service.runtime.machine import Machine, now_ms
 from tests.support import stores
 from tests.support.brokers import small_config
 from tests.support.memory_files import MemoryFiles
@@ -40,7 +40,7 @@ def slave_on(disk: MemoryFiles) -> BrokerNode:
     node = opened(disk)
     node.epochs.save(OF_MASTER)
     stores.put(node.store, "t", 0, [b"x", b"y", b"z"])
-    node.store._flush_thoroughly()
+    stores.flush_thoroughly(node.store, now_ms())
     node.offsets.commit("g", "t", {0: 5})
     node.assemble("127.0.0.1:1", bytes(8))
     return node

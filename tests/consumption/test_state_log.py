@@ -13,7 +13,7 @@ from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 
 from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.node.node import BrokerNode
-from broker_service.runtime.machine import Machine
+from broker_service.runtime.machine import Machine, now_ms
 from broker_service.state import half_messages, snapshot, state_log, transitions
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog
@@ -26,6 +26,7 @@ from broker_service.store.ranges import RangesResult
 from tests.store.test_bad_sectors import BadDisk
 from tests.support.brokers import small_config
 from tests.support.memory_files import SECTOR, MemoryFiles, PowerCut
+from tests.support.stores import flush_thoroughly
 
 ROOT = Path("/store")
 SNAPSHOT = ROOT / "rocketsim" / "consumption.snapshot"
@@ -55,7 +56,7 @@ def test_a_crash_while_a_snapshot_is_written_leaves_one_that_is_valid(call: int)
     for number in range(2):
         append(store, number)
         save(log)
-    store._flush_thoroughly()
+    flush_thoroughly(store, now_ms())
     append(store, 2)
     disk.stop_at = disk.calls + call
     with contextlib.suppress(PowerCut):

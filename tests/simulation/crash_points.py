@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.simulation.disk import Disk
     from tests.simulation.world import World
 
-ALL = 1 << 40  # bytes of log
 COLLECT_EVERY = 32  # points; a run has switched off that it is done by itself
 QUEUES_EVERY = 8  # points: to compare them takes as long as all the rest
 
@@ -89,6 +88,6 @@ class CrashPoints:
                 raise PromiseBroken(f"the log cannot be replayed: {error}") from error
             if not self._world.promises.may_have_read_damage(broker):
                 self._world.promises.compare_queues(broker, *queues)
-                node.store._work_on_index(ALL)
+                node.store.tick(broker.clock.now_ms())
                 if not node.store.index_behind:  # on a full disk it has no room
                     self._world.promises.index_has_every_key(broker, node.store, stores.records_of(node.store))

@@ -30,7 +30,6 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.replication.epochs import Epoch
-from broker_service.store.key_search import KeySearch
 from tests.simulation.broker import LOG_FILE
 from tests.simulation.offset_promises import OffsetPromises
 from tests.simulation.queue_promises import QueuePromises
@@ -569,9 +568,7 @@ class Promises:
         for (topic, key), offsets in expected.items():
             found, before = [], None
             while not found or before is not None:
-                times = {"begin_ms": 0, "end_ms": 1 << 50}
-                search = KeySearch(store._index, store._log, topic, key, max_num=1000, before=before, **times)
-                offsets_found, before = search.run()
+                offsets_found, before = store.key_search(topic, key, 1000, 0, 1 << 50, before).run()
                 found.append(offsets_found)
             if missing := offsets.difference(*found):
                 raise PromiseBroken(f"{broker}: key {key!r} of {topic} is not found at {sorted(missing)}")

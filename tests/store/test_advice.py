@@ -173,7 +173,7 @@ def test_a_store_whose_disk_fails_again_at_the_start_goes_on_on_another_disk(roo
     disk.is_bad = True
     with pytest.raises(FlushFailed, match="restart the broker"):
         store.flush()
-    store._release()
+    store.abandon()
     disk = BadDisk(root / "commitlog", call)
     disk.is_bad = True
     with pytest.raises(
@@ -228,7 +228,7 @@ def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, 
     last.write_bytes((int.from_bytes(data[:8], "big") + 4).to_bytes(8, "big") + data[8:])
     with pytest.raises(StoreCorrupt, match=DAMAGED):
         read_all(store, first, end)
-    store._release() if killed else store.close()
+    store.abandon() if killed else store.close()
     assert not log_damage(root)
     shutil.rmtree(folder)
     store = open_store(root)

@@ -20,6 +20,7 @@ from tests.support.stores import (
     HOST,
     LOG_FILE,
     NOW,
+    actual_queues,
     bodies,
     check_sound,
     log_bytes,
@@ -115,8 +116,8 @@ def test_a_delayed_record_has_its_delivery_time_as_tags_code():
         delayed = record.Record("SCHEDULE_TOPIC_XXXX", b"x", properties={"DELAY": level, "TAGS": "TagA"})
         store.append_one(delayed, NOW, HOST)
     store.append_one(record.Record("SCHEDULE_TOPIC_XXXX", b"x", properties={"TAGS": "TagA"}), NOW, HOST)
-    entries = store._queues.get("SCHEDULE_TOPIC_XXXX", 0).read(0, 4)
-    assert entries["tags_code"].tolist() == [NOW + 1000, NOW + 5000, NOW + 5000, record.tags_code("TagA")]
+    codes = [code for _, _, code in actual_queues(store)["SCHEDULE_TOPIC_XXXX", 0]]
+    assert codes == [NOW + 1000, NOW + 5000, NOW + 5000, record.tags_code("TagA")]
 
 
 @pytest.mark.parametrize("part", [0.0, 0.3, 0.9])

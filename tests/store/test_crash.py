@@ -16,7 +16,19 @@ from broker_service.errors import FlushFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles, MemoryPath, PowerCut
-from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, config, log_bytes, open_store, put, tree
+from tests.support.stores import (
+    LOG_FILE,
+    MINUTE,
+    NOW,
+    bodies,
+    check_sound,
+    config,
+    flush_thoroughly,
+    log_bytes,
+    open_store,
+    put,
+    tree,
+)
 
 ROOT = MemoryPath("/store")
 HOUR = 3_600_000
@@ -41,6 +53,7 @@ class Run:
         self.files = files
         self.store: MessageStore | None = None
         self.number = 0
+        self.now_ms = NOW
         self.accepted: list[bytes] = []  # everything in the log, in order
         self.in_doubt: list[bytes] = []  # a put that the crash interrupted
         self.flushed = 0  # of `accepted`, known to be on disk
@@ -93,11 +106,12 @@ class Run:
         self.flushed = len(self.accepted)
 
     def thorough(self) -> None:
-        self.store._request_thorough()
+        self.now_ms += MINUTE
+        self.tick()
         self.flush()
 
     def tick(self) -> None:
-        self.store.tick(NOW)
+        self.store.tick(self.now_ms)
 
     def truncate(self, keep: int) -> None:
         if keep < len(self.accepted):
@@ -228,11 +242,9 @@ def test_what_a_failed_sync_left_off_the_disk_is_written_again_before_it_counts_
     store = open_store(ROOT, disk)
     keyed = [("KEYS", "k"), ("UNIQ_KEY", "u")]
     put(store, "topic", [0, 1, 2] * 4, [b"a" * 300] * 12, properties=keyed)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     put(store, "topic", [0, 1, 2] * 9, [b"b" * 300] * 27, properties=keyed)
-    store.tick(NOW)
-    store._request_thorough()
+    store.tick(NOW + 2 * MINUTE)
     disk.fail("fdatasync", errno.EIO, matching=matching)
     with pytest.raises(FlushFailed):
         store.flush()
@@ -299,8 +311,7 @@ def test_zeros_that_a_cut_left_in_the_page_cache_only_reach_the_disk_with_the_ne
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"old %d" % number for number in range(9)])
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     offset = _records(store)[3].commit_log_offset
     disk.fail("fdatasync", errno.EIO, matching="commitlog/")
     with pytest.raises(FlushFailed):
@@ -341,11 +352,10 @@ def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoi
     store = open_store(ROOT, disk)
     for number in range(40):
         put(store, "topic", 0, [b"%02d" % number + b"x" * 898], now_ms=NOW + number * 1000)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     store = None
-    for name in [path for path in disk._names if "rocketsim" in path.parts]:
-        disk.remove(name)
+    for name in tree(disk, ROOT / "rocketsim"):
+        disk.remove(ROOT / "rocketsim" / name)
     Checkpoint(NOW + 30_000, NOW + 30_000, NOW + 30_000).save(disk, ROOT / "checkpoint")
     disk = disk.kill()
     store = open_store(ROOT, disk)
@@ -354,8 +364,8 @@ def test_a_store_of_rocketmqs_counts_as_flushed_up_to_the_file_that_its_checkpoi
     first = _records(store)[27].commit_log_offset // LOG_FILE * LOG_FILE
     assert Path(written[0]).name == f"{first:020d}"
     disk.overwrite(ROOT / "commitlog" / f"{0:020d}", 4, b"oops")
-    for name in [path for path in disk._names if "rocketsim" in path.parts]:
-        disk.remove(name)
+    for name in tree(disk, ROOT / "rocketsim"):
+        disk.remove(ROOT / "rocketsim" / name)
     with pytest.raises(StoreCorrupt, match="damaged at log offset 0"):
         open_store(ROOT, disk.kill())
 
@@ -433,7 +443,7 @@ def test_a_start_says_which_files_it_has_deleted_behind_one_whose_name_was_lost(
 @pytest.mark.parametrize("call", range(2, 9))
 def test_a_power_loss_while_files_expire_leaves_a_log_without_a_gap(call):
     store = in_many_files(disk := MemoryFiles(), file_reserved_time_h=72)
-    store._flush_thoroughly()
+    flush_thoroughly(store)
     disk.stop_at = disk.calls + call
     with contextlib.suppress(PowerCut):
         store.delete_expired(FOUR)
@@ -465,6 +475,11 @@ OTHER_SIZES = [
 ]
 
 
+def behind_the_log(disk: MemoryFiles) -> int:
+    """The log offset at which the file behind the last one would start."""
+    return int(disk.names(ROOT / "commitlog")[-1]) + LOG_FILE
+
+
 def check_refused(disk: MemoryFiles, size: int) -> None:
     """With this file size the store does not open, and nothing of it changes."""
     before = tree(disk, ROOT)
@@ -486,7 +501,7 @@ def test_a_start_with_another_file_size_is_refused_and_changes_nothing(fill, sto
     if stop == "closed":
         store.close()
     elif stop == "killed with an empty file behind":
-        disk.open(ROOT / "commitlog" / f"{store._log.file_end:020d}", create=True)
+        disk.open(ROOT / "commitlog" / f"{behind_the_log(disk):020d}", create=True)
     disk = disk.kill()
     check_refused(disk, size)
     store = open_store(ROOT, disk.kill())
@@ -499,7 +514,10 @@ def test_a_start_with_another_file_size_changes_no_file_of_which_nothing_is_flus
     in_many_files(disk := MemoryFiles())
     check_refused(disk.kill(), size)
     disk = disk.kill()
-    del disk._names[ROOT / "commitlog" / f"{0:020d}"].data[700:]  # as a power loss may leave it
+    log_file = ROOT / "commitlog" / f"{0:020d}"
+    left = disk.read(log_file)[:700]  # as a power loss may leave it
+    disk.remove(log_file)
+    disk.pwrite(disk.open(log_file, create=True), left, 0)
     check_refused(disk, size)
 
 
@@ -551,7 +569,7 @@ def test_a_power_loss_while_the_first_file_is_made_leaves_a_store_that_opens(cal
 def test_a_start_of_a_store_of_rocketmqs_with_another_file_size_deletes_no_file_that_was_allocated_ahead(clean, size):
     """Without a flushed offset, too."""
     store = in_many_files(disk := MemoryFiles())
-    ahead = store._log.file_end
+    ahead = behind_the_log(disk)
     if clean:
         store.close()
     disk = disk.kill()

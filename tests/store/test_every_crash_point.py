@@ -7,13 +7,23 @@ would leave it is copied, and the copies are opened.
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles, MemoryPath
-from tests.support.stores import NOW, actual_queues, bodies, delete_topic, expected_queues, open_store, put, records_of
+from tests.support.stores import (
+    MINUTE,
+    NOW,
+    actual_queues,
+    bodies,
+    delete_topic,
+    expected_queues,
+    flush_thoroughly,
+    open_store,
+    put,
+    records_of,
+)
 
 ROOT = MemoryPath("/store")
 STEPS = 14
@@ -30,6 +40,7 @@ class Script:
         self.points = self.checked = 0
         self._part = part
         self._calls = 0
+        self._now_ms = NOW
         self._chance = random.Random(seed)
         self._accepted: list[bytes] = []  # what is in the log, in order
         self._doubtful: list[bytes] = []  # of an append that is under way
@@ -61,11 +72,12 @@ class Script:
         self._flushed = len(self._accepted)
 
     def flush_all(self) -> None:
-        self._store._flush_thoroughly()
+        self._now_ms += MINUTE
+        flush_thoroughly(self._store, self._now_ms)
         self._flushed = len(self._accepted)
 
     def tick(self) -> None:
-        self._store.tick(NOW)
+        self._store.tick(self._now_ms)
 
     def cut(self) -> None:
         keep = self._chance.randint(0, len(self._accepted))
@@ -94,15 +106,9 @@ class Script:
         self._calls += 1
         if self._calls % PARTS != self._part:
             return
-        killed = self._copy(self.disk.kill)
-        self._check(killed, len(self._accepted) if not self._cutting else self._flushed, call, path)
+        self._check(self.disk.as_killed(), len(self._accepted) if not self._cutting else self._flushed, call, path)
         for _ in range(POWER_LOSSES):
-            self._check(self._copy(lambda: self.disk.power_loss(chances)), self._flushed, call, path)
-
-    def _copy(self, crash: Any) -> MemoryFiles:
-        left = crash()
-        self.disk._off = False  # this one goes on
-        return left
+            self._check(self.disk.as_powerless(chances), self._flushed, call, path)
 
     def _check(self, left: MemoryFiles, at_least: int, call: str, path: Path) -> None:
         self.checked += 1

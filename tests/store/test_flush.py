@@ -16,10 +16,12 @@ from broker_service.store.json_file import JsonFile
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import (
     LOG_FILE,
+    MINUTE,
     NOW,
     bodies,
     check_sound,
     delete_topic,
+    flush_thoroughly,
     open_store,
     put,
     queue_bodies,
@@ -39,6 +41,11 @@ def test_what_was_flushed_survives_a_power_loss():
         assert store.flushed_offset < store.end_offset
         found = bodies(open_store(ROOT, disk.power_loss(random.Random(seed))))
         assert found[:9] == [b"x" * 900] * 9
+
+
+def checkpoint(disk: MemoryFiles) -> Checkpoint:
+    """What the last thorough flush has noted."""
+    return Checkpoint.load(disk, ROOT / "checkpoint")
 
 
 def noted(disk: MemoryFiles) -> int:
@@ -99,8 +106,7 @@ def test_a_failed_sync_of_anything_stops_the_store(call, matching, error, caplog
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
-    store.tick(NOW)
-    store._request_thorough()
+    store.tick(NOW + MINUTE)
     disk.fail(call, error, matching=matching)
     with pytest.raises(FlushFailed, match="in doubt"):
         store.flush()
@@ -174,9 +180,7 @@ def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut
         disk = MemoryFiles()
         store = open_store(ROOT, disk)
         put(store, "topic", [n % 3 for n in range(40)], [b"x" * 300] * 40, properties=[("KEYS", "k")])
-        store.tick(NOW)
-        store._request_thorough()
-        store.flush()
+        flush_thoroughly(store)
         before, offset = bodies(store), records_of(store)[11].commit_log_offset
         fault = disk.fail(call, error, nth=nth)
         try:
@@ -210,20 +214,21 @@ def test_a_cut_that_an_error_interrupts_can_be_done_again_or_stops_the_store(cut
 
 
 @pytest.mark.parametrize("matching", ["consumequeue", "commitlog"])
-def test_a_sync_that_found_no_handle_is_tried_again(matching):
+def test_a_sync_that_found_no_handle_is_tried_again(matching, caplog):
     """The sync was not tried, so nothing is in doubt, and nothing counts as flushed that is not."""
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"])
-    store._request_thorough()
+    store.tick(NOW + MINUTE)
     flushed = store.flushed_offset
     fault = disk.fail("open" if matching == "consumequeue" else "sync_directory", errno.EMFILE, matching=matching)
     store.flush()
-    assert fault.nth == 0 and store._durability.trouble and store.writable
+    assert fault.nth == 0 and "a flush failed and is tried again" in caplog.text and store.writable
+    assert checkpoint(disk) == Checkpoint()
     if matching == "commitlog":
         assert store.flushed_offset == flushed
     store.flush()
-    assert store._durability.trouble is None and store.flushed_offset == store.end_offset
+    assert checkpoint(disk).queues_log_offset == store.flushed_offset == store.end_offset
     found = open_store(ROOT, disk.power_loss(random.Random(1)))
     assert not found.recovery.rebuilt_queues and bodies(found) == [b"a"]
 
@@ -233,8 +238,7 @@ def test_a_failed_sync_is_final(matching):
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"], properties=[("KEYS", "k")])
-    store.tick(NOW)
-    store._request_thorough()
+    store.tick(NOW + MINUTE)
     flushed = store.flushed_offset
     disk.fail("fdatasync", errno.EIO, matching=matching)
     with pytest.raises(FlushFailed, match="in doubt"):
@@ -268,12 +272,12 @@ def test_the_thorough_flush_moves_the_checkpoint():
     put(store, "topic", 0, [b"a"], now_ms=NOW + 7)
     store.tick(NOW + 30_000)
     store.flush()
-    assert Checkpoint.load(disk, ROOT / "checkpoint") == Checkpoint()
+    assert checkpoint(disk) == Checkpoint()
     store.tick(NOW + 60_000)
     store.flush()
-    checkpoint = Checkpoint.load(disk, ROOT / "checkpoint")
-    assert (checkpoint.log_timestamp, checkpoint.queues_timestamp) == (NOW + 7, NOW + 7)
-    assert checkpoint.queues_log_offset == store.end_offset
+    noted = checkpoint(disk)
+    assert (noted.log_timestamp, noted.queues_timestamp) == (NOW + 7, NOW + 7)
+    assert noted.queues_log_offset == store.end_offset
     assert disk.size(ROOT / "checkpoint") == 4096
 
 
@@ -283,8 +287,8 @@ def test_puts_do_not_wait_for_the_files_of_thousands_of_queues(monkeypatch):
     store = open_store(ROOT, disk)
     put(store, "topic", range(1000), [b"x"] * 1000)
     monkeypatch.setattr(disk, "fdatasync", lambda handle: synced.append(handle) or sync(handle))
-    store._request_thorough()
-    while store._durability.is_requested:
+    store.tick(NOW + MINUTE)
+    while checkpoint(disk) == Checkpoint():
         put(store, "topic", 0, [b"y"])
         before = len(synced)
         assert store.flush() == store.end_offset
@@ -300,7 +304,7 @@ def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
     store = open_store(ROOT, disk)
     put(store, "gone", 0, [b"a"])
     put(store, "topic", 0, [b"a"])
-    store._request_thorough()
+    store.tick(NOW + MINUTE)
     delete_topic(store, "gone")
     store.flush()
     assert store.writable

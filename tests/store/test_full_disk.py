@@ -11,7 +11,17 @@ from broker_service.errors import DiskFull
 from broker_service.store.consume_queue import ConsumeQueue
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import PAGE, MemoryFiles, MemoryPath, PowerCut
-from tests.support.stores import LOG_FILE, NOW, bodies, check_sound, open_store, put, queue_bodies, records_of
+from tests.support.stores import (
+    LOG_FILE,
+    NOW,
+    bodies,
+    check_sound,
+    flush_thoroughly,
+    open_store,
+    put,
+    queue_bodies,
+    records_of,
+)
 
 ROOT = MemoryPath("/store")
 KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
@@ -20,9 +30,7 @@ KEYED = [("KEYS", "k"), ("UNIQ_KEY", "u")]
 def filled(disk: MemoryFiles, count: int = 30) -> MessageStore:
     store = open_store(ROOT, disk)
     put(store, "topic", [n % 3 for n in range(count)], [b"x" * 300] * count, properties=KEYED)
-    store.tick(NOW)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     return store
 
 
@@ -212,7 +220,7 @@ def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) ->
     disk = MemoryFiles()
     store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
     put(store, "old", 0, [b"x"])
-    store._flush_thoroughly()  # the last that can be noted
+    flush_thoroughly(store)  # the last that can be noted
     put(store, "old", [0] * 3, [b"x"] * 3)
     put(store, "topic", [0] * 30, [b"x" * 300] * 30)
     store.flush()
@@ -231,9 +239,7 @@ def test_files_expire_on_a_full_disk(room: int) -> None:
     disk = MemoryFiles()
     store = open_store(ROOT, disk, file_reserved_time_h=1, disk_max_used_space_ratio=1)
     put(store, "topic", [n % 3 for n in range(60)], [b"x" * 300] * 60, properties=KEYED)
-    store.tick(NOW)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     disk.make_room(room * PAGE)
     assert store.delete_expired(NOW + 7_200_000)
     assert store.min_offset > 0

@@ -15,7 +15,7 @@ from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, ENTRY_SIZE, HEADER, IndexFile, Search
 from broker_service.store.open_files import OpenFiles
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, NOW, open_store, put, records_of
+from tests.support.stores import LOG_FILE, MINUTE, NOW, flush_thoroughly, open_store, put, records_of
 
 ROOT = Path("/store")
 SLOTS, ENTRIES = 7, 50
@@ -342,16 +342,15 @@ def test_an_index_file_that_was_made_again_does_not_count_as_synced():
         store = open_store(ROOT, disk)
         for number in range(5):
             put(store, "topic", 0, [b"body"], properties=[("KEYS", f"k{number}")])
-        store._work_on_index(1 << 30)
-        store._flush_thoroughly()
+        flush_thoroughly(store)
         disk = disk.kill()
         for name in disk.names(ROOT / "index"):
             disk.remove(ROOT / "index" / name)
         store = open_store(ROOT, disk)
-        store._work_on_index(1 << 30)
+        store.tick(NOW)
         disk.sync_directory(ROOT / "index")
         store = open_store(ROOT, disk.power_loss(random.Random(seed)))
-        store._work_on_index(1 << 30)
+        store.tick(NOW)
         for number, one in enumerate(records_of(store)):
             found = store.key_search("topic", f"k{number}", 10, 0, 2 * NOW).run().offsets
             assert found == [one.commit_log_offset], f"seed {seed}"
@@ -361,15 +360,14 @@ def test_a_new_index_file_is_there_after_a_thorough_flush():
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"body"], properties=[("KEYS", "key")])
-    store._work_on_index(1 << 30)
-    store._flush_thoroughly()
+    flush_thoroughly(store)
     (name,) = disk.names(ROOT / "index")
     for seed in range(20):
         assert disk.power_loss(random.Random(seed)).names(ROOT / "index") == [name], f"seed {seed}"
 
 
 def all_are_found(store) -> bool:
-    store._work_on_index(1 << 30)
+    store.tick(NOW)
     found = {key: [] for key in "abc"}
     for one in records_of(store):
         for key in one.properties["KEYS"].split(" "):
@@ -382,16 +380,17 @@ def test_every_key_is_found_after_any_power_losses(first):
     """Whatever part of what was not synced is left: a file without the end of the one before it, slots without their
     entries, a file that was deleted."""
     for seed in range(first, first + 20):
-        chance, disk = random.Random(seed), MemoryFiles()
+        chance, disk, now_ms = random.Random(seed), MemoryFiles(), NOW
         store = open_store(ROOT, disk)
         for _ in range(6):
             for _ in range(chance.randrange(4)):
                 for _ in range(chance.randrange(10)):
                     put(store, "topic", 0, [b"body"], properties=[("KEYS", chance.choice(["a", "b c", "a c"]))])
-                store._work_on_index(1 << 30)
-                chance.choice([store.flush, store.flush, store._flush_thoroughly])()
+                now_ms += chance.choice([0, 0, MINUTE])
+                store.tick(now_ms)
+                store.flush()
             store.flush()
-            store = open_store(ROOT, disk := disk.power_loss(chance))
+            store = open_store(ROOT, disk := disk.power_loss(chance), now_ms)
             if chance.random() < 0.5:
                 assert all_are_found(store), f"seed {seed}"
         assert all_are_found(store), f"seed {seed}"
@@ -403,7 +402,7 @@ def test_every_index_file_is_looked_at_after_a_power_loss_before_the_first_thoro
     store = open_store(ROOT, disk)
     while len(names := disk.names(directory)) < 3:
         put(store, "topic", 0, [b"body"], properties=[("KEYS", "a c")])
-        store._work_on_index(1 << 30)
+        store.tick(NOW)
     store.flush()
     disk = disk.kill()
     oldest = directory / names[0]
@@ -417,7 +416,7 @@ def test_a_first_entry_that_a_power_loss_has_taken_is_made_again():
     disk, directory = MemoryFiles(), ROOT / "index"
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"body"], properties=[("KEYS", "a")])
-    store._work_on_index(1 << 30)
+    store.tick(NOW)
     store.flush()
     disk = disk.kill()
     (name,) = disk.names(directory)
@@ -451,7 +450,7 @@ def test_what_a_log_that_starts_over_gets_is_found_before_its_former_beginning_t
     store = open_store(ROOT, MemoryFiles())
     put(store, "topic", 0, [b"body"], properties=[("KEYS", "b")])
     store.start_over(LOG_FILE)
-    store._work_on_index(1 << 30)
+    store.tick(NOW)
     store.start_over(0)
     store.append_replicated(0, source.read_log(0, source.end_offset))
     assert len(records_of(store)) == 3 and all_are_found(store)

@@ -18,9 +18,11 @@ from broker_service.store.message_store import MessageStore
 from broker_service.store.offline.verification import verify
 from tests.support.stores import (
     LOG_FILE,
+    MINUTE,
     NOW,
     bodies,
     check_sound,
+    flush_thoroughly,
     log_bytes,
     open_store,
     put,
@@ -37,22 +39,16 @@ def fill(root: Path) -> None:
     store = open_store(root)
     for number in range(0, FLUSHED, 3):
         put_three(store, number)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     for number in range(FLUSHED, ALL, 3):
         put_three(store, number)
     store.tick(NOW)
-    abandon(store)
+    store.abandon()
 
 
 def put_three(store: MessageStore, number: int) -> None:
     some = [b"%03d " % (number + i) + b"x" * 300 for i in range(3)]
     put(store, "topic", [0, 1, 0], some, properties=KEYED)
-
-
-def abandon(store: MessageStore) -> None:
-    """As SIGKILL: nothing more is written, the kernel releases lock and handles."""
-    store._release()
 
 
 def close(root: Path) -> None:
@@ -188,8 +184,7 @@ def root(filled, tmp_path):
 
 def derived(store: MessageStore) -> dict[str, bytes]:
     """Queues and index as they are on disk; index files by number, because their names are dates."""
-    store._work_on_index(1 << 30)
-    store._index.take_unsynced()
+    flush_thoroughly(store, NOW + MINUTE)
     files = Files()
     index = tree(files, store.config.root / "index")
     numbered = {f"index/{number}": index[name] for number, name in enumerate(sorted(index))}
@@ -232,7 +227,7 @@ def test_a_damaged_store_opens_with_all_that_was_flushed(root, tmp_path, damage,
         assert f"log cut at {store.end_offset}" in str(store.recovery)
     # It goes on, and what was cut does not come back.
     put_three(store, 900)
-    abandon(store)
+    store.abandon()
     store = open_store(root)
     assert [int(body[:3]) for body in bodies(store)] == [*range(left), 900, 901, 902]
     check_sound(store)
@@ -263,7 +258,7 @@ CORRUPTIONS: list[tuple[str, Callable[[Path], object], str]] = [
 def test_damage_below_the_flushed_offset_stops_the_start_and_changes_nothing(root, damage, says):
     store = open_store(root)  # everything flushed
     store.flush()
-    abandon(store)
+    store.abandon()
     (root / "checkpoint").unlink()  # so that all of the log is looked at
     damage(root)
     before = tree(Files(), root / "commitlog")
@@ -324,7 +319,7 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
     assert tree(Files(), root) == before
     assert [str(found) for found in verify(root) if "rocketsim/flushed is damaged" in found.what]
     (root / "rocketsim/flushed").write_bytes(whole)
-    abandon(open_store(root))
+    open_store(root).abandon()
     (root / "rocketsim/flushed").unlink()
     store = open_store(root)
     assert [int(body[:3]) for body in bodies(store)] == list(range(ALL))
@@ -334,11 +329,11 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
 
 def test_zeros_in_place_of_the_flushed_offset_of_an_empty_store_mean_that_it_was_never_written(tmp_path):
     """9157579 and before made the file in two steps."""
-    abandon(open_store(tmp_path))
+    open_store(tmp_path).abandon()
     (tmp_path / "rocketsim/flushed").write_bytes(bytes(1024))
     store = open_store(tmp_path)
     put_three(store, 0)
-    abandon(store)
+    store.abandon()
     store = open_store(tmp_path)
     assert len(bodies(store)) == 3
     store.close()
@@ -358,7 +353,7 @@ def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut
         put_three(store, len(bodies(store)))
     store.truncate(3 * LOG_FILE, None) if store.end_offset > 3 * LOG_FILE else None
     all_bodies = bodies(store)
-    abandon(store)
+    store.abandon()
     shutil.copy(tmp_path / "rocketsim/flushed", tmp_path / "kept")
     for number, size in zip((1, 2), sizes, strict=True):
         path = tmp_path / "commitlog" / f"{number * LOG_FILE:020d}"
@@ -373,7 +368,7 @@ def test_log_files_that_a_power_loss_left_short_above_the_flushed_offset_are_cut
     assert found == all_bodies[: len(found)] and len(found) >= flushed
     check_sound(store)
     put_three(store, 900)
-    abandon(store)
+    store.abandon()
     store = open_store(tmp_path)
     assert len(bodies(store)) == len(found) + 3
     store.close()

@@ -14,7 +14,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
 from broker_service.store.retention import expired_files
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, NOW, check_sound, config, open_store, put
+from tests.support.stores import LOG_FILE, NOW, check_sound, config, flush_thoroughly, open_store, put
 
 ROOT = Path("/store")
 HOUR = 3_600_000
@@ -139,9 +139,7 @@ def idle_queue(disk: MemoryFiles) -> tuple[MessageStore, int]:
     put(store, "idle", 0, [b"x" * 100] * 20)
     for number in range(40):
         put(store, "busy", 0, [b"%d" % number + b"y" * 900], now_ms=NOW + number)
-    store._request_thorough()
-    while store._durability.is_requested:
-        store.flush()
+    flush_thoroughly(store)
     disk.usage = DiskUsage(100, 20)
     store.delete_expired(NOW + 7_200_000)
     assert store.queue_bounds("idle", 0) == (20, 20)
@@ -191,8 +189,7 @@ def test_a_queue_whose_first_file_is_lost_is_still_made_again_from_the_log() -> 
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"x" * 100] * 20)
-    store._request_thorough()
-    store.flush()
+    flush_thoroughly(store)
     disk = disk.kill()
     disk.remove(ROOT / "consumequeue/topic/0" / f"{0:020d}")
     store = open_store(ROOT, disk)

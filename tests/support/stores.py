@@ -15,6 +15,7 @@ from broker_service.store.ranges import RangeAnswer, TagsCodes
 HOST = record.encode_host("127.0.0.1", 10911)
 LOG_FILE = 4096
 NOW = 1_795_170_600_000
+MINUTE = 60_000  # in milliseconds, between two thorough flushes
 
 
 def config(root: Path, **changes: Any) -> StoreConfig:
@@ -65,6 +66,15 @@ def put(
     **more: Any,
 ) -> Appended:
     return store.append(batch(topic, queue_ids, bodies, **more), topic, now_ms, HOST)
+
+
+def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
+    """Syncs queues and index, too, as the store does once a minute; a second call needs a time that is a minute later.
+
+    Only the first 64 queue files are synced.
+    """
+    store.tick(now_ms + MINUTE)
+    store.flush()
 
 
 def delete_topic(store: MessageStore, topic: str) -> dict[int, int]:
