@@ -103,11 +103,14 @@ SOCKETS: list[Socket] = [
 @asynccontextmanager
 async def socket_peer(behaves: Socket) -> AsyncIterator[tuple[str, Calls]]:
     calls = Calls()
-    open_ones: set[asyncio.Task[Any] | None] = set()
+    connections: list[tuple[asyncio.StreamWriter, asyncio.Task[None]]] = []
+
+    # A plain function, so that a connection whose task never begins is closed, too.
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        calls.count += 1
+        connections.append((writer, asyncio.ensure_future(serve(reader, writer))))
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        calls.count += 1
-        open_ones.add(asyncio.current_task())
         try:
             await behaves(reader, writer)
         except OSError:
@@ -115,13 +118,14 @@ async def socket_peer(behaves: Socket) -> AsyncIterator[tuple[str, Calls]]:
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", calls
     finally:
         server.close()
-        for task in open_ones:
-            task.cancel()  # type: ignore[union-attr]
+        for writer, task in connections:
+            task.cancel()
+            writer.close()
 
 
 Stream = Callable[[AsyncIterator[bytes], Any, list[bytes]], Awaitable[None]]

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rocketsim_client import Cluster, Message, MessageQueue, Producer, RocketSimError
-from rocketsim_client.errors import TopicNotExist
+from rocketsim_client import Cluster, Message, MessageQueue, Producer, PullConsumer, RocketSimError
+from rocketsim_client.errors import MasterNotExist, TopicNotExist
 from rocketsim_client.route import DEFAULT_TOPIC
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes, ServerProcess
@@ -52,6 +52,7 @@ class Bench:
             cluster=self.cluster, group="tests", send_msg_timeout_ms=10_000, retry_times_when_send_failed=20
         )
         wait_until(self.is_writable, "a master that takes writes", TIMEOUT_S)
+        wait_until(self.takes_commits, "a master that has heard from its slave what groups committed", TIMEOUT_S)
         return self
 
     def is_writable(self) -> bool:
@@ -59,6 +60,14 @@ class Bench:
             return bool(self.cluster.route(DEFAULT_TOPIC, fresh=True).writable_queues())
         except RocketSimError:
             return False
+
+    def takes_commits(self) -> bool:
+        queue = self.cluster.route(DEFAULT_TOPIC).writable_queues()[0]
+        with PullConsumer(cluster=self.cluster, group="tests") as consumer:
+            try:
+                return consumer.committed(queue) == -1
+            except MasterNotExist:
+                return False
 
     def __exit__(self, *_: object) -> None:
         self.stop_queries()
