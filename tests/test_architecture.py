@@ -191,10 +191,11 @@ STAYS_OUT_OF = {
             "rocketsim_cli",
             "rocketsim_console",
             "pyspark",
-            "asyncio",
             "rocketmq_v2",
         )
     },
+    # What is awaited stands on the producer and the consumers, and calls no server itself.
+    "rocketsim_client/aio": {"grpc", "rocketsim_client.cluster", *ROOMS},
     # The console sees the cluster as a client does. What its pages show is decided in plain code.
     "rocketsim_console": {"broker_service", "rocketsim_source", "rocketsim_cli", "pyspark", "grpc", "rocketmq_v2"},
     **{
@@ -342,6 +343,14 @@ def test_one_file_of_the_client_decides_over_which_transport_servers_are_called(
     protocols = {"grpc", OWN_CALLS, REMOTING_CALLS}
     knowing = {path for path in others if any(is_within(m, protocols) for m in imported_modules(path))}
     assert knowing == {ROOT / "rocketsim_client/transport/opening.py"}
+
+
+def test_one_room_of_the_client_knows_asyncio():
+    """The client itself has no event loop, and nothing in it depends on the room that has one."""
+    others = [path for path in sources("rocketsim_client") if ROOT / "rocketsim_client/aio" not in path.parents]
+    for path in others:
+        known = [module for module in imported_modules(path) if is_within(module, {"asyncio", "rocketsim_client.aio"})]
+        assert not known, path
 
 
 def test_files_are_mapped_in_one_place():

@@ -93,6 +93,14 @@ class InFlight:
         self._waiting.extendleft(reversed(passed_over))
         return found
 
+    def has_ready(self, now: float) -> bool:
+        """Tells whether `hand_out` would return a message."""
+        for handle in self._waiting:
+            held = self._held.get(handle)
+            if held is not None and now < held.deadline and held.order_key not in self._busy:
+                return True
+        return False
+
     def _remove(self, handle: str) -> _Held | None:
         held = self._held.pop(handle, None)
         if held is not None:

@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from rocketsim_client.cluster import Cluster
 from rocketsim_client.consuming.inbox import Inbox
@@ -21,6 +22,8 @@ from rocketsim_client.transport.consumption import PopAnswer, PopCall
 from rocketsim_client.transport.under_way import UnderWay
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 POLL_S = 15.0  # how long a broker holds a call
 LAST_ANSWER_S = 1.0  # how long a consumer that is closed waits for the answer to its last pop
@@ -65,6 +68,30 @@ class Poller:
     def receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
         """Messages of the inbox; while it has none, brokers are asked for `batch` at a time.  Empty: none came in time.
         Raises if every source has failed."""
+        found = self._wait_until(lambda now: self._inbox.in_flight.hand_out(at_most, now), batch, timeout_s)
+        if not found and (error := self.failure()) is not None:
+            raise error
+        return found or []
+
+    def take(self, at_most: int) -> list[ReceivedMessage]:
+        """Messages that the inbox has now.  Asks no broker and waits for nothing."""
+        with self._inbox.changed:
+            self._inbox.check_open()
+            return self._inbox.in_flight.hand_out(at_most, self._clock())
+
+    def wait(self, batch: int, timeout_s: float) -> None:
+        """Asks brokers as `receive` does, until `take` would return a message or the time is over.  Hands out none."""
+        self._wait_until(self._inbox.in_flight.has_ready, batch, timeout_s)
+
+    def failure(self) -> RocketSimError | None:
+        """The last error, if every source has failed.  None while the inbox is full: nobody asks them then."""
+        failed = [source.error for source in self._sources.values() if source.error is not None]
+        if failed and len(failed) == len(self._sources) and self._inbox.in_flight.room > 0:
+            return failed[-1].again()
+        return None
+
+    def _wait_until(self, look: Callable[[float], T], batch: int, timeout_s: float | None) -> T | None:
+        """What `look` finds in the inbox at some time; brokers are asked while it finds nothing.  None: not in time."""
         until = float("inf") if timeout_s is None else self._clock() + timeout_s
         has_asked = was_told = False
         while True:
@@ -73,17 +100,15 @@ class Poller:
                 now = self._clock()
                 if self._inbox.in_flight.room <= 0:
                     self._inbox.in_flight.expire(now)
-                if found := self._inbox.in_flight.hand_out(at_most, now):
+                if found := look(now):
                     return found
                 left_s = until - now
                 if left_s <= 0 and has_asked:
-                    break
+                    return None
                 room = min(batch, self._inbox.in_flight.room)
                 if room <= 0 or self._is_asking:
                     if left_s <= 0:
-                        if room <= 0:
-                            return []
-                        break  # what the other thread has heard is the answer
+                        return None  # what the other thread has heard is the answer
                     if room <= 0 and not was_told:
                         logger.warning(
                             "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks",
@@ -101,10 +126,6 @@ class Poller:
                     self._is_asking = False
                     self._inbox.changed.notify_all()
             has_asked = True
-        failed = [source.error for source in self._sources.values() if source.error is not None]
-        if failed and len(failed) == len(self._sources):
-            raise failed[-1].again()
-        return []
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
         """Asks each topic and broker once.  A single source is long-polled.  With several, each is first asked without

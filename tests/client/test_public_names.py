@@ -7,7 +7,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 import rocketsim_client
-from rocketsim_client import errors
+from rocketsim_client import aio, errors
 
 
 def test_every_public_name_is_there_under_its_own_name() -> None:
@@ -26,8 +26,8 @@ def test_every_error_is_public() -> None:
 def test_every_type_of_a_public_result_is_public() -> None:
     """What the classes that applications make give back, and the fields of that."""
     seen: set[type] = set()
-    for name in ("Producer", "Consumer", "PullConsumer", "Admin"):
-        public = getattr(rocketsim_client, name)
+    classes = [getattr(rocketsim_client, name) for name in ("Producer", "Consumer", "PullConsumer", "Admin")]
+    for public in [*classes, *(getattr(aio, name) for name in aio.__all__)]:
         for method in vars(public).values():
             if isinstance(method, property):
                 method = method.fget
@@ -55,8 +55,8 @@ def test_another_name_is_refused_as_python_does() -> None:
 
 def test_every_public_class_and_method_has_a_docstring() -> None:
     missing = []
-    for name in rocketsim_client.__all__:
-        value = getattr(rocketsim_client, name)
+    for name in [*rocketsim_client.__all__, *aio.__all__]:
+        value = getattr(rocketsim_client, name, None) or getattr(aio, name)
         if not inspect.isclass(value):
             continue
         if "__doc__" not in vars(value) or (value.__doc__ or "").startswith(f"{name}("):  # a dataclass writes its own

@@ -27,26 +27,29 @@ GOLDEN = Path(__file__).parents[1] / "data" / "surface"
 COMMAND = "python -m tests.support.surface"
 OWN = ("rocketsim_client", "rocketsim_proto")
 OPERATORS = ("__call__", "__contains__", "__enter__", "__exit__", "__getitem__", "__iter__", "__len__")
+OPERATORS += ("__aenter__", "__aexit__", "__aiter__", "__anext__")
 
 
 # --- Python ----------------------------------------------------------------------------------------------------------
 
 
 def client() -> Iterator[str]:
-    """The exported names of `rocketsim_client`, what their public members take and give, and all errors."""
+    """The exported names of `rocketsim_client` and of its room for asyncio, what their public members take and give,
+    and all errors."""
     package = importlib.import_module("rocketsim_client")
+    aio = importlib.import_module("rocketsim_client.aio")
     errors = importlib.import_module("rocketsim_client.errors")
     # An error may be defined anywhere in the package.
     for module in pkgutil.walk_packages(package.__path__, "rocketsim_client."):
         importlib.import_module(module.name)
     yield from (line for line in golden("client") if line.startswith("from ") and can_be_imported(line))
-    yield from (f"from rocketsim_client import {name}" for name in package.__all__)
+    yield from (f"from {one.__name__} import {name}" for one in (package, aio) for name in one.__all__)
     of_client = (kind for kind in subclasses(errors.RocketSimError) if kind.__module__.startswith("rocketsim_client."))
     exceptions = {kind for kind in of_client if is_public(kind.__name__)}
     yield from (f"from {kind.__module__} import {kind.__name__}" for kind in exceptions)
     for kind in exceptions:
         yield from of_exception(kind)
-    exported = {getattr(package, name) for name in package.__all__} - exceptions
+    exported = {getattr(one, name) for one in (package, aio) for name in one.__all__} - exceptions
     for kind in closed(exported):
         yield from of_class(kind, is_made_by_users=kind in exported)
 

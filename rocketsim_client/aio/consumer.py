@@ -1,0 +1,185 @@
+"""The consumer of a group for asyncio.
+
+Tasks that wait for a message share one thread, which asks brokers.  What the brokers answer waits in the inbox of the
+Consumer, and the task that wakes takes it from there.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, arguments_of, wake
+from rocketsim_client.consuming.consumer import BATCH, Consumer
+from rocketsim_client.consuming.poller import POLL_S, Poller
+from rocketsim_client.errors import ClientClosed, InvalidParameter
+from rocketsim_client.model import CommitStatus
+from rocketsim_client.received_message import ReceivedMessage
+
+MOST_THREADS = 8  # of acks and the like
+
+
+class AsyncConsumer:
+    """A Consumer whose calls are awaited.  It takes the arguments of Consumer, and belongs to one event loop.
+
+        async with AsyncConsumer(name_server, "billing", "TopicTest") as consumer:
+            async for message in consumer:
+                await consumer.ack(message)
+
+    Any number of tasks may iterate, receive and acknowledge.  A receive that is cancelled, by `asyncio.timeout` for
+    instance, has taken no message: what arrives waits for the next receive, and `close` gives it back.  The thread that
+    asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel its `ack`, `nack` or
+    `extend`.
+    """
+
+    @arguments_of(Consumer.__init__)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._blocking = Consumer(*arguments, **options)
+        self._asking = BlockingCalls("AsyncConsumer", 1)
+        self._settling = BlockingCalls("AsyncConsumer", MOST_THREADS)
+        self._closing = Closing()
+        self._round: Future[None] | None = None  # the thread asks brokers until it is done
+        self._waiters: set[asyncio.Future[None]] = set()
+
+    async def __aenter__(self) -> "AsyncConsumer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def blocking(self) -> Consumer:
+        """The Consumer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        return self._blocking
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._blocking.group
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are received and not settled, those included that wait here to be handed out."""
+        return self._blocking.in_flight
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """The bytes of their records, as stored."""
+        return self._blocking.in_flight_bytes
+
+    # --- receiving ------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> "AsyncConsumer":
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """Waits for a message; the iteration ends when the consumer is closed.  Several tasks may iterate."""
+        try:
+            (message,) = await self._receive(1, BATCH, None)
+        except ClientClosed:
+            raise StopAsyncIteration from None
+        return message
+
+    async def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
+        """Waits for a first message, for `timeout_s` (None: without end), and returns it with those that are there,
+        32 at most; an empty list if none came.  Errors are those of `Consumer.receive`."""
+        if max_messages < 1:
+            raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
+        return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
+
+    async def _receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
+        until = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+        has_asked = False
+        while not (found := self._poller.take(at_most)):
+            left_s = until - time.monotonic()
+            if left_s <= 0 and has_asked:
+                if (error := self._poller.failure()) is not None:
+                    raise error
+                break
+            has_asked = await self._ask(batch, max(0.0, left_s))
+        return found
+
+    @property
+    def _poller(self) -> Poller:
+        return self._blocking._poller  # of the same package; a forked child has another one
+
+    async def _ask(self, batch: int, left_s: float) -> bool:
+        """Returns when a message may be there, or the time is over.  False: an ack or the like has woken the task, and
+        brokers are still being asked.  Raises what asking again would repeat."""
+        loop = asyncio.get_running_loop()
+        asked = self._round
+        if asked is None or asked.done():
+            asked = self._round = self._asking.start(partial(self._poller.wait, batch, min(left_s, POLL_S)))
+            asked.add_done_callback(lambda _: self._wake_in(loop))
+            patience_s = None
+        else:
+            patience_s = None if left_s == float("inf") else left_s
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiters.add(waiter)
+        try:
+            if not asked.done():
+                await asyncio.wait([waiter], timeout=patience_s)
+        finally:
+            self._waiters.discard(waiter)
+        if asked.done() and not asked.cancelled():
+            asked.result()
+        return asked.done() or not waiter.done()
+
+    def _wake_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            loop.call_soon_threadsafe(self._wake_all)
+        except RuntimeError:
+            pass  # the loop has ended meanwhile, and its tasks with it
+
+    def _wake_all(self) -> None:
+        for waiter in self._waiters:
+            wake(waiter)
+
+    # --- settling -------------------------------------------------------------------------------------------------
+
+    async def ack(
+        self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
+    ) -> CommitStatus:
+        """The messages are done.  Status and errors are those of `Consumer.ack`."""
+        return await self._settle(partial(self._blocking.ack, messages, timeout_s=timeout_s))
+
+    async def nack(
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        delay_s: float | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> CommitStatus:
+        """The messages have failed and are delivered again later, as by `Consumer.nack`."""
+        return await self._settle(partial(self._blocking.nack, messages, delay_s, timeout_s=timeout_s))
+
+    async def extend(
+        self,
+        messages: ReceivedMessage | Iterable[ReceivedMessage],
+        invisible_s: float,
+        *,
+        timeout_s: float | None = None,
+    ) -> CommitStatus:
+        """The messages are this consumer's for `invisible_s` from now on, as by `Consumer.extend`."""
+        return await self._settle(partial(self._blocking.extend, messages, invisible_s, timeout_s=timeout_s))
+
+    async def _settle(self, call: "partial[CommitStatus]") -> CommitStatus:
+        try:
+            return await self._settling.result(call)
+        finally:
+            self._wake_all()  # the next message of a message group may be free now
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        """Waits for acks that are under way, ends receives, and gives back what is not settled: it is delivered to
+        others at once.  Takes `timeout_s` for each of the two at most.  If the task is cancelled, the closing goes on,
+        and a second `close` waits for the same end."""
+        await self._closing.result(partial(self._close, timeout_s))
+
+    def _close(self, timeout_s: float) -> None:
+        self._settling.finish(timeout_s)
+        self._blocking.close(timeout_s)
+        self._asking.finish(timeout_s)

@@ -1,0 +1,117 @@
+"""The producer for asyncio."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, arguments_of, outcome
+from rocketsim_client.model import Message, MessageQueue, ProducerStats, SendResult, SendResults
+from rocketsim_client.producer import Producer
+
+MOST_THREADS = 8  # of calls that wait for brokers: batches, columns, flushes
+
+
+class AsyncProducer:
+    """A Producer whose calls are awaited.  It takes the arguments of Producer, and belongs to one event loop.
+
+        async with AsyncProducer(name_server, group="orders") as producer:
+            result = await producer.send(Message("TopicTest", b"a body"))
+
+    Cancelling a task does not cancel its send: the message goes on to its broker, whole, and `close` waits for it.
+    """
+
+    @arguments_of(Producer.__init__)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._blocking = Producer(*arguments, **options)
+        # One thread accepts messages, so their order is that of the calls.  It waits for routes and for room.
+        self._accepting = BlockingCalls("AsyncProducer", 1)
+        self._calls = BlockingCalls("AsyncProducer", MOST_THREADS)
+        self._closing = Closing()
+
+    async def __aenter__(self) -> "AsyncProducer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def blocking(self) -> Producer:
+        """The Producer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        return self._blocking
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._blocking.group
+
+    @property
+    def stats(self) -> ProducerStats:
+        """What became of the messages so far, as live counters."""
+        return self._blocking.stats
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        message_group: str | None = None,
+        deliver_at: datetime | float | None = None,
+    ) -> SendResult:
+        """Returns when a broker has acknowledged the message; messages of many tasks share batches.  Arguments, errors
+        and order are those of `Producer.send_async`.  The order of the sends is that in which `send` was called."""
+        accept = partial(
+            self._blocking.send_async, message, queue=queue, message_group=message_group, deliver_at=deliver_at
+        )
+        return await outcome(await self._accepting.result(accept))
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
+    ) -> SendResults:
+        """As `Producer.send_batch`."""
+        return await self._calls.result(partial(self._blocking.send_batch, messages, queue=queue, timeout_s=timeout_s))
+
+    async def send_columns(
+        self,
+        topic: str,
+        bodies: pa.Array,
+        *,
+        tags: pa.Array | None = None,
+        keys: pa.Array | None = None,
+        properties: pa.Array | None = None,
+        message_groups: pa.Array | None = None,
+        msg_ids: pa.Array | None = None,
+        queue: MessageQueue | None = None,
+        timeout_s: float | None = None,
+    ) -> SendResults:
+        """As `Producer.send_columns`."""
+        send = partial(
+            self._blocking.send_columns,
+            topic,
+            bodies,
+            tags=tags,
+            keys=keys,
+            properties=properties,
+            message_groups=message_groups,
+            msg_ids=msg_ids,
+            queue=queue,
+            timeout_s=timeout_s,
+        )
+        return await self._calls.result(send)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Returns when everything that was given to `send` is acknowledged or has failed.  CallTimeout: not in time."""
+        await self._accepting.result(lambda: None)  # comes after all that were given before
+        await self._calls.result(partial(self._blocking.flush, timeout_s))
+
+    async def close(self) -> None:
+        """Sends what was accepted, waits for the answers, then stops.  If the task is cancelled, the closing goes on,
+        and a second `close` waits for the same end."""
+        await self._closing.result(self._close)
+
+    def _close(self) -> None:
+        self._accepting.finish()
+        self._calls.finish()
+        self._blocking.close()

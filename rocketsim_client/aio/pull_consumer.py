@@ -1,0 +1,141 @@
+"""The pull consumer for asyncio."""
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, arguments_of
+from rocketsim_client.expression import SqlExpression
+from rocketsim_client.model import CommitResult, MessageQueue, QueueBounds
+from rocketsim_client.pull_consumer import PullConsumer, PullResult
+
+MOST_READS = 32  # a pull that a broker holds has a thread for as long
+MOST_CALLS = 8  # of those that are answered at once
+
+
+class AsyncPullConsumer:
+    """A PullConsumer whose calls are awaited.  It takes the arguments of PullConsumer, and belongs to one event loop.
+
+        async with AsyncPullConsumer(name_server, group="billing") as consumer:
+            for queue in await consumer.message_queues("TopicTest"):
+                pulled = await consumer.pull(queue, await consumer.min_offset(queue))
+
+    A pull changes nothing, so a cancelled one is made again from the same offset.  A cancelled commit goes on.  At most
+    32 pulls and reads are under way; others wait for one of these to end.  Each call returns and raises what the call
+    of PullConsumer with its name does.
+    """
+
+    @arguments_of(PullConsumer.__init__)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._blocking = PullConsumer(*arguments, **options)
+        self._reads = BlockingCalls("AsyncPullConsumer", MOST_READS)
+        self._calls = BlockingCalls("AsyncPullConsumer", MOST_CALLS)
+        self._closing = Closing()
+
+    async def __aenter__(self) -> "AsyncPullConsumer":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def blocking(self) -> PullConsumer:
+        """The PullConsumer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        return self._blocking
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._blocking.group
+
+    async def message_queues(self, topic: str) -> list[MessageQueue]:
+        """All readable queues of the topic, by the newest route."""
+        return await self._calls.result(partial(self._blocking.message_queues, topic))
+
+    async def pull(
+        self,
+        queue: MessageQueue,
+        offset: int,
+        max_msg_nums: int = 32,
+        expression: str | SqlExpression | None = "*",
+        *,
+        suspend: bool | float = False,
+        timeout_s: float | None = None,
+        max_msg_bytes: int = 0,
+        commit_offset: int | None = None,
+    ) -> PullResult:
+        """One pull, as `PullConsumer.pull`."""
+        pull = partial(
+            self._blocking.pull,
+            queue,
+            offset,
+            max_msg_nums,
+            expression,
+            suspend=suspend,
+            timeout_s=timeout_s,
+            max_msg_bytes=max_msg_bytes,
+            commit_offset=commit_offset,
+        )
+        return await self._reads.result(pull)
+
+    async def read(
+        self,
+        topic: str,
+        *,
+        queues: Collection[MessageQueue] | None = None,
+        start: str | int | Mapping[MessageQueue, int] = "earliest",
+        end: Mapping[MessageQueue, int] | None = None,
+        expression: str | SqlExpression | None = "*",
+        columns: Sequence[str] | None = None,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """The batches of `PullConsumer.read`, for `async for`."""
+        open_reader = partial(
+            self._blocking.read, topic, queues=queues, start=start, end=end, expression=expression, columns=columns
+        )
+        batches = iter(await self._reads.result(open_reader))
+        while (batch := await self._reads.result(partial(next, batches, None))) is not None:
+            yield batch
+
+    async def committed(self, queue: MessageQueue) -> int:
+        """The next offset that the group has to read; -1: it has none."""
+        return await self._calls.result(partial(self._blocking.committed, queue))
+
+    async def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
+        """`committed` for many queues."""
+        return await self._calls.result(partial(self._blocking.committed_all, queues))
+
+    async def commit(self, queue: MessageQueue, offset: int) -> int:
+        """Commits the next offset to read, and returns the offset as it is now."""
+        return await self._calls.result(partial(self._blocking.commit, queue, offset))
+
+    async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
+        """Commits the next offset to read of several queues."""
+        return await self._calls.result(partial(self._blocking.commit_all, offsets))
+
+    async def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
+        """First offset and exclusive end of each readable queue of the topic."""
+        return await self._calls.result(partial(self._blocking.bounds, topic))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The first offset that can be read."""
+        return await self._calls.result(partial(self._blocking.min_offset, queue))
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """One past the last offset."""
+        return await self._calls.result(partial(self._blocking.max_offset, queue))
+
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """The first offset stored at or after the timestamp; the end if nothing is that young."""
+        return await self._calls.result(partial(self._blocking.search_offset, queue, timestamp_ms))
+
+    async def close(self) -> None:
+        """Waits for commits and the like, ends pulls and reads, then stops.  If the task is cancelled, the closing goes
+        on, and a second `close` waits for the same end."""
+        await self._closing.result(self._close)
+
+    def _close(self) -> None:
+        self._calls.finish()
+        self._blocking.close()
+        self._reads.finish()
