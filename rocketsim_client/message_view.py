@@ -1,9 +1,10 @@
 """Received messages, decoded when looked at.  Pure."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import overload
+from typing import Any, overload
 
 import pyarrow as pa
 from rocketsim_proto.records import record
@@ -71,6 +72,16 @@ class MessageView:
             return decompress(body, self._sys_flag)
         except CompressionError as error:
             raise BadAnswer(f"the body of message {self.msg_id} cannot be unpacked: {error}") from error
+
+    def json(self) -> Any:
+        """The value that the body has as JSON.  ValueError, with topic and message id: it is no JSON."""
+        body = self.body
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"the body of message {self.msg_id} of topic {self.topic!r} is not JSON: {error}; `body` has its bytes"
+            ) from error
 
     @property
     def msg_id(self) -> str:

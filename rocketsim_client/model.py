@@ -4,8 +4,10 @@ code.
 A queue offset counts the messages of one queue; an offset to commit or to pull from is the next one to read.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import Enum, IntEnum
 from typing import NamedTuple, overload
 
@@ -14,6 +16,8 @@ from rocketsim_proto.model import GetMessageStatus as GetMessageStatus
 from rocketsim_proto.model import LogEpoch as LogEpoch
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
+
+from rocketsim_client.errors import MessageIllegal
 
 
 class SendStatus(IntEnum):
@@ -78,14 +82,20 @@ class MessageQueue(NamedTuple):
 
 class Message:
     """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the caller's
-    own: names and values are text that is not empty, and no name is one to which RocketMQ gives a meaning."""
+    own: names and values are text that is not empty, and no name is one to which RocketMQ gives a meaning.
+
+    When it is delivered: `delay_level` (1 to 18 with RocketMQ's levels: 1 s to 2 h) after it is stored, or at
+    `deliver_at`, a datetime or seconds since 1970, not both.  In which order: messages of one `message_group` go to one
+    queue.  `Producer.send` says what both promise, and takes the last two for messages that do not have them."""
 
     __slots__ = (
         "body",
         "delay_level",
+        "deliver_at",
         "deliver_ms",
         "flag",
         "keys",
+        "message_group",
         "properties",
         "tags",
         "topic",
@@ -103,6 +113,8 @@ class Message:
         flag: int = 0,
         delay_level: int = 0,
         wait_store_msg_ok: bool = True,
+        deliver_at: datetime | float | None = None,
+        message_group: str | None = None,
     ) -> None:
         self.topic = topic
         self.body = body
@@ -111,8 +123,44 @@ class Message:
         self.properties = properties
         self.flag = flag
         self.delay_level = delay_level
-        self.deliver_ms = 0  # set by Producer.send(deliver_at=), milliseconds since 1970
+        self.deliver_at = deliver_at
+        self.deliver_ms = 0  # `deliver_at` in milliseconds since 1970, set by the producer in its copy
+        self.message_group = message_group
         self.wait_store_msg_ok = wait_store_msg_ok
+
+    @classmethod
+    def json(
+        cls,
+        topic: str,
+        value: object,
+        tags: str | None = None,
+        keys: str | Iterable[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        *,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_msg_ok: bool = True,
+        deliver_at: datetime | float | None = None,
+        message_group: str | None = None,
+    ) -> "Message":
+        """A message whose body is the value as JSON in UTF-8.  `MessageView.json` reads it.  MessageIllegal: the value
+        has something that JSON does not know, such as a datetime or NaN."""
+        try:
+            body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise MessageIllegal(f"topic {topic!r}: the value is not JSON: {error}; convert it first") from error
+        return cls(
+            topic,
+            body,
+            tags,
+            keys,
+            properties,
+            flag=flag,
+            delay_level=delay_level,
+            wait_store_msg_ok=wait_store_msg_ok,
+            deliver_at=deliver_at,
+            message_group=message_group,
+        )
 
     def __repr__(self) -> str:
         return f"Message({self.topic!r}, {len(self.body)} bytes, tags={self.tags!r}, keys={self.keys!r})"

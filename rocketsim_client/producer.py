@@ -39,7 +39,7 @@ from rocketsim_client.model import (
     SpoolStatus,
 )
 from rocketsim_client.sending.accumulator import Kind
-from rocketsim_client.sending.admission import Admission, delivered_at, one_of, own_queue
+from rocketsim_client.sending.admission import Admission, one_of, own_queue
 from rocketsim_client.sending.attempts import SendAttempts
 from rocketsim_client.sending.columns import ColumnPlan, plan_columns
 from rocketsim_client.sending.options import ProducerOptions, SpoolOptions
@@ -255,7 +255,8 @@ class Producer:
     ) -> SendResult:
         """Returns when a broker has acknowledged the message; look at `send_status`.  Messages of one `message_group`
         (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
-        writes; with `queue`, to that one.  `key` is an older name of `message_group`.
+        writes; with `queue`, to that one.  `key` is an older name of `message_group`.  The message may have its message
+        group and delivery time itself.
 
         `deliver_at`: the message reaches its topic at that time, or up to a second later: a datetime (without a time
         zone: this machine's local time), or seconds since 1970, by the broker's clock, three days ahead at most; a time
@@ -267,9 +268,7 @@ class Producer:
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
-        if deliver_at is not None:
-            message = delivered_at(message, deliver_at)
-        entry = self._accept(message, queue, one_of(message_group, key), Kind.SYNC, timeout)
+        entry = self._accept(message, queue, one_of(message_group, key), Kind.SYNC, timeout, deliver_at)
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
@@ -291,9 +290,7 @@ class Producer:
         """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
         yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
         send and wait.  `deliver_at`: as of `send`."""
-        if deliver_at is not None:
-            message = delivered_at(message, deliver_at)
-        return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC)
+        return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(
         self,
@@ -491,9 +488,10 @@ class Producer:
         message_group: str | None,
         kind: Kind,
         waits_s: float | None = None,
+        deliver_at: datetime | float | None = None,
     ) -> Pending:
         """Check a message, choose its queue, and hand it over."""
-        kind, entry, size = self._admission.message(message, queue, message_group, kind, self._choice)
+        kind, entry, size = self._admission.message(message, queue, message_group, kind, self._choice, deliver_at)
         self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
         return entry
 

@@ -131,6 +131,8 @@ def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | N
         or [message.wait_store_msg_ok for message in messages].count(first.wait_store_msg_ok) < count
         or any([message.delay_level for message in messages])  # as a list: a generator takes twice as long
         or any([message.properties for message in messages])
+        or any([message.message_group for message in messages])
+        or [message.deliver_at for message in messages].count(None) < count
     ):
         return None
     sizes = list(map(len, bodies))

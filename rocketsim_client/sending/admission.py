@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rocketsim_client import validation
 from rocketsim_client.errors import InvalidParameter, MessageIllegal
@@ -38,11 +38,16 @@ class Admission:
         message_group: str | None,
         kind: Kind,
         choice: "PublishTable | AcceptingTable",
+        deliver_at: datetime | float | None = None,
     ) -> tuple[Kind, Pending, int]:
         """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it.
 
         An empty message group is no group, as an empty text is no property.
         """
+        if deliver_at is not None or message.deliver_at is not None:
+            message = delivered_at(message, deliver_at)
+        if message.message_group:
+            message_group = _given_once(message, "message_group", message_group or None)
         message_group = message_group or None
         topic = message.topic
         if topic not in self._good_topics:
@@ -78,8 +83,17 @@ class Admission:
                 raise MessageIllegal(
                     f"a batch has one topic and one WAIT flag: {message!r} in a batch of {first.topic!r}"
                 )
-            if message.delay_level:
-                raise MessageIllegal("delayed messages are not possible in a batch")
+            if message.delay_level or message.deliver_at is not None:
+                name = "delay_level" if message.delay_level else "deliver_at"
+                raise MessageIllegal(
+                    f"topic {message.topic!r}: delayed messages ({name}) are not possible in a batch; send them with "
+                    "`send` or `send_async`"
+                )
+            if message.message_group:
+                raise MessageIllegal(
+                    f"topic {message.topic!r}: message_group {message.message_group!r} in a batch, which goes to one "
+                    "queue; send the message with `send` or `send_async`, or name the `queue` instead"
+                )
             size = validation.check(message, self._max_message_size)
             if total and total + size > self._max_message_size:
                 frames.append(messages[start:index])
@@ -95,10 +109,14 @@ def own_queue(queue: MessageQueue, topic: str) -> MessageQueue:
     return queue
 
 
-def delivered_at(message: Message, deliver_at: datetime | float) -> Message:
-    """The message with that delivery time."""
+def delivered_at(message: Message, given: datetime | float | None) -> Message:
+    """A copy of the message with its delivery time, which is that of the message or the one that is given."""
+    deliver_at = _given_once(message, "deliver_at", given)
     if message.delay_level:
-        raise MessageIllegal(f"topic {message.topic!r}: a message has a delay level or a delivery time, not both")
+        raise MessageIllegal(
+            f"topic {message.topic!r}: delay_level={message.delay_level} and deliver_at={deliver_at!r}, not both: "
+            "deliver_at is for a time, delay_level for a delay of the broker's list"
+        )
     try:
         seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
         is_time = 0 < seconds < 10**11
@@ -111,6 +129,18 @@ def delivered_at(message: Message, deliver_at: datetime | float) -> Message:
     delivered = copy(message)
     delivered.deliver_ms = math.ceil(seconds * 1000)
     return delivered
+
+
+def _given_once(message: Message, name: str, given: Any) -> Any:
+    """What the message has under this name, or what the call gives.  InvalidParameter: two that differ."""
+    own = getattr(message, name)
+    if own is None:
+        return given
+    if given is not None and given != own:
+        raise InvalidParameter(
+            f"topic {message.topic!r}: {name} is {own!r} in the message and {given!r} in the call; give it once"
+        )
+    return own
 
 
 def one_of(message_group: T | None, older_name: T | None) -> T | None:

@@ -98,8 +98,11 @@ class Transaction:
         has one message.  Errors are those of `Producer.send`; nothing is spooled."""
         if self._is_used:
             raise InvalidParameter("a transaction has one message; begin another one")
-        if message.delay_level or message.deliver_ms:
-            raise MessageIllegal(f"topic {message.topic!r}: the message of a transaction cannot be delayed")
+        if message.delay_level or message.deliver_at is not None:
+            name = "delay_level" if message.delay_level else "deliver_at"
+            raise MessageIllegal(
+                f"topic {message.topic!r}: the message of a transaction cannot be delayed; leave out {name}"
+            )
         kind, entry = self._accept(message, queue, message_group)
         self._is_used = True
         self._prepared = self._transactions.prepare(self, entry, kind, self._timeout_s)

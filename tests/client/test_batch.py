@@ -19,6 +19,8 @@ messages = usual | st.builds(
     st.none() | st.just({}) | st.just({"name": "value"}),
     delay_level=st.sampled_from([0, 0, 3]),
     wait_store_msg_ok=st.sampled_from([True, True, False]),
+    deliver_at=st.sampled_from([None, None, 4e9]),
+    message_group=st.sampled_from([None, None, "", "g"]),
 )
 
 
@@ -30,7 +32,9 @@ def test_a_usual_batch_is_one_in_which_each_message_is_good(batch):
     except MessageIllegal:
         assert size is None
         return
-    alike = len({message.wait_store_msg_ok for message in batch}) == 1 and not any(one.delay_level for one in batch)
+    alike = len({message.wait_store_msg_ok for message in batch}) == 1 and not any(
+        one.delay_level or one.deliver_at or one.message_group for one in batch
+    )
     if size is not None:
         assert size == each and alike
     plain = all(not one.properties and f"{one.tags or ''}{one.keys or ''}".isascii() for one in batch)

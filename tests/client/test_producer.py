@@ -444,7 +444,9 @@ def test_a_batch_above_the_size_limit_is_split(cluster):
         ([], "empty batch"),
         ([Message("T", b"x"), Message("U", b"x")], "one topic"),
         ([Message("T", b"x"), Message("T", b"x", wait_store_msg_ok=False)], "WAIT"),
-        ([Message("T", b"x", delay_level=1)], "delayed"),
+        ([Message("T", b"x", delay_level=1)], r"delayed messages \(delay_level\).*`send_async`"),
+        ([Message("T", b"y"), Message("T", b"x", deliver_at=4e9)], r"delayed messages \(deliver_at\).*`send_async`"),
+        ([Message("T", b"y"), Message("T", b"x", message_group="g")], "message_group 'g' in a batch.*`queue`"),
         ([Message("T", b"")], "empty"),
         ([Message("T", "text")], r"a body is bytes, not str; body\.encode\(\)"),
     ],
@@ -497,6 +499,71 @@ def test_messages_with_a_delivery_time_travel_alone(cluster, producer):
 def test_delivery_times_that_are_none_are_refused(producer, message, deliver_at):
     with pytest.raises(MessageIllegal, match=r"deliver_at|not both"):
         producer.send(message, deliver_at=deliver_at)
+
+
+def test_a_message_may_have_its_group_and_time_itself(cluster, producer):
+    sends = (producer.send, lambda message, **more: producer.send_async(message, **more).result(10))
+    queues = {send(Message("T", b"x", message_group="g")).message_queue for send in sends}
+    queues.add(producer.send(Message("T", b"x"), message_group="g").message_queue)
+    producer.send_oneway(Message("T", b"x", message_group="g", deliver_at=4e9))
+    due = Message("T", b"x", message_group="g", deliver_at=datetime.fromtimestamp(4_000_000_000))
+    queues.update(send(due, message_group="g").message_queue for send in sends)
+    producer.flush(10)
+    assert len(queues) == 1 and due.deliver_ms == 0
+    found = [stored.properties for stored in cluster.messages("T")]
+    assert {one["__SHARDINGKEY"] for one in found} == {"g"}
+    assert [one.get("TIMER_DELIVER_MS") for one in found].count("4000000000000") == 3
+
+
+@pytest.mark.parametrize(
+    ("message", "given", "error", "reason"),
+    [
+        (
+            Message("T", b"x", message_group="a"),
+            {"message_group": "b"},
+            InvalidParameter,
+            "message_group is 'a' in the",
+        ),
+        (
+            Message("T", b"x", deliver_at=4e9),
+            {"deliver_at": 5e9},
+            InvalidParameter,
+            "deliver_at is 4000000000.0 in the",
+        ),
+        (
+            Message("T", b"x", deliver_at=4e9, delay_level=2),
+            {},
+            MessageIllegal,
+            "delay_level=2 and deliver_at=4000000000.0, not both: deliver_at is for a time, delay_level for a delay",
+        ),
+        (Message("T", b"x", delay_level=-1), {}, MessageIllegal, "delay level -1"),
+    ],
+)
+def test_a_wrong_combination_is_refused_by_its_names(producer, message, given, error, reason):
+    for send in (producer.send, producer.send_async):
+        with pytest.raises(error, match=reason):
+            send(message, **given)
+
+
+def test_json_arrives_as_it_was_sent(cluster, producer):
+    value = {"price": 1.5, "name": "kü", "tags": [None, True, "\u2028"]}
+    sent = Message.json("T", value, "tag", ["a", "b"], {"p": "q"}, message_group="g", delay_level=2, deliver_at=None)
+    assert sent.body == '{"price":1.5,"name":"kü","tags":[null,true,"\u2028"]}'.encode()
+    assert (sent.tags, sent.keys, sent.properties, sent.delay_level) == ("tag", "a b", {"p": "q"}, 2)
+    producer.send(Message.json("T", value, message_group="g"))
+    producer.send(Message("T", b"{half", message_group="g"))
+    with PullConsumer(cluster.address) as consumer:
+        (queue,) = [queue for queue in consumer.message_queues("T") if consumer.max_offset(queue)]
+        whole, half = consumer.pull(queue, 0).messages
+        assert whole.json() == value
+        with pytest.raises(ValueError, match=f"the body of message {half.msg_id} of topic 'T' is not JSON"):
+            half.json()
+
+
+@pytest.mark.parametrize("value", [datetime(2026, 1, 1), float("nan"), {1: {2}}, "\ud800"])
+def test_a_value_that_is_no_json_is_refused(value):
+    with pytest.raises(MessageIllegal, match="topic 'T': the value is not JSON: "):
+        Message.json("T", value)
 
 
 def test_a_delayed_message_stays_where_it_was_sent_to(cluster, producer):

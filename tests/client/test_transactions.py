@@ -163,6 +163,8 @@ def test_what_cannot_be_in_a_transaction_is_refused(broker: BrokerThread) -> Non
             transaction.send(Message("T", b"nothing was sent before"))
         with pytest.raises(MessageIllegal, match="cannot be delayed"):
             producer.transaction().send(Message("T", b"x", delay_level=1))
+        with pytest.raises(MessageIllegal, match="leave out deliver_at"):
+            producer.transaction().send(Message("T", b"x", deliver_at=4e9))
         with pytest.raises(MessageIllegal, match="the body is empty"):
             producer.transaction().send(Message("T", b""))
         with pytest.raises(InvalidParameter, match="no message"):
