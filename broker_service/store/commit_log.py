@@ -278,9 +278,9 @@ class CommitLog:
         is_whole = offset % self.file_size == 0 and offset > self.min_offset
         return offset if is_whole else self.start_of(offset) + self.file_size
 
-    def first_timestamp(self, start: int) -> int | None:
-        """Returns the store time of a file's first record, or None if the file has no record."""
-        head = self.peek(start, MIN_SIZE)
+    def timestamp_at(self, offset: int) -> int | None:
+        """Returns the store time of the record that begins at a log offset, or None if no record begins there."""
+        head = self.peek(offset, MIN_SIZE)
         if int.from_bytes(head[4:8], "big") not in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2):
             return None
         return store_timestamp_at(head, 0)

@@ -134,6 +134,7 @@ class Durability:
     def _note(self, thorough: ThoroughFlush) -> None:
         """Writes the summary and the checkpoint.  If the disk is full, the old ones stay and recovery takes longer."""
         checkpoint = self.checkpoint
+        checkpoint.log_timestamp = max(checkpoint.log_timestamp, thorough.timestamp)
         checkpoint.queues_log_offset = thorough.log_offset
         checkpoint.queues_timestamp = thorough.timestamp
         checkpoint.index_timestamp = thorough.index_timestamp

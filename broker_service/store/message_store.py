@@ -152,7 +152,7 @@ class MessageStore:
             delay_levels_ms=self.config.delay_levels_ms,
         )
         self.recovery.deleted_files += behind_gap
-        self._durability.last_timestamp = self.recovery.newest_stored_ms or self._durability.last_timestamp
+        self._durability.last_timestamp = self.recovery.newest_stored_ms or self._newest_of_queues()
         self._trimmed_to = self._log.min_offset
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
@@ -167,6 +167,18 @@ class MessageStore:
             self._queues.forget_summary()
             with suppress(ServiceNotAvailable):  # on a full disk the next thorough flush writes the summary
                 self._flush_thoroughly()
+
+    def _newest_of_queues(self) -> int:
+        """Returns the store time of the newest record that has a queue entry, or the checkpoint's if that is later.
+
+        The checkpoint alone can be too old: a start after a crash need not write one, and a full disk can keep the old.
+        """
+        try:
+            newest = self._queues.newest_record()
+            found = None if newest is None else self._log.timestamp_at(newest)
+        except OSError:  # a bad sector: the checkpoint's time is all that is known
+            found = None
+        return max(found or 0, self._durability.last_timestamp)
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -222,7 +234,7 @@ class MessageStore:
     def oldest_stored_ms(self) -> int:
         """The store time of the first record that the log still has; 0 without one."""
         log = self._log
-        return (log.first_timestamp(log.min_offset) or 0) if log.end_offset > log.min_offset else 0
+        return (log.timestamp_at(log.min_offset) or 0) if log.end_offset > log.min_offset else 0
 
     @property
     def flushed_offset(self) -> int:
@@ -488,7 +500,7 @@ class MessageStore:
         used = self.disk.disk_usage(self.config.root).used_percent
         log = self._log
         gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
-        count = expired_files(map(log.first_timestamp, log.starts[1:]), now_ms, used, self.config, gone)
+        count = expired_files(map(log.timestamp_at, log.starts[1:]), now_ms, used, self.config, gone)
         # The file that becomes the first one must have flushed bytes, since its size is on disk only then.
         return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
 

@@ -139,6 +139,14 @@ class QueueTable:
     def truncate(self, log_offset: int) -> list[QueueKey]:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
 
+    def newest_record(self) -> int | None:
+        """Returns the log offset of the newest record that has an entry; None without one.  Raises OSError."""
+        queues = (queue for queue in self._queues.values() if queue.max_offset > queue.min_offset)
+        newest = max(queues, key=lambda queue: queue.log_end, default=None)
+        if newest is None:
+            return None
+        return int(newest.read(newest.max_offset - 1, 1)["commit_log_offset"][0])
+
     def ends_at(self, log_offset: int) -> dict[QueueKey, QueueEnd]:
         """Returns the new ends of all queues that have entries of records that end behind `log_offset`."""
         ends = ((key, queue.end_at(log_offset)) for key, queue in self._queues.items())

@@ -61,8 +61,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
 
 def columns(printed: str) -> list[list[str]]:
-    """The rows of a table."""
-    return [line.split() for line in printed.splitlines() if line.strip() and not line.startswith("#")]
+    """The rows of a table, without the lines that Logback may print about itself before the first command."""
+    lines = [line for line in printed.splitlines() if not re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line)]
+    return [line.split() for line in lines if line.strip() and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("version", VERSIONS)

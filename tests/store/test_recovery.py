@@ -306,6 +306,21 @@ def test_an_unclean_restart_starts_at_the_last_thorough_flush(root):
 DAMAGED_FLUSHED = {"garbage": b"\xff" * 1024, "zeros": bytes(1024), "nothing": b"", "cut short": b"\0" * 20}
 
 
+@pytest.mark.parametrize("checkpoint", ["written", "missing"])
+def test_the_newest_store_time_is_known_after_a_crash_and_a_clean_stop(root, checkpoint):
+    """A clean start does not scan the log, and no flush after the crash had anything to write down."""
+    store = open_store(root)
+    put(store, "topic", [0], [b"late"], now_ms=NOW + MINUTE)
+    store.flush()
+    store.abandon()
+    close(root)
+    if checkpoint == "missing":
+        (root / "checkpoint").unlink()
+    store = open_store(root)
+    assert store.recovery.clean and store.newest_stored_ms == NOW + MINUTE
+    store.close()
+
+
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("content", DAMAGED_FLUSHED.values(), ids=DAMAGED_FLUSHED)
 def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_out(root, content, clean):
