@@ -14,7 +14,7 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.records import record
 from rocketsim_proto.records.compression import decompress
 
-from rocketsim_client import Message, MessageQueue, Producer, RocketSimError, SendFailed, SendStatus
+from rocketsim_client import Message, MessageQueue, Producer, PullConsumer, RocketSimError, SendFailed, SendStatus
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
