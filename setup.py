@@ -38,8 +38,18 @@ class BuildIfPossible(build_ext):
 
 PACKAGES = [
     *find_packages(include=[f"{name}*" for name in ("broker_service", "rocketsim_cli", "rocketsim_client")]),
-    *find_packages(include=["rocketsim_console*", "rocketsim_source*"]),
+    *find_packages(include=["rocketsim_console*", "rocketsim_source*", "rocketsim_testing*"]),
     *find_packages("proto", include=["rocketsim_proto*", "rocketmq_v2"]),
+]
+
+CLI = [
+    "grpcio-health-checking>=1.85",
+    "grpcio-reflection>=1.85",
+    "javaproperties>=0.8",
+    "prometheus-client>=0.20",
+    "psutil>=6",
+    "rich>=13",
+    "typer>=0.16",
 ]
 
 setup(
@@ -68,17 +78,10 @@ setup(
         "zstandard>=0.25",
     ],
     extras_require={
-        "cli": [
-            "grpcio-health-checking>=1.85",
-            "grpcio-reflection>=1.85",
-            "javaproperties>=0.8",
-            "prometheus-client>=0.20",
-            "psutil>=6",
-            "rich>=13",
-            "typer>=0.16",
-        ],
+        "cli": CLI,
         "console": ["starlette>=1.0", "uvicorn>=0.40"],
         "spark": ["pyspark>=4.2"],
+        "testing": [*CLI, "pytest"],
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
         "dev": [
             "grpcio-tools==1.85.1",
@@ -91,5 +94,8 @@ setup(
             "ruff",
         ],
     },
-    entry_points={"console_scripts": ["rocketsim = rocketsim_cli.__main__:main"]},
+    entry_points={
+        "console_scripts": ["rocketsim = rocketsim_cli.__main__:main"],
+        "pytest11": ["rocketsim = rocketsim_testing.plugin"],
+    },
 )

@@ -209,6 +209,9 @@ STAYS_OUT_OF = {
         }
         for name in ("picture", "timeline", "rates", "message_json")
     },
+    # It starts servers as `rocketsim up` does, and sees the cluster as a client does.
+    "rocketsim_testing": {"broker_service", "rocketsim_source", "rocketsim_console", "pyspark", "grpc", "asyncio"},
+    "rocketsim_testing/plugin.py": {"rocketsim_client", "rocketsim_cli"},
     "rocketsim_console/watch.py": {"asyncio", "starlette", "uvicorn"},
     "rocketsim_console/views.py": {"asyncio", "starlette", "uvicorn"},
     "rocketsim_console/messages.py": {"asyncio", "starlette", "uvicorn"},

@@ -21,9 +21,10 @@ from tests.support.fake_broker import FakeCluster
 
 PACKAGES = (
     *("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_console", "rocketsim_source"),
-    *("rocketsim_proto", "rocketmq_v2"),
+    *("rocketsim_testing", "rocketsim_proto", "rocketmq_v2"),
 )
-SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_console", "rocketsim_source", "proto")
+SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_console", "rocketsim_source")
+SOURCES += ("rocketsim_testing", "proto")
 PAGES = (".html", ".css", ".js", ".svg")  # of the console
 FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE", "NOTICE")
 
@@ -212,6 +213,12 @@ def test_the_console_needs_only_its_extra(fresh):
     assert missing.returncode == 1
     code = "from rocketsim_console.app import STATIC; print((STATIC / 'pages' / 'overview.js').exists())"
     assert fresh.says(code, extras=("console",)) == "True"
+
+
+def test_pytest_finds_the_fixtures_with_their_extra(fresh):
+    done = fresh.run("-m", "pytest", "--fixtures", "-q", extras=("testing",))
+    assert "rocketsim_topic" in done.stdout, done.stderr
+    assert "rocketsim_session_pair [session scope]" in done.stdout
 
 
 def test_the_data_source_needs_only_its_extra(fresh):

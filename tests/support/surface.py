@@ -25,7 +25,7 @@ from typing import Any
 
 GOLDEN = Path(__file__).parents[1] / "data" / "surface"
 COMMAND = "python -m tests.support.surface"
-OWN = ("rocketsim_client", "rocketsim_proto")
+OWN = ("rocketsim_client", "rocketsim_proto", "rocketsim_testing")
 OPERATORS = ("__call__", "__contains__", "__enter__", "__exit__", "__getitem__", "__iter__", "__len__")
 OPERATORS += ("__aenter__", "__aexit__", "__aiter__", "__anext__")
 
@@ -34,22 +34,25 @@ OPERATORS += ("__aenter__", "__aexit__", "__aiter__", "__anext__")
 
 
 def client() -> Iterator[str]:
-    """The exported names of `rocketsim_client` and of its room for asyncio, what their public members take and give,
-    and all errors."""
+    """The exported names of `rocketsim_client`, of its room for asyncio and of `rocketsim_testing`, what their public
+    members take and give, and all errors."""
     package = importlib.import_module("rocketsim_client")
-    aio = importlib.import_module("rocketsim_client.aio")
+    packages = [package, *map(importlib.import_module, ("rocketsim_client.aio", "rocketsim_testing"))]
     errors = importlib.import_module("rocketsim_client.errors")
     # An error may be defined anywhere in the package.
     for module in pkgutil.walk_packages(package.__path__, "rocketsim_client."):
         importlib.import_module(module.name)
     yield from (line for line in golden("client") if line.startswith("from ") and can_be_imported(line))
-    yield from (f"from {one.__name__} import {name}" for one in (package, aio) for name in one.__all__)
+    yield from (f"from {one.__name__} import {name}" for one in packages for name in one.__all__)
     of_client = (kind for kind in subclasses(errors.RocketSimError) if kind.__module__.startswith("rocketsim_client."))
     exceptions = {kind for kind in of_client if is_public(kind.__name__)}
     yield from (f"from {kind.__module__} import {kind.__name__}" for kind in exceptions)
     for kind in exceptions:
         yield from of_exception(kind)
-    exported = {getattr(one, name) for one in (package, aio) for name in one.__all__} - exceptions
+    exported = {getattr(one, name) for one in packages for name in one.__all__} - exceptions
+    for function in [one for one in exported if inspect.isfunction(one)]:
+        exported.remove(function)
+        yield from of_function(f"{function.__module__.partition('.')[0]}.{function.__name__}", function)
     for kind in closed(exported):
         yield from of_class(kind, is_made_by_users=kind in exported)
 

@@ -1,0 +1,167 @@
+"""A name server, a master and its slave as processes on this machine, on free ports, which a test may kill."""
+
+import contextlib
+import itertools
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.until_parent_ends import lifeline
+from rocketsim_client import Admin, GroupNotExist, RocketSimError
+
+TIMEOUT_S = 60.0
+# Deletes the folder of a process that was killed.  Its servers end at the same moment and may still write.
+REMOVE_AFTER_PARENT = 'cat; for again in 1 2 3 4 5; do rm -rf -- "$1" && exit; sleep 1; done'
+
+
+@contextlib.contextmanager
+def pair(*, sync: bool = True, **keys: object) -> "Iterator[Pair]":
+    """A pair that is complete: both brokers are registered, and the slave has what the master has.
+
+        with rocketsim_testing.pair() as pair:
+            topic = pair.make_topic()
+            with Producer(pair.name_server) as producer:
+                producer.send(Message(topic, b"a body"))
+
+    `sync`: a SYNC_MASTER; otherwise an ASYNC_MASTER.  `keys`: further keys of both brokers' configuration, such as
+    `slaveWaitTimeMs=1000`.  Processes and files are gone after the block, also if this process is killed in it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="rocketsim-testing-"))
+    remover = subprocess.Popen(
+        ["sh", "-c", REMOVE_AFTER_PARENT, "sh", str(folder)],
+        stdin=lifeline(),
+        stdout=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C in the terminal does not end it before the files are gone
+    )
+    try:
+        given = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in keys.items()}
+        brokers = [properties | given for properties in pair_properties(0, sync=sync)]
+        with LocalCluster(folder, brokers) as cluster:
+            cluster.start()
+            with Admin(cluster.name_server) as admin:
+                started = Pair(cluster, admin)
+                started.wait_until_complete()
+                yield started
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        remover.kill()
+        remover.wait()
+
+
+class Pair:
+    """Waits raise TimeoutError, which says what is missing."""
+
+    def __init__(self, cluster: LocalCluster, admin: Admin) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._master, self._slave = cluster.brokers
+        self._topics = itertools.count(1)
+
+    @property
+    def name_server(self) -> str:
+        """Its address, for clients."""
+        return self._cluster.name_server
+
+    @property
+    def admin(self) -> Admin:
+        """An admin client of the pair."""
+        return self._admin
+
+    @property
+    def master_address(self) -> str:
+        """The broker that is the master, or was it when it was killed."""
+        return self._master.address
+
+    @property
+    def slave_address(self) -> str:
+        """The other broker."""
+        return self._slave.address
+
+    def make_topic(self, name: str = "", *, queues: int = 4) -> str:
+        """Makes a topic, under a new name unless one is given, and returns its name once clients can send to it."""
+        topic = name or f"Topic-{next(self._topics)}"
+        self._admin.update_topic(topic, read_queue_nums=queues, write_queue_nums=queues)
+        self._wait(lambda: topic in self._admin.topic_list(), f"the name server knows topic {topic}", TIMEOUT_S)
+        return topic
+
+    def kill_master(self) -> None:
+        """SIGKILL, as a crash is.  Clients read from the slave then, and sends fail until `promote` or `restart`."""
+        self._master.kill()
+
+    def kill_slave(self) -> None:
+        """SIGKILL.  Sends are answered SLAVE_NOT_AVAILABLE then, if the master is a SYNC_MASTER."""
+        self._slave.kill()
+
+    def promote(self) -> None:
+        """Makes the slave the master, after `kill_master`; returns when clients find it.  `restart` brings the former
+        master back as its slave."""
+        self._admin.promote_slave(self._slave.address, broker_name=self._slave.broker_name)
+        self._master, self._slave = self._slave, self._master
+        self._wait(self._is_master_known, "the name server knows the new master", TIMEOUT_S)
+
+    def restart(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Starts the brokers that do not run, and returns when the pair is complete."""
+        stopped = [broker for broker in (self._master, self._slave) if not broker.is_running()]
+        for broker in stopped:
+            # A master that was replaced follows as a slave, under an id that its new master does not have.
+            broker.launch(**({"brokerRole": "SLAVE", "brokerId": 1} if broker is self._slave else {}))
+        for broker in stopped:
+            broker.wait_until_ready()
+        if stopped:
+            self.wait_until_complete(timeout_s)
+
+    def wait_until_complete(self, timeout_s: float = TIMEOUT_S) -> None:
+        """Returns when both brokers are registered and the slave has what the master has."""
+
+        def is_complete() -> bool:
+            (status,) = self._admin.ha_status(broker_addr=self._master.address)
+            return (
+                self._is_master_known()
+                and self._slave.address in {member.address for member in self._admin.cluster_list()}
+                and any(slave.in_sync for slave in status.slaves)
+            )
+
+        self._wait(is_complete, "the pair is complete", timeout_s)
+
+    def lag(self, group: str, topic: str) -> int | None:
+        """How many messages of the topic the group has yet to settle; None before it has begun."""
+        try:
+            rows = self._admin.consumer_progress(group=group, topic=topic)
+        except GroupNotExist:
+            return None
+        return sum(row.diff for row in rows) if rows else None
+
+    def wait_for_lag(self, group: str, topic: str, lag: int = 0, timeout_s: float = TIMEOUT_S) -> None:
+        """Returns when the group has begun and has at most `lag` messages of the topic yet to settle."""
+
+        def is_reached() -> bool:
+            found = self.lag(group, topic)
+            return found is not None and found <= lag
+
+        self._wait(is_reached, f"group {group} has a lag of {lag} in topic {topic}", timeout_s)
+
+    def _is_master_known(self) -> bool:
+        masters = {member.address for member in self._admin.cluster_list() if member.broker_id == 0}
+        return masters == {self._master.address}
+
+    def _wait(self, holds: Callable[[], bool], what: str, timeout_s: float) -> None:
+        until, trouble = time.monotonic() + timeout_s, ""
+        while True:
+            try:
+                if holds():
+                    return
+                trouble = ""
+            except RocketSimError as error:  # of a broker that starts or has just ended
+                trouble = f": {error}"
+            if time.monotonic() > until:
+                servers = "; ".join(map(_words, self._cluster.servers))
+                raise TimeoutError(f"not within {timeout_s:g} s: {what}{trouble} ({servers})")
+            time.sleep(0.02)
+
+
+def _words(server: ServerProcess) -> str:
+    return str(server) if server.is_running() else f"{server}: {server.last_words()}"

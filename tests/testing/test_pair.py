@@ -1,0 +1,102 @@
+"""rocketsim_testing on real processes: the pair, its pytest fixtures, and that nothing of it is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+import rocketsim_testing
+from rocketsim_client import Consumer, Message, Producer, PullConsumer, RocketSimError, SendStatus
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT
+
+pytestmark = pytest.mark.cluster
+
+USER_TESTS = """
+from rocketsim_client import Message, Producer, SendStatus
+
+topics, masters = [], []
+
+
+def test_the_master_is_killed(rocketsim_pair, rocketsim_topic):
+    topics.append(rocketsim_topic)
+    masters.append(rocketsim_pair.master_address)
+    rocketsim_pair.kill_master()
+    rocketsim_pair.promote()
+
+
+def test_the_next_test_has_a_whole_pair_and_a_topic_of_its_own(rocketsim_pair, rocketsim_topic):
+    assert rocketsim_topic not in topics
+    assert masters == [rocketsim_pair.slave_address]
+    with Producer(rocketsim_pair.name_server, timeout_s=60) as producer:
+        assert producer.send(Message(rocketsim_topic, b"x")).send_status == SendStatus.SEND_OK
+
+
+def test_that_fails(rocketsim_pair):
+    rocketsim_pair.kill_slave()
+    assert False
+"""
+
+KILLED = """
+import os, signal
+import rocketsim_testing
+with rocketsim_testing.pair():
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def environment(folder: Path) -> dict[str, str]:
+    code = os.pathsep.join(map(str, (ROOT, ROOT / "proto")))
+    return os.environ | {"PYTHONPATH": code, "TMPDIR": str(folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
+def is_clean(folder: Path) -> bool:
+    """Neither a file in the folder nor a process that was started with one."""
+    left = [one for one in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(one.info["cmdline"] or ())]
+    return not left and not list(folder.iterdir())
+
+
+def test_a_test_kills_promotes_restarts_and_waits() -> None:
+    with rocketsim_testing.pair(slaveWaitTimeMs=1000) as pair:
+        topic = pair.make_topic("Orders", queues=1)
+        first_master = pair.master_address
+        assert pair.lag("g", topic) in (None, 0)
+        with Producer(pair.name_server, timeout_s=PROCESS_PATIENCE_S) as producer:
+            assert producer.send(Message(topic, b"a")).send_status == SendStatus.SEND_OK
+            with pytest.raises(TimeoutError, match="group g has a lag of 0 in topic Orders"):
+                pair.wait_for_lag("g", topic, timeout_s=0)
+            with Consumer(pair.name_server, "g", topic, timeout_s=PROCESS_PATIENCE_S) as consumer:
+                consumer.ack(consumer.receive(timeout_s=PROCESS_PATIENCE_S))
+            pair.wait_for_lag("g", topic, timeout_s=PROCESS_PATIENCE_S)
+            pair.kill_master()
+            with PullConsumer(pair.name_server) as reader:
+                assert reader.read(topic).read_all().num_rows == 1  # from the slave
+            with pytest.raises(RocketSimError), Producer(pair.name_server) as hasty:
+                hasty.send(Message(topic, b"nobody takes it"))
+            pair.promote()
+            assert pair.slave_address == first_master != pair.master_address
+            assert producer.send(Message(topic, b"b")).send_status == SendStatus.SLAVE_NOT_AVAILABLE
+            pair.restart(PROCESS_PATIENCE_S)
+            assert producer.send(Message(topic, b"c")).send_status == SendStatus.SEND_OK
+            with pytest.raises(RocketSimError):  # the master answers
+                pair.promote()
+
+
+def test_fixtures_restore_the_pair_and_leave_nothing_behind(tmp_path: Path) -> None:
+    files, tests = tmp_path / "files", tmp_path / "test_of_a_user.py"
+    files.mkdir()
+    tests.write_text(USER_TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "rocketsim_testing.plugin", "-p", "no:cacheprovider", tests]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(files), capture_output=True, text=True)
+    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    assert is_clean(files)
+
+
+def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, env=environment(tmp_path))
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: is_clean(tmp_path), "processes and files are gone")
