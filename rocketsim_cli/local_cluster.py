@@ -39,9 +39,12 @@ def end_in_order() -> None:
         signal.signal(number, signal.default_int_handler)
 
 
-def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1, remoting_port: int = -1) -> list[dict[str, str]]:
+def pair_properties(
+    pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
+) -> list[dict[str, str]]:
     """Master and slave of the pair with this number (0: broker-a), in RocketMQ's keys.
 
+    `ports`: where master and slave listen; 0, any free port, which is also taken where another process was faster.
     `grpc_port`: the port for RocketMQ 5's clients, the same for both: only the master opens it.  `remoting_port`: that
     for RocketMQ 4's clients and tools, which both open: 0, any free one.  -1: none.
     """
@@ -56,9 +59,11 @@ def pair_properties(pair: int, *, sync: bool, grpc_port: int = -1, remoting_port
         "enablePropertyFilter": "true",
         **LAPTOP,
     }
-    master = {**shared, "brokerId": "0", "brokerRole": "SYNC_MASTER" if sync else "ASYNC_MASTER"}
-    slave = {**shared, "brokerId": "1", "brokerRole": "SLAVE"}
-    return [master, slave]
+    roles = "SYNC_MASTER" if sync else "ASYNC_MASTER", "SLAVE"
+    return [
+        {**shared, "brokerId": str(broker_id), "brokerRole": role, "listenPort": str(port)}
+        for broker_id, (role, port) in enumerate(zip(roles, ports, strict=True))
+    ]
 
 
 def _remoting(port: int) -> dict[str, str]:
@@ -68,11 +73,18 @@ def _remoting(port: int) -> dict[str, str]:
 def free_port(preferred: int) -> int:
     """`preferred` if nobody listens there, else any."""
     for port in (preferred, 0):
-        with contextlib.suppress(OSError), socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            trial.bind(("127.0.0.1", port))
-            return int(trial.getsockname()[1])
+        if found := _bound_to(port):
+            return found
     raise Trouble("there is no free port on 127.0.0.1")
+
+
+def _bound_to(port: int) -> int:
+    """The port that a server would have; 0 if it is taken."""
+    with contextlib.suppress(OSError), socket.socket() as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        trial.bind(("127.0.0.1", port))
+        return int(trial.getsockname()[1])
+    return 0
 
 
 class ServerProcess:
@@ -206,14 +218,26 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _ready(server: ServerProcess) -> ServerProcess:
+    """Waits until the server listens; on any free port if another process took its port meanwhile."""
+    port = int(str(server.keys["listenPort"]))
+    try:
+        return server.wait_until_ready()
+    except Trouble:
+        if server.is_running() or not port or _bound_to(port):
+            raise
+        return server.start(listenPort=0)
+
+
 class LocalCluster:
     """A context: the servers are started by `start` and gone when the `with` block ends, however it ends."""
 
-    def __init__(self, folder: Path, brokers: Iterable[dict[str, str]], remoting_port: int = -1) -> None:
-        """`remoting_port`: the name server's port for RocketMQ's remoting protocol; -1: none."""
+    def __init__(self, folder: Path, brokers: Iterable[dict[str, str]], remoting_port: int = -1, port: int = 0) -> None:
+        """`port`: where the name server listens; 0: any free port, which is also taken where another process was
+        faster.  `remoting_port`: its port for RocketMQ's remoting protocol; -1: none."""
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": 0, **_remoting(remoting_port)}, folder)
+        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": port, **_remoting(remoting_port)}, folder)
         self.brokers: list[ServerProcess] = []
         self._broker_properties = list(brokers)
 
@@ -234,20 +258,20 @@ class LocalCluster:
         return [broker for broker in self.brokers if broker.broker_id != 0]
 
     def start(self, tell: Callable[[str], None] = lambda line: None) -> None:
-        self.namesrv.start()
+        _ready(self.namesrv.launch())
         tell(f"name server on {self.name_server}")
         for given in self._broker_properties:
             self.brokers.append(self._broker(given, self.name_server))
         for broker in self.brokers:
             broker.launch()
         for broker in self.brokers:
-            tell(f"{broker.name} on {broker.wait_until_ready().address}")
+            tell(f"{broker.name} on {_ready(broker).address}")
 
     def _broker(self, given: dict[str, str], name_server: str) -> ServerProcess:
         broker_id = given["brokerId"]
         name = given["brokerName"] + {"0": "", "1": "-s"}.get(broker_id, f"-s{broker_id}")
         store = self.folder / "store" / name
-        keys = {**given, "namesrvAddr": name_server, "listenPort": 0, "storePathRootDir": store}
+        keys = {"listenPort": 0, **given, "namesrvAddr": name_server, "storePathRootDir": store}
         return ServerProcess(name, "broker", keys, self.folder)
 
     def stop(self) -> None:

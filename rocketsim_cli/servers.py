@@ -12,13 +12,16 @@ import typer
 from rocketsim_cli.console import INSTALL, beside
 from rocketsim_cli.local_cluster import LocalCluster, end_in_order, free_port, pair_properties
 from rocketsim_cli.tables import console
+from rocketsim_cli.trouble import Trouble
 
 ConfigFile = Annotated[
     Path, typer.Option("-c", "--config", help="A .properties file in RocketMQ's keys.", exists=True, dir_okay=False)
 ]
 
-GRPC_PORT = 8081  # of RocketMQ's proxy
-REMOTING_PORT = 9876  # of RocketMQ's name server
+# RocketMQ's: of its name server, its brokers and its proxy.
+NAMESRV_PORT = 9876
+BROKER_PORT = 10911
+GRPC_PORT = 8081
 
 
 def namesrv(config: ConfigFile) -> None:
@@ -44,6 +47,12 @@ def up(
         Path | None,
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help=f"The name server's port.  Default: {NAMESRV_PORT} if it is free.  0: any.", min=0, max=65535
+        ),
+    ] = None,
     topic: Annotated[str, typer.Option(help="A topic to make at the start.")] = "TopicTest",
     remoting: Annotated[
         bool, typer.Option("--remoting", help="Open ports for RocketMQ 4's clients, mqadmin and RocketMQ's dashboard.")
@@ -55,14 +64,21 @@ def up(
     with ExitStack() as parts:
         if folder is None:
             folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
+        remoting_port = free_port(NAMESRV_PORT) if remoting else -1
+        name_server_port = _name_server_port(port, remoting_port)
         grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
-        remoting_port = free_port(REMOTING_PORT) if remoting else -1
         brokers = [
             properties
             for pair, grpc_port in enumerate(grpc_ports)
-            for properties in pair_properties(pair, sync=sync, grpc_port=grpc_port, remoting_port=0 if remoting else -1)
+            for properties in pair_properties(
+                pair,
+                sync=sync,
+                ports=(free_port(BROKER_PORT + 2 * pair), free_port(BROKER_PORT + 2 * pair + 1)),
+                grpc_port=grpc_port,
+                remoting_port=0 if remoting else -1,
+            )
         ]
-        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers, remoting_port))
+        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers, remoting_port, name_server_port))
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
@@ -74,6 +90,15 @@ def up(
             _watch(cluster, say)
         except KeyboardInterrupt:
             say("stopping …")
+
+
+def _name_server_port(wanted: int | None, remoting_port: int) -> int:
+    """RocketMQ's tools look for a name server at its usual port: with a remoting port, ours is the next one."""
+    if wanted is None:
+        return free_port(NAMESRV_PORT + (remoting_port == NAMESRV_PORT))
+    if wanted and free_port(wanted) != wanted:
+        raise Trouble(f"--port {wanted}: another process listens there; name another port, or 0 for any free one")
+    return wanted
 
 
 def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
@@ -104,6 +129,7 @@ def _welcome(cluster: LocalCluster, topic: str, grpc_port: int) -> str:
     return f"""
 The cluster is up: name server {name_server}, logs and stores in {cluster.folder}. Ctrl-C ends it.
 
+  export NAMESRV_ADDR={name_server}      # in place of -n
   rocketsim produce -n {name_server} -t {topic} hello
   rocketsim consume -n {name_server} -t {topic} -g people
   rocketsim admin clusterList -n {name_server}

@@ -21,6 +21,7 @@ from rocketmq_v2 import definition_pb2, service_pb2
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 from rocketsim_proto.records import kernels
 
+from rocketsim_cli.local_cluster import free_port
 from rocketsim_cli.main import app, main
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes, pids_by_argument
@@ -491,8 +492,12 @@ def test_help_is_quick_and_imports_nothing_heavy():
 
 
 def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path: Path):
+    port = free_port(0)
     up = subprocess.Popen(
-        [sys.executable, "-m", "rocketsim_cli.main", "up", "--dir", str(tmp_path), "--topic", "Ready"],
+        [
+            *(sys.executable, "-m", "rocketsim_cli.main", "up"),
+            *("--dir", str(tmp_path), "--topic", "Ready", "--port", str(port)),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -506,9 +511,11 @@ def test_up_starts_a_cluster_reports_a_dead_child_and_ends_with_ctrl_c(tmp_path:
             assert line, said
             said += line
         name_server = (tmp_path / "namesrv.address").read_text().strip()
+        assert name_server == f"127.0.0.1:{port}" and f"export NAMESRV_ADDR={name_server} " in said
         assert f'.option("nameServer", "{name_server}")' in said
         members = answer("admin", "clusterList", "-n", name_server)
         assert len(members) == 2
+        assert f"--port {port}: another process listens there" in rocketsim("up", "--port", str(port)).stderr
         assert len(answer("admin", "topicStatus", "-n", name_server, "-t", "Ready")) == 4
         (advised,) = re.findall(r"^  rocketsim (admin updateTopic .*)$", said, re.M)
         answer(*advised.split())

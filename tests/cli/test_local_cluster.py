@@ -1,5 +1,6 @@
 """Local clusters: the properties of a pair, and the end of its processes."""
 
+import socket
 import sys
 
 import pytest
@@ -20,6 +21,19 @@ def test_ports_for_remoting_are_opened_where_they_are_asked_for(tmp_path):
     assert [one["remotingPort"] for one in pair_properties(0, sync=True, remoting_port=0)] == ["0", "0"]
     assert "remotingPort" not in LocalCluster(tmp_path, []).namesrv.keys
     assert LocalCluster(tmp_path, [], remoting_port=9876).namesrv.keys["remotingPort"] == "9876"
+
+
+def test_ports_are_the_wanted_ones_and_others_where_another_process_was_faster(tmp_path):
+    assert [one["listenPort"] for one in pair_properties(0, sync=True, ports=(10911, 10912))] == ["10911", "10912"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        with LocalCluster(tmp_path, [], port=taken) as cluster:
+            cluster.start()
+            assert not cluster.name_server.endswith(f":{taken}")
+            cluster.namesrv.stop()
+            assert cluster.namesrv.start().address == cluster.name_server  # it keeps its port
 
 
 def test_a_server_that_ends_at_its_start_is_reported_with_its_last_words(tmp_path, monkeypatch):
