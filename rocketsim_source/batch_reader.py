@@ -14,7 +14,7 @@ from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.planning.queue_watch import QueueWatch, answered
 from rocketsim_source.planning.starts import (
-    Facts,
+    KnownOffsets,
     end_offsets,
     end_within,
     refuse_starts_behind_ends,
@@ -75,8 +75,8 @@ def ranges(options: SourceOptions, cluster: SourceCluster) -> list[OffsetRange]:
     last = answered(cluster.search(ends_wanted.timestamps), "offset at endingTimestamp")
 
     refuse_times_behind_ends(starts_wanted, ends_wanted)
-    starts = start_offsets(starts_wanted, Facts(states.bounds, committed, first), options)
-    ends = end_offsets(ends_wanted, Facts(states.bounds, {}, last))
+    starts = start_offsets(starts_wanted, KnownOffsets(states.bounds, committed, first), options)
+    ends = end_offsets(ends_wanted, KnownOffsets(states.bounds, {}, last))
     ends = {
         queue: end_within(queue, end, states.bounds[queue], options.data_loss) for queue, end in sorted(ends.items())
     }

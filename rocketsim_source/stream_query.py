@@ -20,8 +20,8 @@ from rocketsim_source.planning.partition import parallelism_now, plan_partitions
 from rocketsim_source.planning.progress import LagClock, TransportsUsed, report
 from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_unreachable
 from rocketsim_source.planning.starts import (
-    Facts,
-    Wanted,
+    KnownOffsets,
+    RequestedPositions,
     end_offsets,
     refuse_starts_behind_ends,
     refuse_times_behind_ends,
@@ -70,21 +70,21 @@ class StreamQuery:
                 self._committer.start_at(starts)
         return self._initial
 
-    def _resolve(self, wanted: Wanted, ends: Wanted) -> Offsets:
+    def _resolve(self, wanted: RequestedPositions, ends: RequestedPositions) -> Offsets:
         refuse_times_behind_ends(wanted, ends)
         self._states = states = self._watch.states(wanted.positions, must_answer=True)
-        wanted = Wanted(
+        wanted = RequestedPositions(
             {queue: chain for queue, chain in wanted.positions.items() if queue in states.bounds}, wanted.timestamps
         )
         found = answered(self._cluster.search(wanted.timestamps), "offset at startingTimestamp")
         committed = answered(self._committed(wanted), "committed offset")
-        starts = start_offsets(wanted, Facts(states.bounds, committed, found), self.options)
+        starts = start_offsets(wanted, KnownOffsets(states.bounds, committed, found), self.options)
         reached = answered(self._cluster.search(ends.timestamps), "offset at endingTimestamp")
-        known = end_offsets(ends, Facts(states.bounds, {}, reached))
+        known = end_offsets(ends, KnownOffsets(states.bounds, {}, reached))
         refuse_starts_behind_ends(starts, known, wanted, ends, from_group=committed)
         return starts
 
-    def _committed(self, wanted: Wanted) -> OffsetAnswers:
+    def _committed(self, wanted: RequestedPositions) -> OffsetAnswers:
         asked = wanted.needs_committed()
         if not asked:
             return OffsetAnswers()
@@ -164,12 +164,12 @@ class StreamQuery:
         """Where new queues start.  A queue whose start is not known now is left to the next trigger."""
         if not new:
             return {}
-        wanted = Wanted(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
+        wanted = RequestedPositions(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
         committed = self._committed(wanted)
         if self.available_now:
             answered(committed, "committed offset")
         said = {queue: chain for queue, chain in wanted.positions.items() if queue not in committed.unreachable}
-        return start_offsets(Wanted(said), Facts(states.bounds, committed.offsets), self.options)
+        return start_offsets(RequestedPositions(said), KnownOffsets(states.bounds, committed.offsets), self.options)
 
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
         """Looks up where queues end by the options.  An end by timestamp is known, and then fixed, once the queue has a
@@ -181,7 +181,9 @@ class StreamQuery:
         }
         found = self._cluster.search(open_ends)
         states.set_unreachable(found.unreachable)
-        self._ends |= end_offsets(Wanted(wanted.positions, open_ends), Facts(states.bounds, {}, found.offsets))
+        self._ends |= end_offsets(
+            RequestedPositions(wanted.positions, open_ends), KnownOffsets(states.bounds, {}, found.offsets)
+        )
 
     # --- what to read -------------------------------------------------------------------------------------------------
 

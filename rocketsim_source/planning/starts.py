@@ -1,4 +1,5 @@
-"""Where each queue starts and ends.  Pure: `Wanted` is what the options say, `Facts` what the brokers answered.
+"""Where each queue starts and ends.  Pure: `RequestedPositions` has what the options say, `KnownOffsets` what the
+brokers answered.
 
 Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; for a queue
 that an option does not name the next one decides, and finally `latest` (streams) or `earliest` (batches).
@@ -18,7 +19,7 @@ from rocketsim_source.source_cluster import Offsets
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RequestedPositions:
     """What the options say about each queue: a timestamp, or else a chain of candidates."""
 
     positions: dict[MessageQueue, Position]
@@ -29,15 +30,19 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Facts:
+class KnownOffsets:
+    """What the brokers answered.
+
+    `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the first
+    offset that was stored then or later; the end of the queue if no message was.
+    """
+
     bounds: Mapping[MessageQueue, QueueBounds]
-    committed: Offsets = field(default_factory=dict)  # a queue without a committed offset is absent
-    found: Offsets = field(
-        default_factory=dict
-    )  # first offset at or after the wanted timestamp; the end if there is none
+    committed: Offsets = field(default_factory=dict)
+    found: Offsets = field(default_factory=dict)
 
 
-def wanted_starts(options: SourceOptions, queues: Iterable[MessageQueue], *, streaming: bool) -> Wanted:
+def wanted_starts(options: SourceOptions, queues: Iterable[MessageQueue], *, streaming: bool) -> RequestedPositions:
     queues = list(queues)
     by_time = {
         "startingTimestamp": options.starting_timestamp,
@@ -46,7 +51,9 @@ def wanted_starts(options: SourceOptions, queues: Iterable[MessageQueue], *, str
     refuse_strangers(queues, {**by_time, "startingOffsets": options.starting_offsets})
     default: Position = (LATEST,) if streaming else (EARLIEST,)
     given: PerQueue[Position] = options.starting_offsets or PerQueue()
-    return Wanted({queue: given.at(queue) or default for queue in queues}, timestamps(queues, by_time.values()))
+    return RequestedPositions(
+        {queue: given.at(queue) or default for queue in queues}, timestamps(queues, by_time.values())
+    )
 
 
 def refuse_strangers(queues: list[MessageQueue], options: Mapping[str, PerQueue[Any] | None]) -> None:
@@ -64,23 +71,23 @@ def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | Non
     return times
 
 
-def start_offsets(wanted: Wanted, facts: Facts, options: SourceOptions) -> Offsets:
+def start_offsets(wanted: RequestedPositions, known: KnownOffsets, options: SourceOptions) -> Offsets:
     """The first offset to read of each queue.  If an offset is outside the queue's bounds, the data loss policy
     decides.
     """
     starts: Offsets = {}
     for queue, chain in wanted.positions.items():
-        bounds = facts.bounds[queue]
+        bounds = known.bounds[queue]
         if queue in wanted.timestamps:
-            starts[queue] = start_by_time(queue, wanted.timestamps[queue], facts, options)
+            starts[queue] = start_by_time(queue, wanted.timestamps[queue], known, options)
             continue
-        offset = first_candidate(queue, chain, bounds, facts.committed, options.group)
+        offset = first_candidate(queue, chain, bounds, known.committed, options.group)
         starts[queue] = within(queue, offset, bounds, options.data_loss)
     return starts
 
 
-def start_by_time(queue: MessageQueue, timestamp: int, facts: Facts, options: SourceOptions) -> int:
-    bounds, offset = facts.bounds[queue], facts.found[queue]
+def start_by_time(queue: MessageQueue, timestamp: int, known: KnownOffsets, options: SourceOptions) -> int:
+    bounds, offset = known.bounds[queue], known.found[queue]
     if offset < bounds.max_offset:
         return max(offset, bounds.min_offset)
     strategy = options.starting_offsets_by_timestamp_strategy
@@ -134,7 +141,11 @@ def end_within(queue: MessageQueue, end: int, bounds: QueueBounds, policy: DataL
 
 
 def refuse_starts_behind_ends(
-    starts: Offsets, ends: Offsets, starts_wanted: Wanted, ends_wanted: Wanted, from_group: Iterable[MessageQueue] = ()
+    starts: Offsets,
+    ends: Offsets,
+    starts_wanted: RequestedPositions,
+    ends_wanted: RequestedPositions,
+    from_group: Iterable[MessageQueue] = (),
 ) -> None:
     """Raises OptionError for a queue that starts after its end: the query would silently read nothing.  A group whose
     committed offset is past the end is no mistake, because nothing is left to read for it.  `refuse_times_behind_ends`
@@ -150,7 +161,7 @@ def refuse_starts_behind_ends(
             )
 
 
-def refuse_times_behind_ends(starts: Wanted, ends: Wanted) -> None:
+def refuse_times_behind_ends(starts: RequestedPositions, ends: RequestedPositions) -> None:
     for queue in sorted(starts.timestamps.keys() & ends.timestamps.keys()):
         begin, end = starts.timestamps[queue], ends.timestamps[queue]
         if begin > end:
@@ -160,7 +171,9 @@ def refuse_times_behind_ends(starts: Wanted, ends: Wanted) -> None:
             )
 
 
-def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True) -> Wanted:
+def wanted_ends(
+    options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True
+) -> RequestedPositions:
     """The ends that the options name.  A queue without an end is in neither part of the result.  With `strangers`
     false,
     options may name queues that are not in `queues`.
@@ -174,10 +187,12 @@ def wanted_ends(options: SourceOptions, queues: Iterable[MessageQueue], *, stran
         refuse_strangers(queues, {**by_time, "endingOffsets": options.ending_offsets})
     times = timestamps(queues, by_time.values())
     given: PerQueue[Position] = options.ending_offsets or PerQueue()
-    return Wanted({q: chain for q in queues if q not in times and (chain := given.at(q)) is not None}, times)
+    return RequestedPositions(
+        {q: chain for q in queues if q not in times and (chain := given.at(q)) is not None}, times
+    )
 
 
-def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:
+def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
     """Where each queue ends; a queue without an end is absent.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
@@ -188,6 +203,6 @@ def end_offsets(wanted: Wanted, facts: Facts) -> Offsets:
     ends |= {
         queue: found
         for queue in wanted.timestamps
-        if (found := facts.found.get(queue)) is not None and found < facts.bounds[queue].max_offset
+        if (found := known.found.get(queue)) is not None and found < known.bounds[queue].max_offset
     }
     return ends

@@ -7,7 +7,7 @@ from rocketsim_source.options.data_loss import DataLossError
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions, source_options
 from rocketsim_source.planning.starts import (
-    Facts,
+    KnownOffsets,
     end_offsets,
     end_within,
     refuse_starts_behind_ends,
@@ -30,7 +30,7 @@ def starts(
     found: SourceOptions, *, streaming: bool = True, committed: Offsets | None = None, by_time: Offsets | None = None
 ) -> Offsets:
     wanted = wanted_starts(found, BOUNDS, streaming=streaming)
-    return start_offsets(wanted, Facts(BOUNDS, committed or {}, by_time or {}), found)
+    return start_offsets(wanted, KnownOffsets(BOUNDS, committed or {}, by_time or {}), found)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_committed_offset_that_was_trimmed_is_a_data_loss() -> None:
 
 
 def ends(found: SourceOptions, by_time: Offsets | None = None) -> Offsets:
-    return end_offsets(wanted_ends(found, BOUNDS), Facts(BOUNDS, {}, by_time or {}))
+    return end_offsets(wanted_ends(found, BOUNDS), KnownOffsets(BOUNDS, {}, by_time or {}))
 
 
 def test_ending_offsets() -> None:
@@ -135,8 +135,8 @@ def test_an_end_behind_the_queues_is_the_queues_where_the_options_allow_it(actio
 def refuse(found: SourceOptions, by_time: Offsets, committed: Offsets) -> None:
     wanted, until = wanted_starts(found, BOUNDS, streaming=True), wanted_ends(found, BOUNDS)
     refuse_times_behind_ends(wanted, until)
-    begin = start_offsets(wanted, Facts(BOUNDS, committed, by_time), found)
-    refuse_starts_behind_ends(begin, end_offsets(until, Facts(BOUNDS, {}, by_time)), wanted, until, committed)
+    begin = start_offsets(wanted, KnownOffsets(BOUNDS, committed, by_time), found)
+    refuse_starts_behind_ends(begin, end_offsets(until, KnownOffsets(BOUNDS, {}, by_time)), wanted, until, committed)
 
 
 @pytest.mark.parametrize(
