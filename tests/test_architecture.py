@@ -219,6 +219,8 @@ STAYS_OUT_OF = {
     "pyspark_rocketsim.py": {"broker_service", "rocketsim_cli", "grpc"},
     # What benchmarks and tests both need is in testbed.  The tests of the benchmarks import these.
     "benchmarks": {"tests"},
+    # Users copy them.
+    "examples": {"broker_service", "rocketsim_cli", "rocketsim_source", "rocketsim_proto", "testbed", "tests"},
     "testbed": {"tests", "benchmarks"},
 }
 

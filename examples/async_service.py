@@ -1,0 +1,50 @@
+"""An asyncio service: reads orders from one topic and writes an invoice for each to another.
+
+    python examples/async_service.py 127.0.0.1:9876 Orders Invoices
+
+SIGTERM ends it in order.  An order whose invoice was sent and that was not acknowledged, because the process died,
+is read again: readers of invoices drop duplicates by their key.
+"""
+
+import asyncio
+import signal
+import sys
+
+from rocketsim_client import Message, ReceivedMessage
+from rocketsim_client.aio import AsyncConsumer, AsyncProducer
+
+TASKS = 10
+
+
+async def invoice(order: ReceivedMessage, producer: AsyncProducer, topic: str) -> None:
+    value = order.json()
+    await producer.send(Message.json(topic, {"order": value["id"], "total": value["price"]}, keys=str(value["id"])))
+
+
+async def work(consumer: AsyncConsumer, producer: AsyncProducer, topic: str) -> None:
+    async for order in consumer:  # until the consumer is closed
+        try:
+            await invoice(order, producer, topic)
+        except Exception as error:
+            print("order", order.msg_id, "has failed:", repr(error), flush=True)
+            await consumer.nack(order)
+        else:
+            await consumer.ack(order)
+
+
+async def main(name_server: str, orders: str, invoices: str) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with (
+        AsyncProducer(name_server, group="invoices") as producer,
+        AsyncConsumer(name_server, "invoices", orders) as consumer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        for _ in range(TASKS):
+            tasks.create_task(work(consumer, producer, invoices))
+        await stop.wait()
+        await consumer.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""A worker: consumes JSON messages of a topic and acknowledges each when its work is done.
+
+    python examples/worker.py 127.0.0.1:9876 TopicTest
+
+Start it several times: the workers of a group share its messages.  SIGTERM ends it in order.
+"""
+
+import signal
+import sys
+from typing import Any
+
+from rocketsim_client import Consumer
+
+
+def work(order: Any) -> None:
+    """What is done with a message.  It may happen twice for one message, so it must do no harm then."""
+    print("order", order["id"], "is packed", flush=True)
+
+
+def main(name_server: str, topic: str) -> None:
+    with Consumer(name_server, "workers", topic, max_in_flight=100) as consumer:
+        signal.signal(signal.SIGTERM, lambda *_: consumer.close())  # ends the loop
+        for message in consumer:
+            try:
+                work(message.json())
+            except Exception as error:
+                # It is delivered again after a back-off, and goes to %DLQ%workers when that has failed too often.
+                print("message", message.msg_id, "has failed:", repr(error), flush=True)
+                consumer.nack(message)
+            else:
+                consumer.ack(message)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

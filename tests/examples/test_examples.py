@@ -1,0 +1,120 @@
+"""The examples run as they stand, each as a program, on one pair."""
+
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rocketsim_testing
+from rocketsim_client import Consumer, Message, Producer, ReceivedMessage
+from testbed.polling import PROCESS_PATIENCE_S, wait_until
+from testbed.processes import ROOT
+from tests.support.programs import Program
+
+EXAMPLES = ROOT / "examples"
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[rocketsim_testing.Pair]:
+    with rocketsim_testing.pair() as started:
+        yield started
+
+
+@pytest.fixture
+def topic(pair: rocketsim_testing.Pair) -> str:
+    return pair.make_topic()
+
+
+def command(name: str, *words: object) -> list[str]:
+    return [sys.executable, str(EXAMPLES / name), *map(str, words)]
+
+
+def says(name: str, *words: object) -> list[str]:
+    done = subprocess.run(command(name, *words), capture_output=True, text=True, timeout=PROCESS_PATIENCE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def ended(program: Program) -> list[str]:
+    """SIGTERM ends it in order; all that it has printed."""
+    program.process.terminate()
+    return program.end()
+
+
+def received(pair: rocketsim_testing.Pair, topic: str, count: int) -> list[ReceivedMessage]:
+    found: list[ReceivedMessage] = []
+    with Consumer(pair.name_server, "test", topic, timeout_s=PROCESS_PATIENCE_S) as consumer:
+        while len(found) < count:
+            found += (some := consumer.receive(timeout_s=PROCESS_PATIENCE_S))
+            assert some
+            consumer.ack(some)
+    return found
+
+
+def send(pair: rocketsim_testing.Pair, topic: str, *values: Any) -> None:
+    with Producer(pair.name_server, timeout_s=PROCESS_PATIENCE_S) as producer:
+        for value in values:
+            producer.send(Message.json(topic, value))
+
+
+def test_a_worker_acknowledges_what_it_has_done_and_gives_back_the_rest(
+    pair: rocketsim_testing.Pair, topic: str, tmp_path: Path
+) -> None:
+    send(pair, topic, {"id": 1}, {"no": "id"}, {"id": 2})
+    with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
+        wait_until(lambda: len(program.lines) >= 3, "all orders")
+        pair.wait_for_lag("workers", topic, 1)  # the one that has failed waits for its next delivery
+        lines = ended(program)
+    assert {"order 1 is packed", "order 2 is packed"} <= set(lines)
+    assert any("has failed: KeyError('id')" in line for line in lines)
+
+
+def test_what_no_broker_takes_waits_in_the_outbox_for_the_next_process(
+    pair: rocketsim_testing.Pair, topic: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "outbox"
+    nobody = "127.0.0.1:1"
+    assert says("outbox.py", nobody, topic, folder, "7") == ["order 7 SPOOLED", f"1 orders wait in {folder}"]
+    says("outbox.py", pair.name_server, topic, folder, "8")
+    assert {message.json()["id"] for message in received(pair, topic, 2)} == {"7", "8"}
+
+
+def test_readers_see_what_the_database_has_committed(pair: rocketsim_testing.Pair, topic: str, tmp_path: Path) -> None:
+    database = tmp_path / "payments.db"
+    assert says("transaction.py", pair.name_server, topic, database, "7") == ["order 7 is paid: COMMIT_OK"]
+    twice = subprocess.run(command("transaction.py", pair.name_server, topic, database, "7"), capture_output=True)
+    assert b"IntegrityError" in twice.stderr
+    says("transaction.py", pair.name_server, topic, database, "8")
+    assert sorted(message.json()["id"] for message in received(pair, topic, 2)) == ["7", "8"]
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("SELECT id FROM paid ORDER BY id").fetchall() == [("7",), ("8",)]
+
+
+def test_delayed_jobs_come_when_they_are_due(pair: rocketsim_testing.Pair, topic: str) -> None:
+    assert sorted(says("delayed_jobs.py", pair.name_server, topic, 2)) == ["after a delay due", "at a time due"]
+
+
+def test_a_service_writes_an_invoice_for_each_order(pair: rocketsim_testing.Pair, tmp_path: Path) -> None:
+    orders, invoices = pair.make_topic(), pair.make_topic()
+    send(pair, orders, *({"id": number, "price": 2 * number} for number in range(50)))
+    with Program(tmp_path, command("async_service.py", pair.name_server, orders, invoices)) as program:
+        pair.wait_for_lag("invoices", orders, timeout_s=PROCESS_PATIENCE_S)
+        assert ended(program) == []
+    found = {message.json()["order"]: message.json()["total"] for message in received(pair, invoices, 50)}
+    assert found == {number: 2 * number for number in range(50)}
+
+
+def test_every_example_is_small_listed_and_run_by_a_test() -> None:
+    files = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    listed = re.findall(r"^\| \[(\w+\.py)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.M)
+    assert sorted(listed) == files
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*examples.py"))
+    for name in files:
+        assert len((EXAMPLES / name).read_text().splitlines()) <= 60, name
+        assert f'"{name}"' in tests or f"examples.{name.removesuffix('.py')} " in tests, name
