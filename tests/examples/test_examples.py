@@ -117,4 +117,4 @@ def test_every_example_is_small_listed_and_run_by_a_test() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("test_*examples.py"))
     for name in files:
         assert len((EXAMPLES / name).read_text().splitlines()) <= 60, name
-        assert f'"{name}"' in tests or f"examples.{name.removesuffix('.py')} " in tests, name
+        assert f'"{name}"' in tests or f"{name.removesuffix('.py')}." in tests, name
