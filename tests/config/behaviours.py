@@ -1,4 +1,4 @@
-"""The test of each option of docs/spark.md and of each key of docs/operations.md, which shows that it does what the
+"""The test of each option of docs/spark.md and of each key of docs/configuration.md, which shows that it does what the
 document says.
 
 A test is named as `folder/test_file::test_name`; `test_every_behaviour.py` checks that it exists and sets the option.

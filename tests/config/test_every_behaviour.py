@@ -1,4 +1,4 @@
-"""Each option of docs/spark.md and each key of docs/operations.md has a test of its behaviour."""
+"""Each option of docs/spark.md and each key of docs/configuration.md has a test of its behaviour."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Generates the tables of configuration keys in docs/operations.md from the dataclasses.
+"""Generates the tables of configuration keys in docs/configuration.md from the dataclasses.
 
 `python -m tests.support.configuration_table` writes them into the document; a test compares them.
 """
@@ -12,7 +12,7 @@ from broker_service.config.loading import RESTRICTIONS
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import as_text, fields_by_key, is_required
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def key_table(config_class: type) -> str:
