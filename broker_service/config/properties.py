@@ -33,7 +33,7 @@ def key(
 ) -> Any:
     """Makes a dataclass field that is a configuration key.  `default` may be REQUIRED.
 
-    `doc` is the description of the key in docs/configuration.md.  A number must be from `low` to `high`, or in `one_of`.
+    `doc` is the description of the key in docs/configuration.md.  A number must be from `low` to `high` or in `one_of`.
     A `runtime` key may be changed while the broker runs.  `name` is the name of the key if that is not the name of the
     field in camelCase.  No list, representation or error shows the value of a `secret` key.
     """
