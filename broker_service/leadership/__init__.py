@@ -1,1 +1,1 @@
-"""Who is the master of a broker name: what brokers tell each other, what follows from it, promotion."""
+"""Leadership: how the brokers of one name find out who is their master, follow it, and promote a slave."""

@@ -1,4 +1,4 @@
-"""Topics, groups and offsets as they travel between a master and its slaves: snapshots, changes, and their merging."""
+"""MetadataExchange makes the metadata that a master sends to its slaves, and merges what the other side has sent."""
 
 import logging
 from collections.abc import Mapping
@@ -65,13 +65,16 @@ class MetadataExchange:
         return snapshot
 
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
-        """Merge forward what a slave took while this master was away; ValueError for garbage.
+        """Merges forward the offsets that a slave took while this master was away; ValueError for impossible offsets.
 
-        A tail that a newer epoch forked off, or that this master has lost, may have been read there: its offsets end
-        where the queue ends here, in a new generation, or the slave would hand them back again when the queue has grown
-        past them, and the group would miss what came instead.  While this master waits after an unclean stop another
-        slave may still bring that tail: it is lost when a new epoch begins, and then offsets are clamped.  Its topic
-        may have been made there and never have come here: its offsets are kept for when it is made again.
+        Consumers may have read a tail of the slave's log that this log does not have: this master lost it, or a newer
+        epoch replaced it.  Their offsets are lowered to the end of the queue here, in a new generation.  Otherwise the
+        slave would hand them back again once the queue has grown past them, and the group would miss the messages that
+        came in place of the tail.
+
+        While this master waits after an unclean stop, another slave may still bring the tail, so nothing is lowered.
+        If the tail stays lost, a new epoch begins, and the offsets are clamped then.  Offsets of an unknown topic are
+        kept, since it may be made again; offsets of a deleted one are not.
         """
         end_of, mastership = self._broker.store.queue_end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -80,12 +83,12 @@ class MetadataExchange:
         cut: list[Change] = []
         for group, topic, queues in offsets_from_proto(metadata.consumer_offsets):
             if topic in topics.tombstones and topic not in topics.entries:
-                continue  # deleted here since
+                continue
             foreign = [queue for queue, entry in queues.items() if not offsets.may_bring(entry)]
             if foreign:
                 logger.warning(
-                    "offsets of group %s for queues %s of %s, from slave %d, were reset in another history than this "
-                    "log's: refused",
+                    "refused the offsets of group %s for queues %s of topic %s from slave %d: they were reset in a "
+                    "history that this log does not have",
                     *(group, foreign, topic, slave_id),
                 )
             own = {queue: entry for queue, entry in queues.items() if queue not in foreign}
@@ -100,17 +103,18 @@ class MetadataExchange:
         for group, topic, queues in cut:
             for queue, entry in offsets.merge_in_new_generation(group, topic, queues).items():
                 logger.warning(
-                    "group %s has read messages behind the end %d of queue %d of %s, which were lost: it goes on there",
+                    "group %s has read messages behind the end %d of queue %d of topic %s, and these messages are "
+                    "lost: its offset is set to that end",
                     *(group, entry.offset, queue, topic),
                 )
 
     # --- the slave's side -------------------------------------------------------------------------------------------
 
     def apply(self, metadata: metadata_pb2.Metadata) -> None:
-        """A snapshot or a change from the master.  Offsets merge forward; topics and groups become the master's."""
+        """Applies a snapshot or a change from the master.  Offsets only rise; topics and groups become the master's."""
         broker = self._broker
         deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
-        for floor in metadata.deleted_queues:  # also of topics that were made again
+        for floor in metadata.deleted_queues:  # it has queues of topics that were made again, too
             deleted.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
         topics = broker.topics.adopt(
             version_from_proto(metadata.topics_version),
@@ -124,7 +128,7 @@ class MetadataExchange:
             {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        # Only a tombstone deletes queues: a snapshot without the topic may come from a master that lost its file.
+        # Only a tombstone deletes queues.  A snapshot without the topic may come from a master that lost its file.
         delete_queues(broker.store, deleted)
         if topics or groups:
             logger.info(
@@ -143,8 +147,11 @@ class MetadataExchange:
         broker.changes.forget()
 
     def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
-        """A master without access control says nothing of users: what is here stays.  Policies go first, as in
-        deleteUser: a broker that dies between the two files has none of a user that is gone."""
+        """Takes over the master's users and policies; without access control the master sends none, and ours stay.
+
+        Policies are written first, as in deleteUser.  A crash between the two files then leaves no policy of a user
+        that is gone.
+        """
         access = self._broker.access
         if access is None or not metadata.HasField("users_version"):
             return
@@ -167,10 +174,10 @@ class MetadataExchange:
 
 
 def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
-    """Deletes what the queues of these topics had when the topics were deleted.
+    """Deletes the entries that the queues of these topics had when the topics were deleted.
 
-    Only what lies before the tombstone's offsets goes: the topic may have been made again since, and the file that says
-    so may be lost.
+    `floors` are the offsets in the tombstones.  Entries behind them stay, because the topic may have been made again
+    since, and the file that says so may be lost.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
-        logger.info("deleted topics: the entries of queues %s from before are gone", sorted(queues))
+        logger.info("deleted the entries that queues %s had before their topics were deleted", sorted(queues))

@@ -1,4 +1,4 @@
-"""Following: which master a slave follows, and the task that copies its log."""
+"""Following knows which master a slave follows, and has the task that copies this master's log."""
 
 import asyncio
 import logging
@@ -10,14 +10,14 @@ logger = logging.getLogger(__name__)
 
 
 class Follower(Protocol):
-    """Copies a master's log; `ReplicationSlave` is one."""
+    """The copier of a master's log, which is `ReplicationSlave`."""
 
     async def follow(self, master_address: str) -> Any: ...
 
     def is_following(self) -> bool: ...
 
     def notify(self) -> None:
-        """The master is back: a follower that pauses between two tries tries now."""
+        """Ends the pause before the next attempt, because the master is back."""
 
 
 class Following:
@@ -26,13 +26,13 @@ class Following:
     def __init__(self, broker: Broker, follower: Follower) -> None:
         self._broker = broker
         self._follower = follower
-        self._master_is_there = False
+        self._is_master_known = False
         self.task: asyncio.Task[Any] | None = None
         self.last_followed = ""  # the address of the last master, also after `stop`
 
     @property
     def master_address(self) -> str:
-        """The master that this slave follows.  Its own configuration goes before what a name server says."""
+        """The address of the master to follow: `haMasterAddress`, else what the name servers say, else the last one."""
         if self._broker.config.ha_master_address:
             return self._broker.config.ha_master_address
         master = self._broker.peers.master()
@@ -40,32 +40,32 @@ class Following:
 
     @property
     def address(self) -> str:
-        """The address of the master whose stream this slave has; empty: none."""
+        """The address of the master whose stream this slave has; empty if it has none."""
         return self.last_followed if self._broker.is_slave and self._follower.is_following() else ""
 
     def is_following(self) -> bool:
         return self._follower.is_following()
 
     def try_now(self) -> None:
-        """A follower that pauses between two tries tries now."""
+        """Ends the pause before the next attempt to follow the master."""
         self._follower.notify()
 
     async def follow_master(self) -> None:
-        """Follow the master of now, if there is one and it is not followed already."""
+        """Follows `master_address`, unless it is empty or is followed already."""
         address = self.master_address
-        was_there, self._master_is_there = self._master_is_there, self._broker.peers.master() is not None
-        if self._master_is_there and not was_there:
+        was_known, self._is_master_known = self._is_master_known, self._broker.peers.master() is not None
+        if self._is_master_known and not was_known:
             self._follower.notify()
         if address == self.last_followed and self.task is not None:
             return
         await self.stop()
         if address:
             self.last_followed = address
-            logger.info("slave of the master at %s", address)
+            logger.info("follows the master at %s", address)
             self.task = asyncio.create_task(self._follower.follow(address), name="follow")
 
     async def stop(self) -> None:
-        """On return nothing is copied any more."""
+        """Stops following.  On return nothing is copied any more."""
         task, self.task = self.task, None
         if task is not None:
             task.cancel()

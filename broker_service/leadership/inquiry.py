@@ -1,4 +1,4 @@
-"""Inquiry: what a slave asks the other brokers of its name when it is promoted, and when it has promised something."""
+"""Inquiry asks the other brokers of a slave's name, before the slave is promoted and while a promise of it holds."""
 
 import asyncio
 
@@ -9,11 +9,11 @@ from broker_service.leadership.roll_call import RollCall
 from broker_service.replication.promise import Promise, is_over
 from broker_service.runtime.tasks import OwnedTasks
 
-NAME_SERVERS_WITHIN_S = 2.0  # how long a promotion waits for what name servers say
+NAME_SERVERS_WITHIN_S = 2.0  # how long a promotion waits for the answers of name servers
 
 
 class Inquiry:
-    """`RollCall` asks, `Membership` says whom.  An address that does not answer is part of every result."""
+    """`Membership` says whom to ask, and `RollCall` asks.  Results include the addresses that do not answer."""
 
     def __init__(
         self, membership: Membership, registration: Registration, roll_call: RollCall, tasks: OwnedTasks
@@ -24,7 +24,10 @@ class Inquiry:
         self._tasks = tasks
 
     async def others(self, *masters: str) -> list[OtherMember]:
-        """What every known broker of this name has.  `masters`: addresses that this slave follows or would follow."""
+        """Asks every known broker of this name how far its log goes.
+
+        `masters` are the addresses of masters that this slave follows or would follow.
+        """
         candidates = self._membership.candidates(*masters)
         replies, _ = await asyncio.gather(
             self._roll_call.ask_each(candidates), self._registration.refresh(NAME_SERVERS_WITHIN_S)
@@ -39,14 +42,19 @@ class Inquiry:
         ]
 
     async def promises(self, epoch: int, others: list[OtherMember]) -> list[OtherMember]:
-        """Asks the slaves among them to follow no master of a lower epoch.  Their answers say what they have then."""
+        """Asks the slaves in `others` to promise that they follow no master of a lower epoch.
+
+        Returns `others` with the answers, which say how far each log goes after the promise.
+        """
         asked = [other.address for other in others if other.answer is not None and not other.answer.is_master]
         replies = await self._roll_call.ask_promises(asked, self._membership.request_for_promise(epoch))
         return [with_promise(other, epoch, replies.get(other.address)) for other in others]
 
     async def is_over(self, promise: Promise) -> bool:
-        """Asks the candidate, at the address of the promise and where that broker is known to be now, whether it has
-        given up what was promised to it."""
+        """Asks the candidate to which the promise was given; returns True if its promotion has ended without success.
+
+        The candidate is asked at the address in the promise, and at the address where it is known to be now.
+        """
         known = self._membership.candidates().items()
         elsewhere = [address for address, broker_id in known if broker_id == promise.broker_id]
         replies = await self._roll_call.ask_each([promise.address, *elsewhere])
@@ -56,5 +64,5 @@ class Inquiry:
         return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
 
     def tell(self, others: list[OtherMember]) -> None:
-        """Asks them once more, in a task: the question names the epoch of now, so they hear of a promotion at once."""
+        """Tells these brokers of the current epoch, in a task: a GetMember call to each has the epoch in it."""
         self._tasks.own("tell", self._roll_call.ask_each([other.address for other in others]))

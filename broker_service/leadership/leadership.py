@@ -1,6 +1,20 @@
-"""Leadership: acts on what `mastership.py` decides.  Opens a master's log for writes, follows a master, promotes.
+"""Leadership acts on what `mastership.py` decides: it opens a master for writes, follows a master, promotes a slave.
 
-One task does both, so a broker is never a master and somebody's slave at once.
+One lock covers all of this, so a broker is never a master while it follows another one.
+
+An operator starts a promotion.  It has these steps:
+
+1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  If a log
+   has more than this one, a slave does not answer, or a master is alive, the promotion is refused.
+2. Every other slave promises to follow no master of a lower epoch.  From then on its log cannot grow, so the comparison
+   of the logs, which is repeated now, stays true.
+3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these is on
+   disk before the next begins.
+4. The broker takes writes, and tells the others of its epoch.  A master that is still alive is fenced by that.
+
+A forced promotion skips the promises and ignores the objections.  A failure or a crash before `role.json` is on disk
+leaves a slave, for which the new epoch does not count (`epoch_file.py`).  It follows its master again, and so do the
+slaves that have promised.
 """
 
 import asyncio
@@ -27,21 +41,24 @@ from broker_service.replication.promise import Promise
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 0.1
-ASK_AGAIN_S = 0.5  # whether a promise is over
+LOOK_AGAIN_S = 0.1  # how often a master that waits checks whether it may take writes
+ASK_AGAIN_S = 0.5  # how often a slave asks whether its promise is over
 
 
 class MastersWork(Protocol):
-    """What a master does besides answering calls."""
+    """The periodic work of a master."""
 
     def begin(self) -> None:
-        """Called once, when this broker has begun to take writes."""
+        """Starts the work; called once, when this broker has begun to take writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """The new epoch, where it starts, and what is cut, or may be, at others; what an OK means from now on, and the role
-    of the master before (None: not known)."""
+    """The result of a promotion.
+
+    `forfeits` are the bytes that are cut, or may be cut, at other brokers.  `role` and `flush_disk_type` say what an OK
+    means from now on.  `former_role` is the role of the former master; None if it is not known.
+    """
 
     epoch: int
     start_offset: int
@@ -52,20 +69,17 @@ class Promoted:
 
     @property
     def is_weaker(self) -> bool:
-        """Whether an OK was on two brokers and is on one now."""
+        """True if an OK meant two brokers before, and means one now."""
         return self.role is BrokerRole.ASYNC_MASTER and self.former_role is BrokerRole.SYNC_MASTER
 
     def __str__(self) -> str:
-        weaker = ("an OK does not say any more that a slave has the message, as the former master's did",)
+        weaker = ("an OK no longer says that a slave has the message, as an OK of the former master did",)
         said = (f"epoch {self.epoch} from {self.start_offset} on", f"flushDiskType={self.flush_disk_type.name}")
         return "; ".join((*said, *(weaker if self.is_weaker else ()), *map(str, self.forfeits)))
 
 
 class Leadership:
-    """Opens a master's log for writes, keeps a slave at its master, and promotes it.
-
-    It runs again whenever `broker.members_changed` is notified.
-    """
+    """`run` looks at the broker's standing whenever `broker.members_changed` is notified."""
 
     def __init__(
         self,
@@ -92,7 +106,7 @@ class Leadership:
         self._settled = asyncio.Event()
 
     async def settled(self, within_s: float) -> None:
-        """Return when this broker is past its start (it takes writes, or never will by itself), or the time is over."""
+        """Waits up to `within_s` until this broker's start is over: it takes writes, or it is a slave or fenced."""
         try:
             async with asyncio.timeout(within_s):
                 await self._settled.wait()
@@ -100,7 +114,7 @@ class Leadership:
             pass
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until it is cancelled."""
         logged = ""
         try:
             while True:
@@ -113,11 +127,12 @@ class Leadership:
                     elif self._broker.mastership.standing is Standing.WAITING:
                         waits_for = self._broker.waits_for()
                         if waits_for is None:
-                            waits_for = await self._opening()
+                            waits_for = await self._try_to_open()
                         if waits_for is not None and waits_for != logged:
                             logged = waits_for
                             logger.info("no writes yet: %s", waits_for)
-                    self._broker.offsets_wait_for()  # a slave that is made after this one's start has nothing to tell
+                    # Once nothing is waited for, this stays so: a slave that is set up later has no older offsets.
+                    self._broker.offsets_wait_for()
                     if self._broker.mastership.standing is not Standing.WAITING:
                         self._settled.set()
                 await self._pause()
@@ -138,14 +153,14 @@ class Leadership:
             )
             for task in following:
                 if task.done() and task is self._following.task:
-                    task.result()  # A follower ends by a fault of ours only: let it be seen.
+                    task.result()  # raises, because only a bug ends a follower
         finally:
             for task in watched:
                 task.cancel()
         self._notified.clear()
 
-    async def _opening(self) -> str | None:
-        """Why it did not work, to be tried again; None if it did."""
+    async def _try_to_open(self) -> str | None:
+        """Lets this master take writes; returns why that has failed, or None.  A failure is tried again."""
         try:
             await self._open()
         except (OSError, ServiceNotAvailable) as error:
@@ -153,11 +168,11 @@ class Leadership:
         return None
 
     async def _open(self) -> None:
-        """Take writes from now on.  After an unclean start the log may end before what was committed."""
+        """Lets this master take writes.  Where a new epoch begins, offsets beyond the log's end are lowered."""
         broker = self._broker
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
-            # A slave that a configuration makes a master was promoted by that.
+            # If another broker began the last epoch, this one was a slave, and its configuration has promoted it.
             epoch = await self._master.begin_epoch(
                 promotion=not self._master.epochs.begun_here, above=self.promises.epoch
             )
@@ -166,7 +181,7 @@ class Leadership:
             broker.acknowledgements.begin()
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
-            return  # fenced meanwhile
+            return  # it was fenced meanwhile
         broker.mastership.opened(epoch)
         if misses is not None:
             logger.warning("this master goes on alone: %s", misses)
@@ -183,14 +198,16 @@ class Leadership:
 
     def _clamp_offsets(self) -> None:
         for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=True):
-            logger.warning("consumer offset beyond the end of its queue: %s", line)
+            logger.warning("lowered a consumer offset beyond the end of its queue: %s", line)
 
     # --- what an OK means -------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Run-time keys; all of them or, with an error, none.  `brokerRole` and `flushDiskType` say what an OK of a
-        master means: its slaves connect again, and are told; what they acknowledge before that does not count.  A
-        restart reads the configuration file again, of a master that was promoted `role.json`, which is written here.
+        """Sets keys that may change at run time: all of them or, after an error, none.
+
+        `brokerRole` and `flushDiskType` say what an OK of a master means.  When one of them changes, the slaves must
+        connect again to hear of it, and nothing that they acknowledge before that counts.  A restart reads these two
+        from the configuration file.  A master that was promoted reads them from `role.json`, which is written here.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -227,16 +244,11 @@ class Leadership:
     async def promote(
         self, broker_name: str, expected_epoch: int, asked_role: BrokerRole | None, *, force: bool
     ) -> Promoted:
-        """Make this slave the master of its name.  An operator's act, and fenced.
+        """Makes this slave the master of its name, in the steps that the top of this module describes.
 
-        Without `asked_role` it is the master that the former one was, so that an OK keeps its meaning.  A log that the
-        former one flushed before its OK, or that this broker's configuration says to flush, is flushed before an OK.
-
-        Unless it is forced, every other slave first promises to follow no master of a lower epoch: only then its log
-        cannot grow any more, and is compared with this one's.
-
-        The epoch is on disk first and the role last, then writes are taken: a crash in between leaves the slave that it
-        was, and so does a promotion that fails; it follows again, and so do those who have promised.
+        Without `asked_role` the broker gets the role of the former master, so that an OK keeps its meaning.  It flushes
+        before an OK if the former master did so, or if its own configuration says so.  Raises InvalidParameter with the
+        objections, and StaleEpoch if the newest known epoch is not `expected_epoch` (0: any).
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
@@ -248,7 +260,7 @@ class Leadership:
             self._check_promotion(expected_epoch)
             role, flush = self._kept_from_the_master(asked_role)
             self._check_objections(self._objections(others), force=force)
-            await self._following.stop()  # which ends the pause of `run`: it follows again if what comes now fails
+            await self._following.stop()  # this also wakes `run`, which follows again if the rest of this fails
             above = self._newest_epoch(others)
             broker.mastership.candidate_epoch = self._master.epochs.epochs.next(promotion=True, above=above)
             try:
@@ -259,21 +271,22 @@ class Leadership:
                 epoch = await self._take_over(role, flush, above)
                 broker.mastership.promoted(role, epoch, broker.known_slaves.addresses, broker.clock())
                 broker.change_role(role, MASTER_ID, flush)
-                broker.visibility.changed(None)  # what the former master had not confirmed is ours now
+                broker.visibility.changed(None)  # consumers also see what the former master had not confirmed
             finally:
-                if broker.store.disk.fatal is None:  # else only the next start knows whether the role was written
+                # After a fatal disk error only the next start knows whether the role was written.
+                if broker.store.disk.fatal is None:
                     broker.mastership.candidate_epoch = NO_EPOCH
         promoted = Promoted(
             epoch, before.end_offset, tuple(forfeits(before, others)), role, flush, self._master_file.role
         )
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._begin_work()
-        self._inquiry.tell(others)  # a master that is alive stops taking writes now
+        self._inquiry.tell(others)  # an old master that is still alive stops taking writes
         broker.members_changed.notify()
         return promoted
 
     def _kept_from_the_master(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
-        """What the OK of this broker means once it is promoted."""
+        """Returns what an OK of this broker will mean: the role that was asked for, or else that of its last master."""
         role = asked_role or self._master_file.role
         if role is None:
             raise InvalidParameter(
@@ -284,20 +297,22 @@ class Leadership:
         return role, FlushDiskType.SYNC_FLUSH if FlushDiskType.SYNC_FLUSH in settings else FlushDiskType.ASYNC_FLUSH
 
     def _newest_epoch(self, others: list[OtherMember]) -> int:
-        """That anybody knows, or has promised to anybody."""
+        """Returns the newest epoch that any of these brokers knows or has promised."""
         answers = [other.answer for other in others if other.answer is not None]
         known = [number for answer in answers for number in (answer.epoch, answer.promised_epoch)]
         return max(self._broker.peers.newest_epoch, self.promises.epoch, *known)
 
     async def _take_over(self, role: BrokerRole, flush: FlushDiskType, above: int) -> int:
-        """The new epoch; it, the offsets and the role are on disk, in this order: with the role all of it counts, and
-        without it, after a restart too, the epoch has not been."""
+        """Writes the new epoch, the lowered offsets and the role, in this order; returns the epoch.
+
+        Only the role makes the epoch valid, so a failure or a crash before it undoes the epoch.
+        """
         epoch = await self._master.begin_epoch(promotion=True, above=above)
         try:
             self._clamp_offsets()
             self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
-            self._master.take_back_epoch()  # else it would fence the master that it goes on to follow
+            self._master.take_back_epoch()  # otherwise it would fence the master that this slave follows again
             raise
         return epoch
 
@@ -310,7 +325,7 @@ class Leadership:
         known = max(broker.epoch, broker.peers.newest_epoch)
         if expected_epoch and expected_epoch != known:
             raise StaleEpoch(
-                f"the epoch is {known} now, not {expected_epoch}: somebody else may have promoted a broker"
+                f"the epoch is {known} now, not {expected_epoch}: another operator may have promoted a broker"
             )
 
     def _log_state(self) -> LogState:

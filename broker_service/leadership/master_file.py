@@ -1,6 +1,7 @@
-"""MasterFile: `rocketsim/master.json`, what an OK of the master means that this slave follows.  A promotion keeps that.
+"""MasterFile is `rocketsim/master.json`, which says what an OK of this slave's master means.
 
-It outlives restarts: the slave may be started again after its master has died, and be promoted then.
+A promotion keeps this meaning.  It is in a file because the slave may be restarted after its master has died, and be
+promoted then.
 """
 
 import logging
@@ -13,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class MasterFile:
-    """`role` and `flush_disk_type` of the master that was followed last; None: of none that is known."""
+    """`role` and `flush_disk_type` are those of the master that was followed last; None if there was none."""
 
     def __init__(self, file: JsonFile) -> None:
         self._file = file
@@ -30,7 +31,7 @@ class MasterFile:
             ) from error
 
     def followed(self, role: BrokerRole, flush_disk_type: FlushDiskType) -> None:
-        """A master has said that.  What could not be written counts until the next restart."""
+        """Saves the settings of the master that is followed.  If the disk refuses them, they count until a restart."""
         if (role, flush_disk_type) == (self.role, self.flush_disk_type) and self._is_saved:
             return
         self.role, self.flush_disk_type = role, flush_disk_type
@@ -38,7 +39,7 @@ class MasterFile:
             self._file.save({"brokerRole": role.value, "flushDiskType": flush_disk_type.value})
         except OSError as error:
             if self._is_saved:
-                logger.error("the role of the master is in memory only: writing %s: %s", self._file, error)
+                logger.error("the role of the master is in memory only, %s cannot be written: %s", self._file, error)
             self._is_saved = False
         else:
             self._is_saved = True

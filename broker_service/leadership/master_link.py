@@ -1,6 +1,6 @@
-"""MasterLink: what `ReplicationMaster` asks of the broker (`MasterBroker` in `replication/protocols.py`).
+"""MasterLink is the `MasterBroker` of `replication/protocols.py`, through which `ReplicationMaster` uses the broker.
 
-A slave serves the Replication service, too, and answers candidates.
+A slave has one, too, because it answers candidates for promotion.
 """
 
 from rocketsim_proto.metadata_pb2 import Metadata

@@ -1,6 +1,6 @@
-"""Membership: what this broker tells others of its name, and what it makes of their answers.
+"""Membership makes what this broker says about itself to name servers and other brokers, and takes in their answers.
 
-A name server answers with all live brokers of the name, a slave that the configuration names for itself.
+A name server answers with all live brokers of the name.  A broker that is asked directly answers for itself.
 """
 
 import logging
@@ -22,13 +22,13 @@ from broker_service.runtime.peer_call import PeerLost
 
 logger = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 0.5
+ASK_AGAIN_S = 0.5  # how often a master that waits asks its slaves
 
 
 class HasAddress(Protocol):
     @property
     def address(self) -> str:
-        """host:port for RocketMQ 5's clients; empty while the port is closed."""
+        """The host:port for RocketMQ 5's clients; empty while the port is closed."""
 
 
 class Membership:
@@ -64,7 +64,7 @@ class Membership:
         )
 
     def _groups(self) -> set[str]:
-        """Those that RocketMQ's tools list, by the retry topic that each group has at RocketMQ."""
+        """Returns the groups for RocketMQ's tools, which list groups by their retry topics."""
         return {*self._broker.groups.entries, *self._broker.offsets.groups()}
 
     def name_server_answered(self, name_server: str, reply: namesrv_pb2.RegistrationReply) -> None:
@@ -77,28 +77,28 @@ class Membership:
             broker.mastership.answered(broker.clock())
         elif reply.refused != self._refusals.get(name_server):
             logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
-        self._refusals[name_server] = reply.refused  # said once
+        self._refusals[name_server] = reply.refused  # the same refusal is logged once
         self._broker.members_changed.notify()
 
     def name_server_lost(self, name_server: str) -> None:
-        """Whom it knew is not known any more: it may have died together with them."""
+        """Forgets the brokers that only this name server knew, because they may have died together with it."""
         self._broker.peers.forget(name_server)
         self._broker.members_changed.notify()
 
     def fence(self, epoch: int, by: str) -> None:
-        """Somebody names an epoch: a newer one than this master's ends its writes."""
+        """Ends the writes of this master if `epoch`, which another broker or a name server has named, is newer."""
         if self._broker.mastership.newer_epoch(epoch, by):
             logger.error(
-                "FENCED by %s: no more writes here. To follow the new master, stop this broker, %sstart it with "
-                "brokerRole=SLAVE and a brokerId that no other broker of its name has; what only this log has will be "
-                "kept aside",
+                "FENCED by %s: this broker takes no more writes. To have it follow the new master, stop it, %sstart it "
+                "with brokerRole=SLAVE and a brokerId that no other broker of its name has. Bytes that only this log "
+                "has will be kept aside",
                 self._broker.mastership.fenced_by,
                 self._role_file.to_be_removed_first(),
             )
             self._broker.members_changed.notify()
 
     def slaves(self) -> set[str]:
-        """The addresses that a master asks: of the slaves that its configuration names, and of those that it knows."""
+        """The addresses of the slaves that a master asks: the configured ones and those that have followed it."""
         broker = self._broker
         if broker.is_slave:
             return set()
@@ -120,9 +120,9 @@ class Membership:
         )
 
     def candidates(self, *masters: str) -> dict[str, int]:
-        """Whom a slave asks before it is promoted: address and broker id of everybody of the name that it knows of.
+        """Returns address and broker id of all known brokers of this name, which a slave asks before it is promoted.
 
-        `masters`: those that it follows or would follow.
+        `masters` are the addresses of masters that it follows or would follow.
         """
         broker = self._broker
         known = {address: broker_id for broker_id, address in broker.known_slaves.addresses.items()}
@@ -130,16 +130,16 @@ class Membership:
         return {address: broker_id for address, broker_id in found.items() if address not in ("", self._address)}
 
     def is_gone(self, address: str) -> None:
-        """This broker is not asked any more."""
+        """Forgets what the broker at this address has said, because it is not asked any more."""
         self._broker.peers.forget(address)
 
     def pause_s(self) -> float:
-        """Until they are asked again: often at a start, later as often as name servers hear of this broker."""
+        """How long to wait before the slaves are asked again: shortly at a start, later a registration period."""
         waiting = self._broker.mastership.standing is Standing.WAITING
         return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
 
     def slave_answered(self, address: str, reply: replication_pb2.GetMemberResponse | None) -> None:
-        """None: it did not."""
+        """Takes in the answer of the broker at this address; None means that it has not answered."""
         broker = self._broker
         if reply is None:
             broker.peers.forget(address)
@@ -148,7 +148,8 @@ class Membership:
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
-        if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:  # else a promotion has not ended there
+        # While a promotion with a higher epoch is under way, the answer does not rule out that a newer master begins.
+        if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:
             broker.mastership.heard(address)
         broker.mastership.answered(broker.clock())
         self._broker.members_changed.notify()
@@ -157,9 +158,9 @@ class Membership:
 def with_promise(
     other: OtherMember, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None
 ) -> OtherMember:
-    """What a broker has answered that was asked to promise that epoch; nothing: it was not asked.
+    """Returns `other` with its answer to the request to promise `epoch`; without a reply it was not asked.
 
-    Only an answer that names the epoch is a promise: an empty message would be one without a refusal, too.
+    Only an answer that names the epoch is a promise.  A missing refusal is not enough, since an empty message has none.
     """
     if reply is None:
         return other
@@ -170,13 +171,13 @@ def with_promise(
 
 
 def answer_of(reply: replication_pb2.GetMemberResponse | None) -> MemberReport | None:
-    """What a broker says of itself; nothing if it does not, or if that cannot be."""
+    """Converts what a broker says about itself; None if it has not answered, or if its epochs are impossible."""
     if reply is None:
         return None
     try:
         epochs = epoch_list(reply.epochs) if reply.epochs else None
     except ValueError as error:
-        logger.warning("broker %d answers with epochs that cannot be: %s", reply.broker_id, error)
+        logger.warning("broker %d has answered with impossible epochs: %s", reply.broker_id, error)
         return None
     return MemberReport(
         reply.epoch,

@@ -1,7 +1,7 @@
-"""Promises: what this slave has promised to a broker that is being promoted, from the promise until it is over.
+"""Promises has the promise that this slave has given to a broker that is being promoted, until the promise is over.
 
 A promise says that this slave follows no master of a lower epoch.  `replication/promise.py` decides which promise may
-be given, and `EpochFile` keeps it.
+be given, and `EpochFile` keeps it on disk.
 """
 
 import logging
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Promises:
-    """Holds one promise at most: a newer one takes the place of the older one."""
+    """Has one promise at most; a newer one replaces it."""
 
     def __init__(self, broker: Broker, epochs: EpochFile, following: Following) -> None:
         self._broker = broker
@@ -31,16 +31,16 @@ class Promises:
 
     @property
     def epoch(self) -> int:
-        """No master of a lower epoch is followed."""
+        """The promised epoch, below which no master is followed; NO_EPOCH without a promise."""
         return self._epochs.promised.epoch if self._epochs.promised else NO_EPOCH
 
     @property
     def may_be_over(self) -> Promise | None:
-        """The promise of which this slave asks the candidate whether it is over."""
+        """The promise about which the candidate must be asked; None without one, and on a master."""
         return self._epochs.promised if self._broker.mastership.standing is Standing.SLAVE else None
 
     def promise(self, candidate: Promise) -> str:
-        """Give this promise and return an empty text, or return why it is refused, as a clause."""
+        """Gives this promise and returns an empty text, or returns why it is refused, as a clause."""
         reason = refusal(
             candidate,
             self._epochs.promised,
@@ -52,14 +52,14 @@ class Promises:
         return reason or self._note(candidate)
 
     def hears_of_master(self, master: Promise) -> None:
-        """A promoted broker says that it is the master: this slave does not follow the replaced master any more."""
+        """Notes that a promoted broker is the master, so that this slave no longer follows the replaced one."""
         newest = max(self._epochs.epochs.last, self.epoch)
         if self._broker.is_slave and master.epoch // PROMOTION > newest // PROMOTION:
             if problem := self._note(master):
                 logger.error("this slave %s", problem)
 
     def forget(self, broker_id: int, address: str) -> bool:
-        """An operator says that this broker is gone for good.  Returns whether a promise to it has ended by that."""
+        """Ends the promise to a broker that an operator has removed for good; returns True if there was one."""
         promised = self._epochs.promised
         if promised is None or (broker_id != promised.broker_id and address != promised.address):
             return False
@@ -71,7 +71,7 @@ class Promises:
         try:
             self._epochs.end_promise()
         except OSError as error:
-            logger.warning("%s: after a restart it has to end once more", error)
+            logger.warning("the end of the promise is not on disk, a restart has to end it again: %s", error)
         self._following.try_now()
 
     def _note(self, promise: Promise) -> str:
@@ -79,6 +79,6 @@ class Promises:
             self._epochs.promise(promise)
         except OSError as error:
             return f"cannot write its promise: {error}"
-        logger.warning("promised %s: no master of a lower epoch is followed", promise)
+        logger.warning("promised %s: this slave follows no master of a lower epoch", promise)
         self._broker.members_changed.notify()
         return ""

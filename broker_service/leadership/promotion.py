@@ -1,8 +1,8 @@
-"""Objections to a promotion, and the bytes that it cuts elsewhere.  Pure: the answers of the other brokers come in.
+"""Decides whether a slave may be promoted, and how many bytes a promotion cuts at other brokers.  Pure.
 
-A slave may be promoted when nobody who can be reached has more than it, by the epoch of the last byte, then the end
-(Raft's rule), and everybody who is known can be reached.  What another one has beyond the common history is cut there
-when it follows the promoted one.
+A slave may be promoted when every other known slave has answered, and none has more than it.  A log has more if the
+epoch of its last byte is newer, or if the epochs are the same and it is longer (Raft's rule).  When another broker
+follows the promoted one, the bytes that are not in the promoted broker's history are cut from its log.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a broker has said.  One of an older version names of its epochs the last number only."""
+    """What a broker says about itself.  `epochs` is None for an older version, which sends only `epoch`, the last."""
 
     epoch: int
     end_offset: int
@@ -23,13 +23,15 @@ class MemberReport:
     min_offset: int = 0
     is_master: bool = False
     follows: str = ""  # the address of the master whose stream it has
-    promised_epoch: int = 0  # to another one that was to be promoted, or to this one
+    promised_epoch: int = 0  # the promise may have been given to this broker or to another candidate
 
 
 @dataclass(frozen=True, slots=True)
 class OtherMember:
-    """Another broker of the name; `answer` is None if it does not answer now.  `refusal`: why it does not promise to
-    follow no master of a lower epoch than ours is to be, once it was asked to."""
+    """Another broker of the name.
+
+    `answer` is None if it does not answer now.  `refusal` says why it refuses the promise that it was asked for.
+    """
 
     broker_id: int
     address: str
@@ -43,7 +45,10 @@ class OtherMember:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """What only that broker has, and what is cut there; None: it did not answer, or cannot tell."""
+    """The bytes that only that broker has, and that are cut there.
+
+    `bytes` is None if the broker did not answer, or if its version does not send its epochs.
+    """
 
     broker_id: int
     address: str
@@ -55,7 +60,7 @@ class Forfeit:
 
 
 def objections(ours: LogState, others: Iterable[OtherMember]) -> list[str]:
-    """Why not, one clause for each; nothing: go on."""
+    """Returns the reasons against the promotion, each as a clause; without any the slave may be promoted."""
     found = []
     for other in others:
         if (reason := _objection(ours, other)) is not None:
@@ -64,7 +69,7 @@ def objections(ours: LogState, others: Iterable[OtherMember]) -> list[str]:
 
 
 def forfeits(ours: LogState, others: Iterable[OtherMember]) -> list[Forfeit]:
-    """What a promotion cuts, or may cut, elsewhere; nobody who has nothing to lose is among them."""
+    """Returns what a promotion cuts, or may cut, at other brokers; brokers that lose nothing are left out."""
     found = [Forfeit(other.broker_id, other.address, _forfeited(ours, other)) for other in others]
     return [forfeit for forfeit in found if forfeit.bytes != 0]
 
@@ -73,9 +78,9 @@ def _objection(ours: LogState, other: OtherMember) -> str | None:
     answer = other.answer
     if answer is None:
         if other.broker_id == MASTER_ID:
-            return None  # that is why somebody is to be promoted
+            return None  # a slave is promoted because the master is gone
         return (
-            f"{other}, which is known, does not answer and may have more: start it, or forget it with `rocketsim admin "
+            f"{other}, which is known, does not answer and may have more: start it, or remove it with `rocketsim admin "
             f"removeSlave -i {other.broker_id}` if it is gone for good"
         )
     if other.refusal:
@@ -102,7 +107,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
     if answer is None:
         return None
     if not _has_more(ours, answer) and not _is_fork(ours, answer):
-        return 0  # what parts from ours there, an epoch of before now has cut already
+        return 0  # where its history differs from ours, an earlier epoch has already decided for ours
     if answer.epochs is None:
         return answer.end_offset - ours.end_offset if answer.epoch == _epoch_here(ours).epoch else None
     joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)
@@ -110,12 +115,15 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 
 
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
-    """A slave knows of an epoch before it has a byte of it, and has no more for that: the last byte's epoch counts."""
+    """True if the other log has more.
+
+    The epoch of its last byte counts, since a slave knows its master's epochs before it has their bytes.
+    """
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
 
 
 def _is_fork(ours: LogState, answer: MemberReport) -> bool:
-    """Whether somebody else wrote the last byte there, in an epoch of the same number."""
+    """True if another master wrote the last byte of the other log, in an epoch with the same number."""
     our, their = _epoch_here(ours), _written_in(answer)
     return answer.epochs is not None and our.epoch == their.epoch and not our.is_same_as(their)
 
@@ -125,5 +133,5 @@ def _epoch_here(ours: LogState) -> Epoch:
 
 
 def _written_in(answer: MemberReport) -> Epoch:
-    """The epoch of its last byte; of an older version the newest that it knows."""
+    """Returns the epoch of the other log's last byte; for an older version, the newest epoch that it knows."""
     return answer.epochs.of_last_byte(answer.end_offset) if answer.epochs is not None else Epoch(answer.epoch, 0)

@@ -1,6 +1,6 @@
-"""Registration: one stream to each name server, on which this broker says who it is and hears who else has its name.
+"""Registration keeps one stream to each name server: this broker registers on it, and hears who else has its name.
 
-Name servers share nothing, so each has a task of its own; one that is lost is tried again, and changes nothing.
+Name servers share nothing, so each stream has its own task.  A lost connection is made again.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ Stream = grpc.aio.StreamStreamCall[namesrv_pb2.BrokerRegistration, namesrv_pb2.R
 class Registration:
     """Registers every `period_s`, and at once when `broker.description_changed` says so.
 
-    `membership` says what is registered and hears the replies.  It also hears of a name server whose connection has
-    ended, or that has not answered in time: what that name server said last is not true any more.  So an answer that
-    counts is never older than `period_s` and ANSWER_WITHIN_S together.
+    `membership` says what is registered and gets the replies.  When a connection has ended, or an answer has not come
+    in time, `membership` discards what that name server said last.  An answer that counts is therefore never older
+    than `period_s` and ANSWER_WITHIN_S together.
     """
 
     def __init__(
@@ -51,27 +51,29 @@ class Registration:
         ]
 
     async def run(self) -> None:
-        """Until cancelled; `unregister` first says good-bye."""
+        """Runs until it is cancelled.  Before that, `unregister` tells the name servers that this broker leaves."""
         async with asyncio.TaskGroup() as tasks:
             for link in self._links:
                 tasks.create_task(link.run(), name=f"register-{link.address}")
 
     async def refresh(self, within_s: float) -> None:
-        """Register now, also where the last try has failed; returns when every name server has answered or the try has
-        failed, or the time is over.  A name server that has not answered by then is lost."""
+        """Registers with all name servers now, and waits up to `within_s` for each to answer or fail.
+
+        A name server that has not answered by then counts as lost.
+        """
         for address in await self._ask(self._links, within_s):
-            logger.warning("name server %s does not answer now: what it said before does not count", address)
+            logger.warning("name server %s does not answer now: its earlier answers do not count", address)
             self._membership.name_server_lost(address)
 
     async def unregister(self) -> None:
-        """Say that this broker goes; consumers and producers hear of it at once."""
+        """Tells the name servers that this broker leaves, so that clients hear of it at once."""
         connected = [link for link in self._links if link.connected]
         for link in self._links:
             link.leaving = True
         await self._ask(connected, UNREGISTER_WITHIN_S)
 
     async def _ask(self, links: "list[_Link]", within_s: float) -> list[str]:
-        """The addresses of those that have not answered."""
+        """Registers with these name servers; returns the addresses of those that have not answered."""
         before = [(link, link.answers, link.failures) for link in links]
         for link in links:
             link.wanted.set()
@@ -107,8 +109,8 @@ class _Link:
         self._membership = membership
         self._open_channel = open_channel
         self._refused = False
-        self._news = asyncio.Condition()  # an answer, or the end of the stream
-        self._tries = 0  # that have failed since the last answer
+        self._news = asyncio.Condition()  # notified of an answer and of the end of the stream
+        self._tries = 0  # failed attempts since the last answer
 
     async def run(self) -> None:
         while not self.leaving:
@@ -120,7 +122,7 @@ class _Link:
             except TimeoutError:
                 reason = f"no answer within {ANSWER_WITHIN_S:g} s"
             if self._tries == 0 and not self.leaving:
-                logger.warning("name server %s is lost: %s; tried again until it is back", self.address, reason)
+                logger.warning("name server %s is lost: %s; trying again until it is back", self.address, reason)
             self.connected = False
             self._membership.name_server_lost(self.address)
             delay_s = RETRY_S[min(self._tries, len(RETRY_S) - 1)]
@@ -139,7 +141,7 @@ class _Link:
             pass
 
     async def answered_since(self, answers: int, failures: int) -> None:
-        """Returns when it has answered, or a try has failed, since these were counted."""
+        """Waits for an answer or a failed attempt that is not in these counts."""
         async with self._news:
             await self._news.wait_for(lambda: self.answers > answers or self.failures > failures)
 
@@ -150,7 +152,7 @@ class _Link:
             await self._news.wait_for(lambda: self.answers > answers)
 
     async def _talk(self) -> None:
-        """One connection, until it breaks: reading goes on beside writing, so that a break is noticed at once."""
+        """Uses one connection until it breaks.  A task reads all the time, so that a break is noticed at once."""
         options = [*TRIED_AGAIN, ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
         async with self._open_channel(self.address, options) as channel:
             stream = namesrv_pb2_grpc.NameServerStub(channel).RegisterBroker()
@@ -187,7 +189,7 @@ class _Link:
                 self._news.notify_all()
 
     async def _wait(self, reading: "asyncio.Task[None]", event: Coroutine[Any, Any, object], timeout_s: float) -> None:
-        """For the event, the end of the stream or the time, whichever is first.  Raises what the event raises."""
+        """Waits until the event, the end of the stream or the timeout comes.  Raises what the event raises."""
         waiting = asyncio.create_task(event)
         try:
             await asyncio.wait((reading, waiting), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -1,5 +1,6 @@
-"""RoleFile: `rocketsim/role.json`, what a promotion made of a broker, and what its OK means.  It outlives the
-configuration file that does not know of it.
+"""RoleFile is `rocketsim/role.json`, which says that this broker was promoted, and what its OK means.
+
+It overrides the configuration file, which still has the role from before the promotion.
 """
 
 import logging
@@ -23,14 +24,13 @@ class RoleFile:
         self._epoch = 0
 
     def to_be_removed_first(self) -> str:
-        """Words of advice to somebody who gives this broker another role in its configuration: empty where that is
-        enough."""
+        """Returns advice for operators who change the role in the configuration; empty if there is no `role.json`."""
         return (
             f"remove {self._file}, which overrides the configuration since a promotion, and " if self._is_there else ""
         )
 
     def applied_to(self, config: BrokerConfig) -> BrokerConfig:
-        """The configuration with the role of now; StoreCorrupt if the file makes no sense."""
+        """Returns the configuration with the role from this file, if there is one; StoreCorrupt if it is damaged."""
         override = self._file.load()
         if override is None:
             return config
@@ -44,16 +44,18 @@ class RoleFile:
             raise StoreCorrupt(f"{self._file}: {error}; remove it to take the role of the configuration") from error
         if (role, flush) != (config.broker_role, config.flush_disk_type):
             logger.warning(
-                "brokerRole=%s brokerId=%d flushDiskType=%s since a promotion, not what the file says; remove %s to "
-                "make it %s and %s again",
+                "brokerRole=%s brokerId=%d flushDiskType=%s since a promotion, which overrides the configuration file; "
+                "remove %s to return to %s and %s",
                 *(role.name, broker_id, flush.name, self._file),
                 *(config.broker_role.name, config.flush_disk_type.name),
             )
         return replace(config, broker_role=role, broker_id=broker_id, flush_disk_type=flush)
 
     def save(self, role: BrokerRole, flush: FlushDiskType, epoch: int) -> None:
-        """On return this broker is a master, whatever happens; OSError or FlushFailed if that could not be written, and
-        then it is none."""
+        """Makes this broker a master for all later starts.
+
+        Raises OSError or FlushFailed if the file could not be written; it is removed then.
+        """
         try:
             self._save(role, flush, epoch)
         except OSError:
@@ -62,8 +64,10 @@ class RoleFile:
         self._is_there, self._epoch = True, epoch
 
     def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
-        """Of a master that was promoted: what its OK means from the next start on.  False: there is no such file, the
-        configuration says that.  Raises DiskFull or ServiceNotAvailable."""
+        """Changes what an OK of a promoted master means from the next start on.
+
+        Returns False without a file, because the configuration decides then.  Raises DiskFull or ServiceNotAvailable.
+        """
         if not self._is_there:
             return False
         try:
@@ -76,7 +80,10 @@ class RoleFile:
         self._file.save({"brokerRole": role.value, "brokerId": MASTER_ID, "flushDiskType": flush.value, "epoch": epoch})
 
     def _take_back(self) -> None:
-        """It may be there, where only its directory could not be synced."""
+        """Removes the file, which may exist although `save` has failed: only the sync of its directory may have failed.
+
+        If it cannot be removed, the disk is stopped.
+        """
         if not self._disk.exists(self._file.path):
             return
         try:

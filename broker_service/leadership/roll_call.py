@@ -1,7 +1,7 @@
-"""RollCall: brokers of one name are asked who they are and how far their logs go.
+"""RollCall asks the other brokers of this broker's name who they are and how far their logs go.
 
-A master asks the slaves that its configuration names and those that have followed it: so it hears, also without a name
-server, of one that was promoted meanwhile or has what was lost here.  A slave asks everybody before it is promoted.
+A master asks the configured slaves and those that have followed it.  So it hears, even without a name server, whether
+one was promoted meanwhile, or has a tail that was lost here.  A slave asks all known brokers before it is promoted.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ANSWER_WITHIN_S = 2.0
 
 
 class RollCall:
-    """`membership` says whom to ask and what, and hears each answer, or that there was none."""
+    """`membership` says which brokers to ask and what to ask, and gets the answers."""
 
     def __init__(self, membership: Membership, open_channel: OpenChannel) -> None:
         self._membership = membership
@@ -36,7 +36,7 @@ class RollCall:
         self._under_way: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled.  The next round does not wait for who has not answered in the last one."""
+        """Asks the slaves in rounds, until it is cancelled.  A round does not wait for the answers of the last one."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 before, self._asked = self._asked, set(self._membership.slaves())
@@ -48,7 +48,7 @@ class RollCall:
                 await asyncio.sleep(self._membership.pause_s())
 
     async def ask_each(self, addresses: Iterable[str]) -> dict[str, GetMemberResponse | None]:
-        """What each of them answers now; None: it does not."""
+        """Asks each broker once; None stands for one that does not answer."""
         asked = sorted(set(addresses))
         replies = await asyncio.gather(*(self._ask_once(address) for address in asked))
         return {
@@ -59,7 +59,7 @@ class RollCall:
     async def ask_promises(
         self, addresses: Iterable[str], request: PromiseEpochRequest
     ) -> dict[str, PromiseEpochResponse | PeerLost]:
-        """What each of them answers; PeerLost: whether it has promised is not known."""
+        """Asks each broker for a promise.  After a PeerLost it is not known whether the broker has promised."""
         asked = sorted(set(addresses))
         replies = await asyncio.gather(*(self._ask_promise(address, request) for address in asked))
         return dict(zip(asked, replies, strict=True))
@@ -75,8 +75,8 @@ class RollCall:
             self._troubles.pop(address, None)
             self._membership.slave_answered(address, reply)
             return
-        if str(reply) != self._troubles.get(address):  # once, not at every try
-            logger.warning("slave %s does not answer: %s; asked again", address, reply)
+        if str(reply) != self._troubles.get(address):  # the same reason is logged once
+            logger.warning("slave %s does not answer: %s; asking again", address, reply)
             self._troubles[address] = str(reply)
         self._membership.slave_answered(address, None)
 
@@ -97,5 +97,5 @@ class RollCall:
                 return lost
 
     def _channel(self, address: str) -> grpc.aio.Channel:
-        """One of its own for every question: one that is kept tries again ever more rarely."""
+        """Opens a channel for one question.  A channel that is kept would reconnect more and more rarely."""
         return self._open_channel(address, TRIED_AGAIN)

@@ -1,4 +1,4 @@
-"""SlaveLink: what `ReplicationSlave` asks of the broker (`SlaveBroker` in `replication/protocols.py`)."""
+"""SlaveLink is the `SlaveBroker` of `replication/protocols.py`, through which `ReplicationSlave` uses the broker."""
 
 import asyncio
 import logging
@@ -17,18 +17,18 @@ from broker_service.replication.catch_up import Cut
 
 logger = logging.getLogger(__name__)
 
-# A slave notifies those who wait for records at most this often.
+# How often, at most, a slave notifies pulls that wait for records.
 NOTIFY_EVERY_S = 0.002
 
 
 class DerivedState(Protocol):
-    """What is derived from the log and kept in memory."""
+    """State in memory that follows from the log."""
 
     def catch_up(self) -> None:
-        """Bring it to the end of the log from where it was."""
+        """Applies the records that the log has got since the last call."""
 
     def reload(self) -> None:
-        """Derive all of it again: the log was cut."""
+        """Derives the state again, because the log was cut."""
 
 
 class SlaveLink:
@@ -61,12 +61,12 @@ class SlaveLink:
         return self._metadata.offsets_to_hand_back()
 
     def replicated(self, visible_offset: int) -> None:
-        """Records up to here are stored as safely as the master asks."""
+        """Lets consumers see records up to `visible_offset`, which are as safe as the master requires."""
         try:
             self._state.catch_up()
-        except (RocketSimError, OSError) as error:  # the log is replicated all the same; pops raise it again
+        except (RocketSimError, OSError) as error:  # replication continues, and pops raise this error again
             if self._trouble != str(error):
-                logger.error("what consumers have under way is not known, and pops will be refused: %s", error)
+                logger.error("the state of consumption is not known, pops will be refused: %s", error)
             self._trouble = str(error)
         else:
             self._trouble = ""
@@ -81,14 +81,15 @@ class SlaveLink:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
         try:
-            self._state.reload()  # first: it needs no room, and a cut is told of once
+            self._state.reload()  # before the offsets, since it needs no disk space and no later call repeats it
         finally:
-            if cut.kept_in is not None:  # else the master has what was here, and the commits are to be handed back
+            # If nothing was kept, the master has all that was here, and the commits must be handed back to it.
+            if cut.kept_in is not None:
                 self._clamp_offsets(self._broker.store.queue_end)
 
     def _clamp_offsets(self, end_of: Callable[[str, int], int]) -> None:
         for line in self._broker.offsets.clamp(end_of, new_generation=False):
-            logger.warning("consumer offset beyond the end of its queue: %s", line)
+            logger.warning("lowered a consumer offset beyond the end of its queue: %s", line)
 
     def _notify_readers(self) -> None:
         self._notifying = None

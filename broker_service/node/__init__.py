@@ -1,1 +1,1 @@
-"""A broker's process: its parts, put together, started in order and stopped in reverse."""
+"""Node: the parts of a broker's process, which are put together, started in order and stopped in reverse."""

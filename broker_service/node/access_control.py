@@ -1,4 +1,4 @@
-"""AccessControl: the guards of a broker's ports, and the users and policies that they ask."""
+"""AccessControl makes the guards of a broker's ports, and has the users and policies by which they decide."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ BROKER_RIGHTS = {**RIGHTS, **ADMIN_RIGHTS}
 
 
 class AccessControl:
-    """Without `tables` no call is asked for: `authenticationEnabled` is false."""
+    """Without `tables` (`authenticationEnabled` is false) no call is checked."""
 
     def __init__(self, config: BrokerConfig, tables: AccessTables | None, clock: WallClock) -> None:
         self._config = config
@@ -47,15 +47,15 @@ class AccessControl:
         return self._tables.acls.policies_of(username)
 
     def guards(self) -> list[AccessInterceptor]:
-        """The guards of the port for our own clients, brokers and operators."""
+        """Makes the guards of the port for our own clients, brokers and operators."""
         return self._guards(BROKER_RIGHTS)
 
     def guards_of_v2(self, addresses: Addresses) -> list[AccessInterceptor]:
-        """The guards of the port for RocketMQ 5's clients."""
+        """Makes the guards of the port for RocketMQ 5's clients."""
         return self._guards(v2_rights.V2_RIGHTS, v2_rights, addresses)
 
     def remoting_guard(self) -> RemotingGuard | None:
-        """The guard of the port for RocketMQ's remoting protocol."""
+        """Makes the guard of the port for RocketMQ's remoting protocol."""
         if self._tables is None:
             return None
         guard = RemotingGuard(Gate(by_method(REMOTING_RIGHTS), self, self._clock), self.refusals)
@@ -90,7 +90,7 @@ class LostRights:
             broker.access.acls.changed.append(lambda subject: self._rights_changed(subject.removeprefix("User:")))
 
     def _rights_changed(self, username: str) -> None:
-        """Looks later, when the guards of open calls know of the change, too."""
+        """Schedules the check, which must come after the guards of open calls have taken in the change."""
         if not self._broker.is_slave:
             asyncio.get_running_loop().call_soon(self._end_consumption_of, username)
 

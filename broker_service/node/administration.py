@@ -1,4 +1,4 @@
-"""Administration: what operators see and change, and the metrics."""
+"""Administration has the parts for operators: status, commands and metrics."""
 
 import logging
 
@@ -83,7 +83,7 @@ class Administration:
         return [Service(name, admin_pb2_grpc.add_AdminServicer_to_server, servicer)]
 
     def serve_metrics(self) -> None:
-        """Does nothing without metricsPort."""
+        """Serves the metrics on `metricsPort`; does nothing if it is 0."""
         config, network = self._broker.config, self._machine.network
         if not config.metrics_port:
             return

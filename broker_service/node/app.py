@@ -1,4 +1,4 @@
-"""Composition root: builds the parts of a process, starts them, and stops them in reverse."""
+"""Runs a broker: opens its store and its ports, starts its node, and stops the node at the end."""
 
 import asyncio
 import logging
@@ -22,30 +22,30 @@ logger = logging.getLogger(__name__)
 
 
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
-    """A broker process, until `shutdown` is set."""
+    """Runs a broker until `shutdown` is set."""
     async with broker(config) as node:
-        # 60 ms of CPU that a start need not wait for, nor the event loop at the first batch that Arrow takes apart.
+        # This import takes 60 ms of CPU.  On a thread, neither the start nor the first batch waits for it.
         node.tasks.own("arrow", asyncio.to_thread(import_module, "pyarrow.compute"))
         await node.tasks.run_until(shutdown)
 
 
 @asynccontextmanager
 async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncIterator[BrokerNode]:
-    """A broker that serves; it stops cleanly when the context is left."""
+    """A context in which a broker serves; the broker stops cleanly when the context is left."""
     check_protobuf()
     warn_of_open_access(config.bind_address, has_access_control=config.authentication_enabled)
     machine = machine or Machine(network=Network.of(config))
-    # The store first: a second process on one directory must hear that, and not that the port is taken.
+    # The store is opened first, so that a second process on one directory reports the directory and not the port.
     node = BrokerNode.open(config, machine)
     remoting: socket.socket | None = None
     try:
-        # Not what `maxMessageSize` says: that may be changed at run time, and is checked frame by frame.
+        # This limit is not `maxMessageSize`, which may be changed at run time and is checked for each frame.
         server, port = machine.network.listen(
             config.bind_address, config.listen_port, MAX_RPC_BYTES, interceptors=node.access_control.guards()
         )
         if config.remoting_port != OFF:
             remoting, found = machine.network.listen_for_front(config.bind_address, config.remoting_port, KEY)
-        # RocketMQ's tools ask for a message at the address that its id has.
+        # RocketMQ's tools ask for a message at the address in its id, so this is the remoting port if it is open.
         store_host = encode_host(ip_of(config.advertised_host), port if remoting is None else found)
         await node.start(server, host_port(config.advertised_host, port), store_host, remoting)
     except BaseException:
@@ -56,13 +56,14 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     try:
         try:
             path, private = config.address_path, config.is_private(config.address_path)
-            if remoting is not None:  # first: who waits for the other file finds this one, too
+            # This file is written first: a process that waits for the other one then finds both.
+            if remoting is not None:
                 path = config.remoting_address_path
                 write_address_file(path, config.advertised_host, found, machine.files, private=private)
                 path = config.address_path
             write_address_file(path, config.advertised_host, port, machine.files, private=private)
         except OSError as error:
-            logger.error("%s is not written: %s", path, error)
+            logger.error("%s cannot be written: %s", path, error)
         logger.info(
             "broker %s id %d listening on %s, recordKernels=%s",
             config.broker_name,
@@ -76,7 +77,7 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
 
 
 def ip_of(host: str) -> str:
-    """Records keep an address, not a name."""
+    """Resolves a host name, since records have an IP address and no name."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Channels: opens connections to other brokers and to name servers."""
+"""Channels opens connections to other brokers and to name servers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,5 +22,5 @@ class Channels:
         return SigningChannel(channel, self._credentials, now=lambda: self._machine.now_ms() / 1000)
 
     def open_unsigned(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> Any:
-        """For calls that carry the signature of a client."""
+        """Opens a channel for calls that already have a client's signature."""
         return self._machine.network.open_channel(address, options)

@@ -1,4 +1,4 @@
-"""Core: the state of the broker, and what makes its log durable: the flusher and the acknowledgements of slaves."""
+"""Core has the state of the broker, and the parts that make its log durable: the flusher and the acknowledgements."""
 
 import logging
 from typing import Any
@@ -60,9 +60,9 @@ class Core:
         self.broker.config_changed.append(self._config_changed)
 
     def flush_failed(self, failure: BaseException) -> None:
-        """After a failed flush the page cache may differ from the disk: reads go on, and nothing is written again."""
+        """Ends all writes, because after a failed flush the page cache may differ from the disk.  Reads continue."""
         self.broker.failure = str(failure)
-        logger.critical("%s: takes no more writes", failure)
+        logger.critical("%s: this broker takes no more writes", failure)
         self.acknowledgements.abandon()
         self.broker.description_changed.notify()
 

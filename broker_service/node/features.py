@@ -1,4 +1,4 @@
-"""Features: what the broker does with messages beside storing and reading them: delays and consumption by pops."""
+"""Features has the parts for delayed messages, for pops, and for committed offsets."""
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic

@@ -1,4 +1,4 @@
-"""MastersWork: the loops that run once this broker has begun to take writes."""
+"""MastersWork starts the loops that a broker runs once it has begun to take writes."""
 
 import logging
 
@@ -27,7 +27,7 @@ class MastersWork:
         self._tasks.own("timers", self._consumption.timer_delivery.run())
 
     async def _make_first_user(self) -> None:
-        """Makes the user of `initAuthenticationUser`, unless there is a user already."""
+        """Makes the user of `initAuthenticationUser`, unless a user with this name exists."""
         broker, first = self._broker, self._broker.config.init_user
         if first is None or broker.access is None:
             return
@@ -35,9 +35,9 @@ class MastersWork:
             made = await broker.access.make_first_user(first.access_key, first.secret_key, broker.now_ms())
         except ServiceNotAvailable as error:
             logger.error(
-                "User:%s of initAuthenticationUser is not made, restart to try again: %s", first.access_key, error
+                "User:%s of initAuthenticationUser was not made, restart to try again: %s", first.access_key, error
             )
             return
         if made:
             broker.changes.publish()
-            logger.info("User:%s of initAuthenticationUser is made: a super user", first.access_key)
+            logger.info("made User:%s of initAuthenticationUser, a super user", first.access_key)

@@ -1,4 +1,4 @@
-"""BrokerNode: one broker process's parts, put together, started in order and stopped in reverse."""
+"""BrokerNode puts the parts of a broker's process together, starts them in order, and stops them in reverse."""
 
 import socket
 
@@ -25,7 +25,7 @@ from broker_service.runtime.tasks import OwnedTasks
 
 
 class BrokerNode:
-    """`open` takes the store's directory; `start` needs a bound server; `stop` leaves no `abort` behind."""
+    """`open` locks the store's directory.  `start` needs a bound server.  `stop` removes the store's `abort` file."""
 
     def __init__(self, storage: Storage, machine: Machine) -> None:
         self.storage = storage
@@ -44,7 +44,7 @@ class BrokerNode:
     async def start(
         self, server: grpc.aio.Server, address: str, store_host: bytes, remoting: socket.socket | None = None
     ) -> None:
-        """`remoting`: the bound socket of remotingPort."""
+        """Makes all parts and starts them.  `remoting` is the bound socket of `remotingPort`."""
         self.server = server
         self.assemble(address, store_host, remoting)
         services = (part.services() for part in (self.wire, self.replication, self.administration))
@@ -63,7 +63,7 @@ class BrokerNode:
         self.saving.start(self.tasks)
 
     def assemble(self, address: str, store_host: bytes, remoting: socket.socket | None = None) -> None:
-        """Make all parts; none of them does anything yet."""
+        """Makes all parts, but starts none of them."""
         storage, machine = self.storage, self.machine
         self.address = address
         self.tasks = OwnedTasks()
@@ -128,7 +128,7 @@ class BrokerNode:
         self.saving = Saving(self.broker, self.schedule, self.consumption)
 
     def _remoting_address(self, remoting: socket.socket | None) -> str:
-        """host:port, as name servers tell it; empty without a port."""
+        """Returns the host:port that name servers give to clients; empty without this port."""
         if remoting is None:
             return ""
         return host_port(self.config.advertised_host, remoting.getsockname()[1])

@@ -1,5 +1,7 @@
-"""Remoting: a broker's port for RocketMQ's remoting protocol, and what answers there.  Nothing of it is there when
-remotingPort is -1."""
+"""Remoting has a broker's port for RocketMQ's remoting protocol, and the handlers of its requests.
+
+It is not made when `remotingPort` is -1.
+"""
 
 import logging
 import socket
@@ -30,7 +32,7 @@ OFF = -1
 
 
 class Remoting:
-    """`listening`: the bound socket of the port."""
+    """`listening` is the bound socket of the port."""
 
     def __init__(
         self,

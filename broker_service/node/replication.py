@@ -1,4 +1,4 @@
-"""Replication: the parts that know other brokers of this name, from the copying of the log to promotion."""
+"""Replication has the parts that work with other brokers of this name, from copying the log to promotion."""
 
 from dataclasses import replace
 
@@ -116,5 +116,5 @@ class Replication:
         self._tasks.own("roll-call", self.roll_call.run())
 
     def _identify(self, config: BrokerConfig) -> None:
-        """A promoted slave has the id 0 from then on.  Its own id is free for the former master."""
+        """Takes over the broker id.  A promoted slave gets id 0, and its old id is free for the former master."""
         self.master.identity = replace(self.master.identity, broker_id=config.broker_id)

@@ -1,4 +1,4 @@
-"""Retention: deletes expired log files, once what waits in them was appended again."""
+"""Retention deletes expired log files, after the messages that wait in them were appended again."""
 
 import asyncio
 import logging
@@ -27,17 +27,20 @@ class Retention:
             try:
                 await self.delete_expired()
             except (RocketSimError, OSError) as error:
-                logger.error("expired files stay for now: %s", error)
+                logger.error("expired files cannot be deleted yet: %s", error)
             await asyncio.sleep(EXPIRE_EVERY_S)
 
     async def delete_expired(self) -> None:
-        """A master first appends again what waits in the files that expire; no broker deletes it before, and no slave
-        what its master has."""
+        """Deletes expired log files.
+
+        A master first appends the timers and half messages in them again.  No broker deletes a file that they need, and
+        no slave deletes a file that its master has.
+        """
         waiting: list[TimerDelivery | Transactions] = [self._consumption.timer_delivery, self._consumption.transactions]
         broker, store, needed_from = self._broker, self._broker.store, None
         now_ms, kept_by_master = broker.time.expiry_ms(), self._slave.master_min_offset if broker.is_slave else None
         begins_at = store.min_offset
-        with suppress(OSError):  # raised again below
+        with suppress(OSError):  # `delete_expired` below raises it again
             begins_at = store.expires_before(now_ms, kept_by_master)
         if begins_at > store.min_offset:
             for part in waiting:
@@ -45,7 +48,7 @@ class Retention:
                     if broker.may_append:
                         await part.move(begins_at)
                 except (RocketSimError, OSError) as error:
-                    logger.error("messages that wait keep their log files: %s", error)
+                    logger.error("log files stay because the messages that wait in them cannot be moved: %s", error)
             needed = [part.needed_from() for part in (self._consumption, *waiting)]
             needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)
         for line in store.delete_expired(now_ms, needed_from, kept_by_master):

@@ -1,4 +1,4 @@
-"""Saving: writes consumer offsets, delays and the state of consumption to their files from time to time."""
+"""Saving writes consumer offsets, delay offsets and the state of consumption to their files from time to time."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from broker_service.runtime.tasks import OwnedTasks
 logger = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY_S = 60.0
-SNAPSHOT_LOOK_S = 5.0  # no more often, however much is written
+SNAPSHOT_LOOK_S = 5.0  # the shortest time between two snapshots, however much is written
 
 
 class Saving:
@@ -29,11 +29,11 @@ class Saving:
         tasks.own("consumption snapshots", self._save_consumption())
 
     async def finish(self) -> None:
-        """What a cancelled loop had begun in a thread has ended."""
+        """Waits until the writes that a cancelled loop had begun in a thread have ended."""
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     async def _in_a_thread(self, write: Callable[[], None]) -> None:
-        """A file is synced off the event loop; a write goes on to its end also if its loop is cancelled."""
+        """Writes a file off the event loop.  The write continues to its end even if its loop is cancelled."""
         writing = asyncio.ensure_future(asyncio.to_thread(write))
         self._writing = [*(other for other in self._writing if not other.done()), writing]
         await asyncio.shield(writing)
@@ -47,16 +47,16 @@ class Saving:
                 if compaction is not None:
                     await self._in_a_thread(compaction.run)
             except OSError as error:
-                logger.error("consumer offsets stay in the journal: %s", error)
+                logger.error("consumer offsets stay in the journal, their file cannot be written: %s", error)
 
     def complete_deletions(self) -> None:
-        """Deletes the offsets of deleted topics that a full disk, or a crash after the tombstone, has left."""
+        """Deletes offsets of deleted topics that are left after a full disk, or after a crash behind the tombstone."""
         broker = self._broker
         if broker.may_append and broker.offsets_wait_for() is None:
             try:
                 broker.offsets.delete_topics(broker.topics.tombstones.keys() - broker.topics.entries.keys())
             except RocketSimError as error:
-                logger.warning("offsets of deleted topics stay for now: %s", error)
+                logger.warning("offsets of deleted topics cannot be deleted yet: %s", error)
 
     async def _save_delays(self) -> None:
         while True:

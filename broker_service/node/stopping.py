@@ -1,4 +1,4 @@
-"""The stop of a broker, in the reverse order of its start."""
+"""Stops a broker, in the reverse order of its start."""
 
 import asyncio
 import logging
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GRACE_S = 8.0  # for calls that are under way when the broker stops
-DRAIN_S = 7.0  # for puts that wait for a disk or a slave
-CATCH_UP_S = 2.0  # for slaves that lack the last of the log
+GRACE_S = 8.0  # how long calls that are under way may continue
+DRAIN_S = 7.0  # how long puts may wait for the disk or a slave
+CATCH_UP_S = 2.0  # how long the slaves have to fetch the end of the log
 
 
 async def stop(node: "BrokerNode") -> None:
-    """Say good-bye, take no more calls, let those under way end, flush, close."""
+    """Unregisters, takes no more calls, lets the calls that are under way end, flushes and closes the store."""
     node.broker.stopping = True
     await node.health.enter_graceful_shutdown()
     await node.registration.unregister()
@@ -33,15 +33,15 @@ async def stop(node: "BrokerNode") -> None:
         async with asyncio.timeout(DRAIN_S):
             await node.puts.drained()
     except TimeoutError:
-        logger.warning("%s: answering the puts that still wait with their timeouts", node.acknowledgements)
+        logger.warning("%s: the puts that still wait are answered as timed out", node.acknowledgements)
     node.acknowledgements.abandon()
-    # Slaves get the rest of the log first: a clean stop leaves nothing behind on one broker.
+    # The slaves get the rest of the log, so that a clean stop leaves no message on one broker only.
     if not await node.acknowledgements.slaves_caught_up(CATCH_UP_S):
-        logger.warning("stopping before every slave has all: %s", node.acknowledgements)
+        logger.warning("this broker stops before every slave has all of its log: %s", node.acknowledgements)
     node.replication_master.disconnect("this broker is stopping")
     await stopping
     await node.tasks.cancel()
-    await node.v2_port.close(0)  # if it was about to open
+    await node.v2_port.close(0)  # once more, since a task may have opened it meanwhile
     await node.wire.v2_routes.close()
     await node.saving.finish()
     await asyncio.gather(*(table.settled() for table in (node.topics, node.groups, *(node.access or ()))))
@@ -52,13 +52,13 @@ async def stop(node: "BrokerNode") -> None:
         node.consumption.clean_stop.note_transactions()
         node.offsets.close(node.broker.now_ms())
         node.consumption.clean_stop.note_offsets()
-        node.consumption.writer.catch_up()  # what follows needs all of the state
+        node.consumption.writer.catch_up()  # the next steps need the complete state
         node.consumption.timer_delivery.write_check()
         node.consumption.clean_stop.write_order_info()
         if saving := node.consumption.saving():
             saving()
     except (RocketSimError, OSError) as error:
-        logger.error("the journal and the log keep what could not be written: %s", error)
+        logger.error("a file could not be written, the next start reads the journal and the log instead: %s", error)
     finally:
         node.storage.close()
     logger.info("broker %s stopped at %d", node.config.broker_name, node.store.end_offset)

@@ -1,4 +1,4 @@
-"""Storage: the store and the files beside it, which are opened with the store's directory and closed last."""
+"""Storage has the store and the files beside it, which are opened first and closed last."""
 
 import logging
 from typing import Self
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Storage:
-    """`config` has the role of now, which a promotion may have changed since its file was written."""
+    """`config` has the current role, which a promotion may have changed since the configuration was written."""
 
     def __init__(self, config: BrokerConfig, store: MessageStore) -> None:
         self._root = config.store_path_root_dir
@@ -43,8 +43,8 @@ class Storage:
         if not store.recovery.clean:
             self._note_unclean_stop()
         topics = TopicTable(self._json_file("config/topics.json"), self._json_file("rocketsim/deleted_topics.json"))
-        # After a crash between a topic's tombstone and the deletion of its queues, the queues are still in the store,
-        # or the log has brought them back.  A slave may have heard at once that the topic was deleted and made again.
+        # After a crash between a topic's tombstone and the deletion of its queues, the queues still exist, or recovery
+        # has made them again from the log.  The topic may exist again, too: a slave may have got both changes at once.
         delete_queues(store, {name: one.queue_offsets for name, one in topics.tombstones.items()})
         topics.add_system_topics(config.default_topic_queue_nums, len(config.delay_levels_ms))
         self.tables = Tables(
@@ -73,13 +73,13 @@ class Storage:
             if store.recovery.clean:
                 store.close()
             else:
-                store.abandon()  # a clean stop would hide the unclean one, in whose epoch nothing may be written
+                store.abandon()  # after a clean stop the next start would continue the epoch that lost bytes
             raise
 
     def close(self) -> None:
-        """Close the store; the next start recovers it unless everything was written."""
+        """Closes the store.  If not everything could be written, the next start recovers it."""
         if not self.epochs.is_noted and not self._note_unclean_stop():
-            self.store.disk.stop("the last unclean stop is not noted; this one counts as unclean, too")
+            self.store.disk.stop("the last unclean stop is not in epochs.json, so this stop counts as unclean, too")
         self.store.close()
 
     def _json_file(self, name: str, *, private: bool = False) -> JsonFile:
@@ -95,9 +95,12 @@ class Storage:
         return AccessTables(UserTable(*files("users")), AclTable(*files("acls")))
 
     def _note_unclean_stop(self) -> bool:
-        """False if the disk has no room for it: it is tried again before this store counts as closed cleanly."""
+        """Notes the unclean stop in `epochs.json`; returns False if the disk is full.
+
+        `close` then tries again, and the store does not count as closed cleanly before that.
+        """
         with Attempt() as noting:
             self.epochs.note_unclean_stop()
         if noting.refused:
-            logger.warning("%s: the epochs' file does not know yet that the last stop was unclean", noting.refused)
+            logger.warning("epochs.json does not say yet that the last stop was unclean: %s", noting.refused)
         return noting.refused is None

@@ -1,11 +1,11 @@
-"""Tick: what a broker looks at ten times a second: its store, and what its slaves or its master do not know yet."""
+"""Tick does a broker's work of every tenth of a second: for its store, and to send changes of its metadata."""
 
 import asyncio
 
 from broker_service.broker.core.broker import Broker
 from broker_service.replication.slave import ReplicationSlave
 
-TICK_S = 0.1  # a change of metadata reaches the slaves within this
+TICK_S = 0.1  # also how long a change of metadata may wait before it is sent to the slaves
 
 
 class Tick:

@@ -1,4 +1,4 @@
-"""Wire: what clients call, in our own protocol and in that of RocketMQ 5's clients."""
+"""Wire has the services for clients, in our own protocol and in that of RocketMQ 5's clients."""
 
 import socket
 
@@ -36,7 +36,7 @@ from broker_service.wire.v2.transaction_calls import TransactionCalls
 
 
 class Wire:
-    """`taken` and `given` count what comes from producers and what goes to consumers, whichever protocol they speak."""
+    """`taken` counts the messages from producers, `given` those to consumers, over all protocols."""
 
     def __init__(
         self, broker: Broker, features: Features, access: AccessControl, machine: Machine, channels: Channels
@@ -81,7 +81,7 @@ class Wire:
         )
 
     def services(self) -> list[Service]:
-        """Those of our own protocol, each with the name under which reflection and health know it."""
+        """Returns the services of our own protocol, each with its name for reflection and health checks."""
         broker, consumption = self._broker, self._features.consumption
         servicer = BrokerServicer(
             broker,
@@ -113,7 +113,7 @@ class Wire:
         ]
 
     def listen_for_streams(self) -> None:
-        """Plain sockets do not authenticate, so with access control nobody listens for streams on them."""
+        """Opens the plain sockets for streams; not with access control, since nothing is authenticated on them."""
         config = self._broker.config
         if config.pull_range_stream_enable and not config.authentication_enabled:
             self._stream_sockets = self._machine.network.listen_for_streams(

@@ -166,7 +166,7 @@ def promote_slave(
     print(f"{promotion.address} is {role} now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
     if promotion.is_weaker:
         print(
-            "The old master was a SYNC_MASTER: SEND_OK does not say any more that a second broker has the message. "
+            "The old master was a SYNC_MASTER: SEND_OK no longer says that a second broker has the message. "
             f"`rocketsim admin updateBrokerConfig -b {promotion.address} -k brokerRole -v SYNC_MASTER` changes that."
         )
     for lost in promotion.forfeits:

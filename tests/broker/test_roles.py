@@ -94,7 +94,7 @@ async def test_a_promotion_to_less_is_asked_for_by_name_and_said(
     async with pair(tmp_path, broker_role=SYNC) as (_, slave):
         answer = await promoted(slave, broker_role="ASYNC_MASTER", force=True)
         assert (answer.broker_role, answer.former_role) == ("ASYNC_MASTER", "SYNC_MASTER")
-        assert "an OK does not say any more that a slave has the message" in caplog.text
+        assert "an OK no longer says that a slave has the message" in caplog.text
 
 
 async def test_a_slave_that_does_not_know_the_role_of_its_master_asks_for_it(tmp_path: Path) -> None:
