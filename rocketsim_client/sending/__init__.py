@@ -1,1 +1,1 @@
-"""From a message to an acknowledgement: outbox (lanes, threads) -> sender (batches) -> attempts (retries)."""
+"""Brings a message to its acknowledgement: outbox (lanes, threads) -> sender (batches) -> attempts (retries)."""

@@ -1,10 +1,12 @@
-"""Gathers messages into batches, one lane per broker, topic and kind, and says which batch may leave.  Pure: no lock,
-no clock.
+"""Gathers messages into batches, in one lane for each broker, topic, kind and WAIT flag, and decides which batch may
+leave.  Pure: it has no lock and no clock.
 
-A lane's batch leaves when it is full, when its first message has waited for the linger and no more than one other is
-under way, or at once when the lane has nothing under way and somebody is waiting for it (SYNC, ORDERED).  So batches
-grow with the load: a call costs as much as some hundred messages.  An ordered lane has one batch under way at a time,
-so that neither the network nor a retry can reorder two messages of a group.
+A batch leaves its lane in three cases.  It is full.  Or its first message has waited for the linger time, and at most
+one other batch of the lane is under way.  Or the lane has nothing under way, and a caller waits for the result (SYNC,
+ORDERED).
+
+So batches grow with the load, which matters because a call costs as much as some hundred messages.  An ordered lane has
+one batch under way at a time, so that neither the network nor a retry can reorder two messages of a group.
 """
 
 from collections import deque
@@ -26,7 +28,7 @@ class Kind(IntEnum):
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
-PART_FULL_IN_FLIGHT = 2  # one under way, one being acknowledged; a third would only be a small one
+PART_FULL_IN_FLIGHT = 2  # with so many under way, a lane waits until a batch is full: a third would only be small
 ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 
@@ -49,7 +51,7 @@ class Lane(Generic[E]):
 
 @dataclass(slots=True)
 class Batch(Generic[E]):
-    """What leaves together.  Give it back to `Accumulator.done` whatever became of it."""
+    """Entries that leave together.  Pass it to `Accumulator.done` after the send, whether or not that succeeded."""
 
     lane: Lane[E]
     entries: Sequence[E]
@@ -57,7 +59,7 @@ class Batch(Generic[E]):
 
 
 class Accumulator(Generic[E]):
-    """`size_bytes` counts everything accepted and not done, in lanes and under way."""
+    """`size_bytes` counts all entries that are accepted and not done, in lanes and under way."""
 
     def __init__(self, *, linger_s: float, batch_bytes: int, max_in_flight: int) -> None:
         self.linger_s = linger_s
@@ -80,7 +82,7 @@ class Accumulator(Generic[E]):
         return lane
 
     def add(self, lane: Lane[E], entry: E, size_bytes: int, now: float) -> bool:
-        """Accept an entry.  True: a sender has to be notified, because a batch is ready or a linger has begun."""
+        """Accepts an entry.  True: a sender has to be notified, because a batch is ready or a linger time has begun."""
         self.size_bytes += size_bytes
         if lane.open and lane.open_bytes + size_bytes > self.batch_bytes:
             self._close_open(lane)
@@ -92,12 +94,12 @@ class Accumulator(Generic[E]):
         if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
-        # A lane with all it may have under way is taken from when one of its batches is done.
+        # A lane at its limit of batches under way is looked at again when one of them is done.
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
-        """A batch of just this entry if its lane is idle: the caller sends it at once, without waiting for another
-        thread."""
+        """Returns a batch of only this entry if its lane is idle.  The caller sends it itself, without waiting for
+        another thread."""
         if lane.open or lane.full or lane.in_flight:
             return None
         self.size_bytes += size_bytes
@@ -105,7 +107,7 @@ class Accumulator(Generic[E]):
         return Batch(lane, [entry], size_bytes)
 
     def take(self, now: float) -> Batch[E] | None:
-        """The next batch that may leave, oldest first within a lane."""
+        """Returns the next batch that may leave; within a lane the oldest one."""
         for lane in self._lanes.values():
             if lane.in_flight >= self._limit(lane):
                 continue
@@ -118,7 +120,7 @@ class Accumulator(Generic[E]):
         return None
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until `take` may give something without a batch being done first; None: never."""
+        """Seconds until `take` may return a batch even if no batch under way ends before; None: it will not."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()
@@ -132,7 +134,7 @@ class Accumulator(Generic[E]):
         self.size_bytes -= batch.size_bytes
         assert lane.in_flight >= 0 and self.size_bytes >= 0
         if not (lane.in_flight or lane.open or lane.full) and len(self._lanes) > 64:
-            self._lanes.pop(lane.key, None)  # Topics come and go.
+            self._lanes.pop(lane.key, None)  # Lanes of topics that are no longer used must not pile up.
 
     def is_empty(self) -> bool:
         return not any(lane.open or lane.full or lane.in_flight for lane in self._lanes.values())
@@ -145,7 +147,7 @@ class Accumulator(Generic[E]):
         return 1 if lane.key.kind is Kind.ORDERED else self.max_in_flight
 
     def _due(self, lane: Lane[E]) -> float:
-        """When the open batch leaves though it is not full."""
+        """The time at which the open batch leaves even if it is not full."""
         if not lane.open:
             return float("inf")
         if self.closing or (lane.key.kind in LEAVES_WHEN_IDLE and not lane.in_flight):

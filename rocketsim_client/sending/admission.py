@@ -1,4 +1,4 @@
-"""What a caller gives to a producer: checked, and with the queue that it goes to."""
+"""Checks what a caller passes to a producer, and chooses the queue of each message."""
 
 import math
 from collections.abc import Sequence
@@ -40,9 +40,10 @@ class Admission:
         choice: "PublishTable | AcceptingTable",
         deliver_at: datetime | float | None = None,
     ) -> tuple[Kind, Pending, int]:
-        """How the message is sent, with its queue, and its size; MessageIllegal says what is wrong with it.
+        """Returns how the message is sent, its entry with the queue, and its size. MessageIllegal says what is wrong
+        with it.
 
-        An empty message group is no group, as an empty text is no property.
+        An empty message group counts as none, like an empty property.
         """
         if deliver_at is not None or message.deliver_at is not None:
             message = delivered_at(message, deliver_at)
@@ -120,7 +121,7 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
     try:
         seconds = deliver_at.timestamp() if isinstance(deliver_at, datetime) else deliver_at
         is_time = 0 < seconds < 10**11
-    except (TypeError, ValueError, OverflowError):  # no number; a local time that this machine cannot tell
+    except (TypeError, ValueError, OverflowError):  # not a number, or a local time that this machine cannot convert
         is_time = False
     if not is_time:
         raise MessageIllegal(

@@ -1,5 +1,9 @@
-"""Gets one batch acknowledged: attempts, back-off, other brokers, one total timeout.  Blocks its caller; knows
-nothing of threads or futures."""
+"""Sends one batch until a broker acknowledges it.  It blocks its caller and knows nothing of threads or futures.
+
+All attempts share one timeout.  After a failed attempt the route is asked for again, and a batch that may move goes to
+a broker that has not failed yet.  A batch that may not move, or for which all brokers have failed, pauses before the
+next attempt.  If the error shows that the route was old, the batch goes to the queues of the new route instead.
+"""
 
 import logging
 import random
@@ -30,13 +34,13 @@ from rocketsim_client.transport.sends import SendCall, SendCalls
 
 logger = logging.getLogger(__name__)
 
-# What brokers say of a missing queue that have no code of its own for it.
+# The error text for a missing queue from older brokers, which have no code of its own for it.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
-OLD_ROUTE_PAUSE_S = 0.2  # a route is not asked again sooner
+OLD_ROUTE_PAUSE_S = 0.2  # the pause before an old route is asked for again
 
 
 class SendAttempts:
-    """Thread-safe.  `sends`: over which calls it sends, the transport's if none are given."""
+    """Thread-safe.  `sends`: the calls to send with; None: the transport's."""
 
     def __init__(
         self,
@@ -58,7 +62,7 @@ class SendAttempts:
         self._sends = sends
 
     def over(self, sends: SendCalls) -> "SendAttempts":
-        """The same, with the same counters, over other calls than the transport's."""
+        """Returns attempts with the same counters that send with other calls than the transport's."""
         return SendAttempts(
             self._cluster,
             self._publish,
@@ -70,9 +74,9 @@ class SendAttempts:
         )
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
-        """Returns when a broker has acknowledged the whole batch; raises when the budget is used up or an error cannot
-        be cured by trying again; QueueNotExist for a batch that may not move and whose queue is gone.  A lost answer
-        makes duplicates possible, always under the same message ids."""
+        """Returns when a broker has acknowledged the whole batch.  Raises when time or retries are used up, or when
+        another attempt cannot help.  QueueNotExist: the batch may not move, and its queue is gone.  After a lost answer
+        a message may be stored twice, always under the same message id."""
         budget = Budget(deadline, retries)
         tried: list[str] = []
         failure: RocketSimError | None = None
@@ -100,7 +104,7 @@ class SendAttempts:
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
                 self._publish.note_send(batch.broker_name, began, failed=True)
                 of_old_route = self._is_of_old_route(error)
-                # Half of what is left: the rest is for another attempt, whatever the name server does.
+                # Half of the remaining time: even if the name server is slow, another attempt has the other half.
                 wait_s = budget.remaining_s(self._clock()) / 2
                 self._cluster.refresh_within(wait_s, batch.topic, is_old=of_old_route)
                 self._publish.forget(batch.topic)
@@ -169,14 +173,14 @@ class SendAttempts:
 
     @staticmethod
     def _is_of_old_route(error: RocketSimError) -> bool:
-        """Whether the broker refused because the route that the batch went by is older than a change: the topic has
-        fewer queues now, or the address is another broker's."""
+        """True if the broker refused the batch because its route was old: the topic has fewer queues now, or the
+        address belongs to another broker."""
         return isinstance(error, InvalidParameter) or (
             isinstance(error, MessageIllegal) and OLDER_BROKERS_WORDS.search(str(error)) is not None
         )
 
     def _has_queues(self, batch: OutgoingBatch) -> bool:
-        """Whether the route still has all queues of the batch."""
+        """True if the route still has all queues of the batch."""
         return bool(np.max(batch.queue_ids) < self._queue_count(batch))
 
     def _queue_count(self, batch: OutgoingBatch) -> int:
@@ -196,8 +200,8 @@ class SendAttempts:
         )
 
     def _route_anew(self, batch: OutgoingBatch, budget: Budget) -> bool:
-        """To queues of the new route, of the same broker if it has any; waits for a newer one if this is still old.
-        False: no time is left, or the batch may not move."""
+        """Moves the batch to queues of the new route, at the same broker if that has any.  If the known route is still
+        the old one, waits for a newer one.  False: no time is left, or the batch may not move."""
         queues = self._queues_or_none(batch.topic)
         if not queues or self._has_queues(batch):
             return self._wait(OLD_ROUTE_PAUSE_S, budget)
@@ -215,7 +219,7 @@ class SendAttempts:
         return budget.may_try(self._clock())
 
     def _prepare_again(self, batch: OutgoingBatch, tried: list[str], budget: Budget) -> bool:
-        """Move the batch to a broker that has not failed it yet, or wait before the same broker is tried again."""
+        """Moves the batch to a broker that has not failed yet, or waits before the next attempt."""
         if batch.may_move:
             try:
                 queues = self._publish.queues(batch.topic)
@@ -234,4 +238,4 @@ class SendAttempts:
 
 
 class _NoMaster(BrokerNotExist):
-    """Worth another attempt elsewhere: SERVICE_NOT_AVAILABLE."""
+    """The route has no master for the broker name.  Another attempt may help, as after SERVICE_NOT_AVAILABLE."""

@@ -1,6 +1,6 @@
-"""A batch on its way: the messages, their ids for good, and the columns a transport sends.  Pure.
+"""A batch of messages as columns, which a transport sends.  Pure.
 
-A batch keeps its ids over all attempts and brokers; only the queues change when it moves.
+A batch keeps its message ids over all attempts and brokers; when it moves, only its queues change.
 """
 
 import zlib
@@ -27,8 +27,8 @@ COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 class OutgoingBatch:
-    """Columns for one broker name.  `may_move`: another broker's queues are as good.  What has `group_hashes` may not
-    move, but is cut anew (`columns.cut_by_group`) when the topic's queues have changed."""
+    """Columns for one broker name.  `may_move`: it may as well go to another broker's queues.  A batch with
+    `group_hashes` may not move, but `columns.cut_by_group` cuts it again when the topic's queues have changed."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class OutgoingBatch:
         self.flags = flags
         self.sys_flags = sys_flags
         self.may_move = may_move
-        self.rows = rows  # of the columns that a caller gave, for errors
-        self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which says its queue
-        self.one_queue = False  # A moved batch still goes to one queue, with consecutive offsets.
+        self.rows = rows  # row numbers in the caller's columns, for errors
+        self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which chooses its queue
+        self.one_queue = False  # True: a batch that moves still goes to one queue, with consecutive offsets
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -69,20 +69,22 @@ class OutgoingBatch:
         )
 
     def move(self, queues: Sequence[MessageQueue]) -> None:
-        """To these queues, all of one broker, in equal parts."""
+        """Spreads the rows over these queues, all of one broker, in equal parts."""
         assert self.may_move and queues
         self.broker_name = queues[0].broker_name
         ids = [queue.queue_id for queue in queues]
         self.queue_ids = spread(ids[:1] if self.one_queue else ids, len(self))
 
     def slice(self, start: int, end: int) -> "OutgoingBatch":
-        return self._some(lambda values: values[start:end])
+        return self._selected(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
-        """Some rows of a batch of columns."""
-        return self._some(lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows])
+        """Returns a batch of these rows; only for a batch of columns."""
+        return self._selected(
+            lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows]
+        )
 
-    def _some(self, pick: Callable[[Any], Any]) -> "OutgoingBatch":
+    def _selected(self, pick: Callable[[Any], Any]) -> "OutgoingBatch":
         return OutgoingBatch(
             self.topic,
             self.broker_name,
@@ -100,8 +102,8 @@ class OutgoingBatch:
 
 
 def spread(queue_ids: Sequence[int], count: int) -> npt.NDArray[np.int32]:
-    """`count` rows over these queues, each queue's rows together: they will lie together in the log, and are read
-    faster."""
+    """Spreads `count` rows over these queues.  The rows of a queue stay together, because they are read faster when
+    they lie together in the log."""
     return np.asarray(queue_ids, np.int32)[np.arange(count) * len(queue_ids) // max(count, 1)]
 
 
@@ -116,7 +118,7 @@ def of_messages(
     compression: str,
     message_groups: Sequence[str | None] | None = None,
 ) -> OutgoingBatch:
-    """Messages of one topic and one WAIT flag, for queues of one broker."""
+    """Makes a batch of messages that have one topic and one WAIT flag, for queues of one broker."""
     bodies = [message.body for message in messages]
     sys_flags: Any = 0
     if max(map(len, bodies)) >= compress_over:
@@ -138,8 +140,8 @@ def of_messages(
 
 
 def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[bytes], list[int]]:
-    """Bodies of at least `over` bytes compressed, and the system flags that say so.  A body that would not get smaller
-    stays as it is: made longer, one of the longest that a broker takes would be refused.
+    """Compresses the bodies of at least `over` bytes, and returns all bodies with the system flags that say so.  A body
+    that would not get smaller stays as it is, because a broker may refuse a longer one.
     """
     flag, compress = COMPRESSION[compression]
     smaller = [packed if len(body) >= over and len(packed := compress(body)) < len(body) else None for body in bodies]
@@ -148,7 +150,7 @@ def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[b
 
 
 def property_bytes(message: Message, msg_id: str, message_group: str | None = None) -> bytes:
-    """TAGS first, where a broker looks for it; then KEYS, the id, and what is rarer."""
+    """Encodes the properties: TAGS first, where a broker looks for it, then KEYS, the id, and the rarer ones."""
     text = f"UNIQ_KEY\x01{msg_id}\x02"
     if message.keys:
         text = f"KEYS\x01{message.keys}\x02{text}"

@@ -1,4 +1,4 @@
-"""Arrow columns cut into batches for brokers and queues.  Pure; no Python object a row."""
+"""Cuts Arrow columns into batches for brokers and queues.  Pure; it makes no Python object for a row."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
-    """`first`: which broker begins, any number."""
+    """`first`: any number; it chooses the broker of the first batch."""
 
     topic: str
     batch_bytes: int
@@ -52,15 +52,17 @@ def plan_columns(
     msg_ids: pa.StringArray,
     born_timestamp: int,
 ) -> Iterator[tuple[OutgoingBatch, int]]:
-    """Batches and their sizes.  Without message groups, neighbouring batches go to different brokers, and each fills
-    all queues of its broker in equal parts; with them, each row goes to the queue of its group, and a row whose group
-    is null or empty as if there were none.  The one queue of a plan that may not move is every row's, whatever its
-    group."""
+    """Yields batches and their sizes.
+
+    Without message groups, neighbouring batches go to different brokers, and each batch fills all queues of its broker
+    in equal parts.  With message groups, each row goes to the queue of its group; a row whose group is null or empty
+    goes where it would go without groups.  If the plan may not move, it has one queue, and all rows go there.
+    """
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
     texts = [None if column is None else _one_array(column, pa.string()) for column in (tags, keys, message_groups)]
     check_texts(plan.topic, dict(zip(_TEXTS, texts, strict=True)))
-    if texts[2] is not None:  # an empty group is no group, as in Admission
+    if texts[2] is not None:  # an empty group counts as none, as in Admission
         texts[2] = pc.if_else(pc.equal(texts[2], ""), pa.scalar(None, pa.string()), texts[2])
     if properties is not None:
         properties = properties.combine_chunks() if isinstance(properties, pa.ChunkedArray) else properties
@@ -92,7 +94,7 @@ def plan_columns(
         yield from _in_turn(plan, whole, record_sizes)
         return
     keyed, keyed_sizes = whole, record_sizes
-    if texts[2].null_count:  # no key: as if there were no column of them
+    if texts[2].null_count:  # rows without a group are sent as if the column were missing
         has_key = mask(texts[2].is_valid())
         rows = np.flatnonzero(~has_key)
         yield from _in_turn(plan, whole.take(rows), record_sizes[rows])
@@ -118,7 +120,7 @@ def _in_turn(
 
 
 def cut_by_group(batch: OutgoingBatch, queues: Sequence[MessageQueue]) -> Iterator[tuple[OutgoingBatch, Positions]]:
-    """The batch cut by the brokers of its message groups' queues, and the row numbers of each part."""
+    """Cuts the batch by the brokers of its message groups' queues.  Yields each part with its row numbers."""
     assert batch.group_hashes is not None
     chosen = batch.group_hashes % len(queues)
     names = np.array([queue.broker_name for queue in queues])
@@ -169,7 +171,7 @@ def _check_sizes(plan: ColumnPlan, properties: pa.BinaryArray) -> None:
 
 
 def _cuts(sizes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
-    """Row ranges of at most `limit` bytes each, at least one row."""
+    """Yields row ranges of at most `limit` bytes, and of at least one row."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):

@@ -1,7 +1,9 @@
-"""Which brokers a producer avoids after slow or failed sends: RocketMQ 4.9's MQFaultStrategy (table D8).  Pure: `now`
-is an argument.
+"""Fault avoidance: which brokers a producer avoids after slow or failed sends.  Pure: `now` is an argument.
 
-Only used with `send_latency_fault_enable`.
+It follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.  Each finished
+send sets how long its broker is avoided.  That time depends on how long the send took: nothing below 550 ms, then 30
+seconds, up to ten minutes from 15 s on.  A failed send counts as one of 30 s.  While all brokers are avoided, one of
+the better half is used.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +14,7 @@ ISOLATION_LATENCY_MS = 30000
 
 
 def not_available_ms(latency_ms: float) -> int:
-    """How long a broker that took `latency_ms` is avoided."""
+    """How long a broker is avoided after a send that took `latency_ms`."""
     for threshold, duration in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
         if latency_ms >= threshold:
             return duration
@@ -31,7 +33,7 @@ class LatencyFaultTolerance:
     _turn: int = 0
 
     def update(self, broker_name: str, latency_ms: float, now: float, *, isolation: bool = False) -> None:
-        """Note a finished send.  `isolation`: it failed, whatever time it took."""
+        """Notes a finished send.  `isolation`: it has failed, so it counts as slow, whatever time it took."""
         duration = not_available_ms(ISOLATION_LATENCY_MS if isolation else latency_ms)
         self._items[broker_name] = _FaultItem(latency_ms, now + duration / 1000)
 
@@ -40,7 +42,8 @@ class LatencyFaultTolerance:
         return item is None or now >= item.available_from
 
     def pick_one_at_least(self, now: float) -> str | None:
-        """All are avoided: one of the better half (sorted by availability, latency, when they come back), in turn."""
+        """For the case that all brokers are avoided: one of the better half, in turn.  Better brokers are available,
+        faster, or available sooner.  None: no send has ended yet."""
         if not self._items:
             return None
         ranked = sorted(

@@ -39,4 +39,4 @@ class ProducerOptions:
 class SpoolOptions:
     directory: Path
     max_bytes: int
-    enough: frozenset[SendStatus]  # what ends a record's stay in the spool
+    enough: frozenset[SendStatus]  # a record leaves the spool when a broker has stored it with one of these statuses

@@ -1,10 +1,11 @@
-"""Where accepted messages wait, and the few threads that send them: the accumulator's shell.
+"""Keeps accepted messages until they are sent, and runs the few threads that send them.  It adds lock and threads to
+the accumulator.
 
-A thread is started when there is something to send and all others are busy.  Closing sends everything first.
+A thread is started when a message has to be sent and all other threads are busy.  `close` sends everything first.
 """
 
-# Arrow would import this with the first batch, which fails at the end of a process: where a forgotten producer is
-# closed.
+# Arrow imports this module with the first batch.  That import fails at the end of a process, when a producer that the
+# program did not close is closed.
 import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ MAX_SENDERS = 32
 
 
 class Outbox:
-    """Thread-safe.  What leaves it is `sender`'s, which tells whoever waits."""
+    """Thread-safe.  `sender` sends the batches that leave it, and completes their futures."""
 
     def __init__(
         self,
@@ -29,7 +30,8 @@ class Outbox:
         *,
         waits_for_room: bool,
     ) -> None:
-        """`waits_for_room`: a caller waits until there is room; otherwise no longer than a send may take."""
+        """`waits_for_room`: `accept` waits for room in the buffer without a limit; otherwise as long as a send may
+        take."""
         self._options = options
         self._sender = sender
         self._timeout_s = options.timeout_s
@@ -40,14 +42,14 @@ class Outbox:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Empty, with new locks and no threads: at the beginning, and in a forked child."""
+        """Makes it empty, with new locks and no threads: at the beginning, and in a forked child."""
         options = self._options
         self._accumulator: Accumulator[Pending] = Accumulator(
             linger_s=options.linger_s, batch_bytes=options.batch_bytes, max_in_flight=options.max_in_flight
         )
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # a sender may have something to do
-        self._done = threading.Condition(self._lock)  # something was acknowledged: there may be room, or nothing left
+        self._done = threading.Condition(self._lock)  # a batch has ended: there may be room, or nothing left to send
         self._senders: list[threading.Thread] = []
         self._idle = 0
 
@@ -66,8 +68,8 @@ class Outbox:
         *,
         waits_s: float | None = None,
     ) -> None:
-        """Returns when there is room for the entry, which is at once unless senders are slower than callers.  A caller
-        that waits for the result anyway, for `waits_s`, sends the entry itself when its lane is idle."""
+        """Accepts the entry, and waits first while the buffer is full.  A caller that will wait for the result, for
+        `waits_s`, sends the entry itself if its lane is idle."""
         queue = entry.queue
         assert queue is not None
         with self._lock:
@@ -157,4 +159,4 @@ class Outbox:
                 if self._idle:
                     self._work.notify()
                 elif not self._senders and (batch.lane.open or batch.lane.full):
-                    self._notify_a_sender()  # what came behind a caller's own batch in a lane that takes one at a time
+                    self._notify_a_sender()  # for entries that came while a caller sent its own batch

@@ -1,4 +1,4 @@
-"""One accepted message and the future of its result, in one object: there may be a hundred thousand of them."""
+"""One accepted message and the future of its result, in one object, because a producer may have a hundred thousand."""
 
 import os
 import threading
@@ -23,10 +23,11 @@ os.register_at_fork(after_in_child=_new_lock)
 
 
 class Pending(Future[Any]):
-    """A future that gets its condition (a lock and a queue) only when somebody waits for it: most are asked for their
-    result when they are done, or have a callback.  It keeps the message until it is done.
+    """A future that makes its condition (a lock and a queue) only when a thread waits for it.  Most futures never need
+    one, because they are asked for the result when they are done, or have a callback.  It keeps the message until it is
+    done.
 
-    `_making` decides between a waiter that makes the condition and a sender that finishes a future without one.
+    The lock `_making` keeps a thread that makes the condition apart from a sender that finishes the future without one.
     """
 
     def __init__(
@@ -48,8 +49,8 @@ class Pending(Future[Any]):
         self.message = message
         self.queue = queue
         self.message_group = message_group
-        self.pinned = pinned  # to its queue, which the caller or the message group chose
-        self.by_group = by_group  # the message group did
+        self.pinned = pinned  # the caller or the message group has chosen the queue
+        self.by_group = by_group  # the message group has chosen the queue
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
@@ -75,7 +76,7 @@ class Pending(Future[Any]):
         super().add_done_callback(fn)
 
     def succeed(self, result: Any) -> None:
-        """Does nothing if the owner has cancelled it."""
+        """Does nothing if the caller has cancelled the future."""
         self._finish(result, None)
 
     def fail(self, error: BaseException) -> None:
@@ -100,8 +101,8 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """`succeed` for a whole batch: the lock is taken once for those that nobody waits for yet, which are most."""
-    heard: list[Pending] = []
+    """`succeed` for a whole batch.  It takes the lock once for all futures that no thread waits for, which are most."""
+    with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []
     with _making:
         for future, result in zip(futures, results, strict=True):
@@ -112,8 +113,8 @@ def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
             future._result = result
             future._state = FINISHED
             if future._done_callbacks:
-                heard.append(future)
+                with_callbacks.append(future)
     for future, result in awaited:
         future.succeed(result)
-    for future in heard:
+    for future in with_callbacks:
         future._invoke_callbacks()  # type: ignore[attr-defined]

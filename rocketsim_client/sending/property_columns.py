@@ -1,5 +1,4 @@
-"""The rules that properties have to keep, for columns of them: those of `validation`, without a Python object a row.
-Pure."""
+"""Checks columns of properties by the rules of `validation`, without making a Python object for a row. Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -23,7 +22,7 @@ _RESERVED = binaries(sorted(name.encode() for name in PROPERTIES))
 
 
 def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
-    """Columns of text by the name of the property that they become; RowIllegal names the first bad row."""
+    """Checks columns of text, each under the name of its property. RowIllegal names the first bad row."""
     for name, column in columns.items():
         if column is None:
             continue
@@ -33,20 +32,20 @@ def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
 
 
 def check_maps(topic: str, maps: pa.MapArray) -> None:
-    """A map column of the sender's own properties; RowIllegal names the first bad row and the property."""
+    """Checks a map column of the sender's own properties. RowIllegal names the first bad row and the property."""
     for row, problem in problems(*entries(maps)):
         raise RowIllegal(topic, row, problem)
 
 
 def entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Positions]:
-    """The names and values of all rows of a map column, or of a list of structs of two, and where each row begins; a
-    null row has none."""
+    """Returns the names and values of all rows of a map column, or of a column of lists of (name, value) structs, and
+    the position where each row begins. A null row has no properties."""
     places = numpy_of(column.offsets).astype(np.int64)
     part = slice(int(places[0]), int(places[-1]))
     if isinstance(column, pa.MapArray):
         names, values = column.keys[part], column.items[part]
     else:
-        names, values = column.values[part].flatten()  # a null struct has neither
+        names, values = column.values[part].flatten()  # a null struct has a null name and a null value
     if column.null_count:
         is_there, sizes = mask(column.is_valid()), np.diff(places)
         kept = booleans(np.repeat(is_there, sizes))
@@ -56,8 +55,8 @@ def entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Positions]:
 
 
 def unfit(names: pa.Array, values: pa.Array, places: Positions) -> Mask:
-    """Which of these properties a message cannot have: `property_problem` says why, or a later one in its row has the
-    same name."""
+    """Marks the properties that a message cannot have: `property_problem` finds a reason, or a later property of the
+    row has the same name."""
     import pyarrow.compute as pc
 
     names, values = binary_view(names), binary_view(values)
@@ -67,7 +66,7 @@ def unfit(names: pa.Array, values: pa.Array, places: Positions) -> Mask:
 
 
 def problems(names: pa.Array, values: pa.Array, places: Positions) -> Iterator[tuple[int, str]]:
-    """Row and words for each property that a message cannot have."""
+    """Yields the row and the reason for each property that a message cannot have."""
     for at in np.flatnonzero(unfit(names, values, places)).tolist():
         row = int(np.searchsorted(places, at, side="right")) - 1
         name, value = text_of(names[at].as_py()), text_of(values[at].as_py())
@@ -80,8 +79,8 @@ def text_of(value: Any) -> Any:
 
 
 def _is_missing(values: pa.BinaryArray) -> Mask:
-    """Null or empty."""
-    import pyarrow.compute as pc  # 60 ms of CPU: left to the first use
+    """Marks the values that are null or empty."""
+    import pyarrow.compute as pc  # imported at the first use, because it takes 60 ms of CPU
 
     is_missing: Mask = (numpy_of(pc.binary_length(values)) == 0) | ~mask(values.is_valid())
     return is_missing
@@ -100,7 +99,7 @@ def _breaks_text(values: pa.BinaryArray) -> Mask:
 
 
 def _has_a_later_one(names: pa.BinaryArray, places: Positions) -> Mask:
-    """Which of the names come again in their row."""
+    """Marks the names that a later property of the same row has again."""
     found = np.zeros(len(names), np.bool_)
     if int(np.diff(places).max(initial=0)) < 2:
         return found

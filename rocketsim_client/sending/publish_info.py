@@ -1,4 +1,9 @@
-"""Where a topic can be sent to now, and the queue that is next: RocketMQ's table of TopicPublishInfo."""
+"""Chooses the queue for a message, like RocketMQ's table of TopicPublishInfo.
+
+The queues of a topic are used in turn.  A queue is skipped while its broker's address is one that recently did not
+answer any call of this client.  With `send_latency_fault_enable`, fault avoidance (`latency_fault`) decides that
+instead.  If the brokers of all queues are to be skipped, a message still goes to one of them.
+"""
 
 import random
 from collections.abc import Callable
@@ -12,21 +17,20 @@ from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.selection import RoundRobin
 
-NEW_TOPIC_FOR_S = 1.0  # how long the default topic's route stands in for a topic that is being made
-NEWER_ROUTE_WAIT_S = 0.5  # for a newer route than the one that is known
+NEW_TOPIC_FOR_S = 1.0  # a route is looked up again after this time: a new topic begins with the default topic's
+NEWER_ROUTE_WAIT_S = 0.5  # how long a caller waits for a newer route than the known one
 
 
 @dataclass(slots=True)
 class TopicPublishInfo:
     route: TopicRoute
-    queues: list[MessageQueue]  # that can be written to; never empty
+    queues: list[MessageQueue]  # queues that can be written to; never empty
     turn: RoundRobin
     until: float  # by the table's clock
 
 
 class PublishTable:
-    """Thread-safe.  Brokers that did not answer a moment ago are passed over; with `send_latency_fault_enable` those
-    that were slow, instead."""
+    """Thread-safe."""
 
     def __init__(
         self,
@@ -44,11 +48,11 @@ class PublishTable:
         self._infos: dict[str, TopicPublishInfo] = {}
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues the topic can be sent to now."""
+        """The queues that messages of the topic can go to now."""
         return self.info(topic).queues
 
     def choose(self, topic: str) -> MessageQueue:
-        """The next queue in turn whose broker is not passed over."""
+        """The next queue in turn whose broker is not skipped."""
         info = self._infos.get(topic)
         if info is None or self._clock() >= info.until:
             info = self.info(topic)
@@ -68,7 +72,7 @@ class PublishTable:
         return info
 
     def forget(self, topic: str) -> None:
-        """The route is looked up again for the next message."""
+        """Has the next message look up the route again."""
         self._infos.pop(topic, None)
 
     def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:

@@ -1,9 +1,16 @@
-"""Brings what a spool has to brokers, in threads of its own: the oldest records of each lane first, a lane's in their
-order, each deleted once a broker has stored it as safely as the producer asks for.
+"""Replay sends the records of a spool to brokers, in threads of its own.
 
-A broker whose answer says less (a SYNC_MASTER without its slave) has stored the records, and is sent them again until
-it says enough.  Each time it gets one record only, so that an outage of its slave adds a copy of that one every now and
-then, and not of all that wait.
+The oldest records of a lane go first, and the records of a lane keep their order.  A record is deleted once a broker
+has stored it as safely as the producer asks for (`spool_until`).
+
+One thread decides which broker gets the records of which lanes.  For each broker that has to get records it starts
+another thread, which sends some of them and ends.  So a broker that does not answer delays no other.  After a failure
+that thread waits before it ends, and its broker gets nothing meanwhile; its lanes may go to other brokers.
+
+A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
+The records then stay in the spool, and are sent again until the broker's status is good enough.  Meanwhile the broker
+gets one record at a time, so that an outage of its slave adds a few copies of one record, and not copies of all that
+wait.
 """
 
 import logging
@@ -26,20 +33,19 @@ from rocketsim_client.sending.spool_file import Row
 
 logger = logging.getLogger(__name__)
 
-FRAME_BYTES = 2 << 20  # more than a batch of messages: a spool has to empty faster than it fills
+FRAME_BYTES = 2 << 20  # larger than a batch of messages, because a spool has to empty faster than it fills
 
 Queues = Mapping[Lane, MessageQueue | None]
 
 
 class _NotEnough(RocketSimError):
-    """A broker has stored the records, but not as safely as the producer asks for: they stay in the spool."""
+    """A broker has stored the records less safely than the producer asks for, so they stay in the spool."""
 
 
 class Replay:
-    """Runs from the start of the producer to `close`.  One attempt for each frame: it is the same as a later one's.
+    """Runs from the start of the producer to `close`.
 
-    One thread says which broker gets what; each broker then has a thread of its own, as long as it has messages to get
-    or has to be left alone for a moment.  So a broker that does not answer holds up no other.
+    A frame gets one attempt in a round, because a later round sends the same records again.
     """
 
     def __init__(
@@ -59,16 +65,16 @@ class Replay:
         self._clock = clock
         self._enough = frozenset(enough)
         self._rounds = 0
-        self._lock = threading.Lock()  # for what the threads share: the next four
+        self._lock = threading.Lock()  # protects the next four, which the threads share
         self._last_status: dict[str, SendStatus] = {}  # by broker name; missing: SEND_OK
         self._at_work: dict[str, threading.Thread] = {}  # by broker name
         self._under_way: set[Lane] = set()
-        self._failures: dict[str, tuple[int, str]] = {}  # of brokers and topics without a route: how many, the last one
+        self._failures: dict[str, tuple[int, str]] = {}  # by broker name or topic: how many, and the last text
         self._thread = threading.Thread(target=self._run, name="rocketsim-replay", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Waits for the frames that are under way.  What is left is replayed by whoever opens the spool next."""
+        """Waits for the frames that are under way.  The next producer that opens the spool replays the rest."""
         self._spool.end_replay()
         self._thread.join()
         with self._lock:
@@ -89,7 +95,8 @@ class Replay:
             self._spool.end_replay(f"spool {self._spool.directory}: replay has ended: {error!r}")
 
     def _round(self) -> float | None:
-        """Every broker that is not at work begins with what it has to get.  When to look again without news."""
+        """Starts a thread for each idle broker that has to get records.  Returns the seconds after which to look again
+        if the spool has no news; None: no limit."""
         wanted: dict[str, list[Queues]] = {}
         pauses: dict[str, float] = {}
         with self._lock:
@@ -104,9 +111,9 @@ class Replay:
             except Exception as error:
                 if not isinstance(error, RocketSimError):
                     logger.exception("spool %s: replay has failed", self._spool.directory)
-                pauses[topic] = self._failed(f"topic {topic}", error, stored=False)
+                pauses[topic] = self._note_failure(f"topic {topic}", error, stored=False)
             else:
-                self._went_well(f"topic {topic}")
+                self._note_success(f"topic {topic}")
         self._forget_failures({*wanted, *at_work, *(f"topic {topic}" for topic in pauses)})
         for name, parts in wanted.items():
             if name not in at_work and not self._begin(name, parts):
@@ -114,8 +121,8 @@ class Replay:
         return min(pauses.values(), default=None)
 
     def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
-        """Another lane comes first each time: one that fills as fast as it empties, or cannot be sent, keeps no
-        others."""
+        """Groups the lanes by topic.  Another lane comes first each time, so that a lane that fills as fast as it
+        empties, or cannot be sent, does not keep the others from being sent."""
         first = self._rounds % max(len(lanes), 1)
         self._rounds += 1
         by_topic: dict[str, list[Lane]] = {}
@@ -124,7 +131,7 @@ class Replay:
         return list(by_topic.values())
 
     def _chosen(self, topic: str, at_work: Set[str]) -> str:
-        """The broker for messages that may go to any: one that is not at work, if there is one."""
+        """The broker for messages that may go to any queue: one that is not at work, if possible."""
         name = self._publish.choose(topic).broker_name
         others = (queue.broker_name for queue in self._publish.queues(topic) if queue.broker_name not in at_work)
         return name if name not in at_work else next(others, name)
@@ -132,7 +139,7 @@ class Replay:
     # --- a broker's thread ----------------------------------------------------------------------------------------
 
     def _begin(self, name: str, parts: Sequence[Queues]) -> bool:
-        """False: the system has no thread for it now, or this process is ending."""
+        """Starts the broker's thread.  False: the system has no thread for it now, or this process is ending."""
         lanes = {lane for queues in parts for lane in queues}
         thread = threading.Thread(
             target=self._work, args=(name, parts, lanes), name=f"rocketsim-replay-{name}", daemon=True
@@ -151,28 +158,28 @@ class Replay:
         return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
-        """One frame of each part.  After a failure the broker is left alone for a moment; lanes may go elsewhere
-        meanwhile."""
+        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while; its lanes may go
+        to other brokers meanwhile."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0
-            self._went_well(name)
+            self._note_success(name)
             if not self._spool.has_records:
-                logger.info("spool %s: brokers have taken all of it", self._spool.directory)
+                logger.info("spool %s: brokers have stored all of its messages", self._spool.directory)
         else:
-            pause_s = self._failed(name, failure, stored=stored)
+            pause_s = self._note_failure(name, failure, stored=stored)
         with self._lock:
             self._under_way -= lanes
         if pause_s:
-            self._spool.tell_news()
+            self._spool.wake_replay()
             self._spool.pause(pause_s)
         with self._lock:
             del self._at_work[name]
-        self._spool.tell_news()
+        self._spool.wake_replay()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Whether something has left the spool, and the last failure: that of one part does not keep the others, but
-        an answer that is not enough would be the same for them.
+        """Returns whether a record has left the spool, and the last failure.  After the failure of one part the others
+        are still sent; only after _NotEnough they are not, because the broker would answer them in the same way.
         """
         stored = False
         failure: Exception | None = None
@@ -193,7 +200,7 @@ class Replay:
         return stored, failure
 
     def _frames(self, name: str, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-        """One record at a time to a broker whose last answer was not enough, until one is."""
+        """Yields one record at a time while the broker's last status was not good enough, and then whole frames."""
         while rows and self._status_of(name) not in self._enough:
             yield rows[:1]
             rows = rows[1:]
@@ -203,40 +210,41 @@ class Replay:
         with self._lock:
             return self._last_status.get(name, SendStatus.SEND_OK)
 
-    def _failed(self, name: str, failure: Exception | None, *, stored: bool) -> float:
-        """How long to wait before another attempt.  `name`: of a broker, or what else has failed."""
+    def _note_failure(self, name: str, failure: Exception | None, *, stored: bool) -> float:
+        """Notes a failure of a broker or topic, and returns how long to wait before another attempt."""
         with self._lock:
             count, before = self._failures.get(name, (0, ""))
             if not before and failure is not None:
                 logger.warning("spool %s: messages wait for brokers: %s", self._spool.directory, failure)
             count = 1 if stored else count + 1
             self._failures[name] = count, "" if failure is None else str(failure)
-            self._tell_failure()
+            self._report_failure()
         if isinstance(failure, _NotEnough):
             return COPIES.pause_s(count)
         return BACKGROUND.pause_s(count)
 
-    def _went_well(self, name: str) -> None:
+    def _note_success(self, name: str) -> None:
         with self._lock:
             if self._failures.pop(name, None) is not None or not self._spool.has_records:
-                self._tell_failure()
+                self._report_failure()
 
     def _forget_failures(self, but: Set[str]) -> None:
-        """Of who has nothing to get any more."""
+        """Forgets the failures of all brokers and topics but these, because they have nothing to get any more."""
         with self._lock:
             for name in self._failures.keys() - but:
                 del self._failures[name]
-            self._tell_failure()
+            self._report_failure()
 
-    def _tell_failure(self) -> None:
-        """By whom the lock is held."""
+    def _report_failure(self) -> None:
+        """Passes the last failure to the spool.  The caller holds the lock."""
         if not self._spool.has_records:
             self._failures.clear()
         self._spool.failed(next((text for _, text in reversed(self._failures.values()) if text), ""))
 
     def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
-        """Returns when the rows have left the spool; _NotEnough: the broker has them, and so has the spool.  A message
-        that a broker finds illegal is dead, and takes no others with it."""
+        """Returns when the rows have left the spool. _NotEnough: the broker has stored them, and they stay in the
+        spool.  A message that a broker refuses as illegal becomes dead, and the others of its frame are sent without
+        it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
             of_broker = [queue for queue in self._publish.queues(batch.topic) if queue.broker_name == name]
@@ -251,7 +259,7 @@ class Replay:
                 self._send(rows[len(rows) // 2 :], queues, name)
                 return
             if isinstance(error, QueueNotExist) and not self._is_gone(rows[0]):
-                raise  # it has another queue by the next route
+                raise  # the next route gives it another queue
             reason = str(error)
             self._settle(lambda: self._spool.bury(rows, reason))
         else:
@@ -274,13 +282,11 @@ class Replay:
             logger.warning(
                 "spool %s: broker %s stores messages with %s, %s",
                 *(self._spool.directory, name, status.name),
-                "which spool_until takes for enough"
-                if status in self._enough
-                else "so that they stay in the spool, too",
+                "which is enough by spool_until" if status in self._enough else "so that they stay in the spool, too",
             )
 
     def _is_gone(self, row: Row) -> bool:
-        """Whether the caller has named a queue that its broker does not have, by the route."""
+        """True if the caller had named a queue that its broker does not have, by the route."""
         lane, queues = Lane(row.topic, row.lane), self._publish.queues(row.topic)
         queue = lane.queue(queues)
         if not lane.is_queue or queue is None or queue in queues:
@@ -288,7 +294,7 @@ class Replay:
         return queue.broker_name in {other.broker_name for other in queues}
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """As often as it takes: to send the records again would only add copies."""
+        """Tries `act` until it succeeds, because to send the records again would only add copies."""
         failures = 0
         while True:
             try:
@@ -296,13 +302,13 @@ class Replay:
                 return
             except SpoolUnusable as error:
                 failures += 1
-                logger.error("spool %s: a record that a broker has taken stays: %s", self._spool.directory, error)
+                logger.error("spool %s: records stay until they can be deleted: %s", self._spool.directory, error)
                 if not self._spool.pause(BACKGROUND.pause_s(failures)):
                     raise
 
 
 def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str, dict[Lane, MessageQueue | None]]:
-    """The lanes of one topic, each with its queue, by the broker that has to get them; "": any broker."""
+    """Groups the lanes of one topic, each with its queue, by the broker that has to get them; "" is any broker."""
     found: dict[str, dict[Lane, MessageQueue | None]] = {}
     for lane in lanes:
         queue = lane.queue(queues)
@@ -311,10 +317,10 @@ def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str
 
 
 def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Rows that may be sent together, in their order: a delayed message goes alone, and those of a frame have one WAIT
-    flag."""
-    for company, some in groupby(rows, _company):
-        if company == "alone":
+    """Cuts the rows into frames, in their order.  A delayed message goes alone, and all messages of a frame have one
+    WAIT flag."""
+    for kind, some in groupby(rows, _frame_kind):
+        if kind == "alone":
             yield from ([row] for row in some)
         else:
             yield list(some)
@@ -323,7 +329,7 @@ def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
 _SENT_ALONE = tuple(f"\x02{name}\x01".encode() for name in (record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS))
 
 
-def _company(row: Row) -> str:
+def _frame_kind(row: Row) -> str:
     properties = _properties(row)
     if any(name in properties for name in _SENT_ALONE):
         return "alone"
@@ -331,7 +337,8 @@ def _company(row: Row) -> str:
 
 
 def _waits(row: Row) -> bool:
-    """Whether a broker answers it when disk and slave have it; SEND_OK to another one says nothing of them."""
+    """True if a broker answers only when disk and slave have the message.  SEND_OK for another message says nothing
+    about disk and slave."""
     return b"\x02WAIT\x01false\x02" not in _properties(row)
 
 
@@ -340,8 +347,8 @@ def _properties(row: Row) -> bytes:
 
 
 def batch_of(rows: Sequence[Row], queues: Queues) -> OutgoingBatch:
-    """The records with their own ids and times of birth, for the queues of their lanes; those that may go anywhere, for
-    no broker yet."""
+    """Makes a batch of records, with their own ids and birth times, for the queues of their lanes.  If they may go
+    anywhere, the batch has no broker yet."""
     records = Records.walk(b"".join(row.record for row in rows), len(rows))
     records.check()
     chosen = [queues[Lane(row.topic, row.lane)] for row in rows]

@@ -1,5 +1,4 @@
-"""Which queue a message goes to: in turn, by message group, or away from a broker that just failed.  Pure: chance and
-time are arguments."""
+"""Chooses a queue: in turn, by message group, or away from brokers to avoid.  Pure: chance and time are arguments."""
 
 import zlib
 from collections.abc import Sequence
@@ -11,12 +10,13 @@ from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 
 @dataclass(slots=True)
 class RoundRobin:
-    """One topic's turn.  `start` is random, so that many producers do not begin at the same queue."""
+    """The position in the queues of one topic.  `start` is random, so that many producers do not begin at the same
+    queue."""
 
     start: int = 0
 
     def next(self, queues: Sequence[MessageQueue], avoid: frozenset[str] = frozenset()) -> MessageQueue:
-        """The next queue whose broker is not to be avoided; simply the next one if all are."""
+        """The next queue whose broker is not in `avoid`; the next one of all if every broker is."""
         self.start += 1
         queue = queues[self.start % len(queues)]
         if not avoid:
@@ -29,8 +29,8 @@ class RoundRobin:
         return queue
 
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
-        """RocketMQ 4.9's fault mode: the first queue of an available broker; else the best of the avoided ones; else in
-        turn."""
+        """Chooses as RocketMQ 4.9 does with fault avoidance: the next queue of an available broker, else a queue of one
+        of the better avoided brokers, else simply the next queue."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]
@@ -48,7 +48,7 @@ class RoundRobin:
 
 
 def by_group(queues: Sequence[MessageQueue], message_group: str | bytes) -> MessageQueue:
-    """The same queue for the same message group in every process and run."""
+    """The queue of a message group, which is the same in every process and run while the queues are the same."""
     return queues[group_hash(message_group) % len(queues)]
 
 

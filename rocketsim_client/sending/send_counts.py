@@ -1,4 +1,4 @@
-"""What became of a producer's messages, as live counters."""
+"""Counts what happened to a producer's messages."""
 
 import threading
 
@@ -24,7 +24,7 @@ class SendCounts:
             self.stats.sent_again += sent_again
 
     def spooled(self, messages: int, *, had_failed: bool) -> None:
-        """`had_failed`: they are counted as sent and failed already."""
+        """`had_failed`: the messages are already counted as sent and failed."""
         with self._lock:
             self.stats.spooled += messages
             if had_failed:

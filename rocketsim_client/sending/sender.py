@@ -1,5 +1,5 @@
-"""Sends a batch: makes it into records, has it acknowledged, and completes every message that somebody waits for.
-Blocks its caller; knows nothing of threads.
+"""Sends messages as a batch and completes their futures when the batch is acknowledged.  It blocks its caller and knows
+nothing of threads.
 """
 
 import re
@@ -27,47 +27,48 @@ from rocketsim_client.sending.publish_info import PublishTable
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
 Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # parts of a batch, with their rows
 
-NEW_ROUTES = 2  # how often an ordered send is routed anew when the topic's queues change under it
+NEW_ROUTES = 2  # how often an ordered send gets new queues after the topic's queues have changed
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 
 class Lot(NamedTuple):
-    """Messages that are sent together.  A tuple, because every send makes one."""
+    """Messages that are sent together.  It is a tuple, because every send makes one and tuples are cheap."""
 
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # by how many further routes message groups may find their queues
-    msg_ids: Sequence[str] | None = None  # of an earlier attempt
+    routes: int = NEW_ROUTES  # how often the message groups may still get new queues
+    msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":
         ids = None if self.msg_ids is None else [self.msg_ids[row] for row in rows]
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """These groups of its entries."""
+        """One lot for each of these groups of entries."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
 
 class MessageSender(Protocol):
-    """What sends messages and columns and tells who waits for them: `Sender`, or `SpoolingSender`."""
+    """Sends messages and columns, and completes their futures: `Sender`, or `SpoolingSender`."""
 
     def new_ids(self, count: int, now_ms: int) -> pa.StringArray: ...
     def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-        """Sends what was accepted, and completes it."""
+        """Sends accepted entries and completes them."""
 
     def send_messages(self, lot: Lot) -> None: ...
     def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart: ...
     def send_frames(
         self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
     ) -> SendResults:
-        """A caller's own batch, one frame after the other into one queue: the first one finds it for all, unless it may
-        not move."""
+        """Sends a caller's own batch, one frame after the other, into one queue.  The first frame may move, and the
+        others follow it to its queue."""
 
 
 class Sender:
-    """Thread-safe.  `peer`: a server that this client talks to, for the address in the message ids."""
+    """Thread-safe.  `peer`: a server that this client talks to.  This machine's address towards it is part of message
+    ids."""
 
     def __init__(self, attempts: SendAttempts, publish: PublishTable, options: ProducerOptions, peer: str) -> None:
         self._attempts = attempts
@@ -85,7 +86,7 @@ class Sender:
         return self._id_maker().next(count, now_ms)
 
     def _id_maker(self) -> UniqIds:
-        """Made at the first message: this machine's address may need its name service."""
+        """Made at the first message, because finding this machine's address may need a name service."""
         made = self._ids
         if made is None:
             made = self._ids = UniqIds(local_ipv4(self._peer))
@@ -118,15 +119,18 @@ class Sender:
 
     def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
         """Sends `outgoing`, which is made of the lot, and completes the entries once a broker has acknowledged it.
-        Otherwise nothing is completed: it raises, or returns the parts that are to be sent instead.  One message that a
-        broker finds illegal does not take the others with it, and message groups whose queues are gone find others."""
+
+        Otherwise it completes no entry: it raises, or returns parts that the caller has to send instead.  It returns
+        the two halves of a batch with a message that a broker refuses as illegal, so that the other messages are sent.
+        It returns message groups whose queues are gone with new queues.
+        """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)
-        apart = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
+        split_on = MessageIllegal if len(entries) > 1 else QueueNotExist if by_group else None
         try:
-            part = self._send_batch(outgoing, lot.deadline, self._retries[lot.kind], apart)
+            part = self._send_batch(outgoing, lot.deadline, self._retries[lot.kind], split_on)
         except RocketSimError as error:
-            if apart is None or not isinstance(error, apart):
+            if split_on is None or not isinstance(error, split_on):
                 raise
             again = lot._replace(msg_ids=outgoing.msg_ids)
             if by_group and isinstance(error, QueueNotExist):
@@ -144,13 +148,13 @@ class Sender:
         return joined(done, lambda some: self.send_columns(some, kind, deadline, routes - 1))
 
     def attempt_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart | Cuts:
-        """Where a broker has put the columns; or the cuts, with their rows, that are to be sent instead, because queues
-        of message groups are gone."""
-        apart = QueueNotExist if routes and outgoing.group_hashes is not None else None
+        """Returns where a broker has stored the columns.  If queues of message groups are gone, it returns the parts,
+        with their rows, that have to be sent instead."""
+        split_on = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
-            return self._send_batch(outgoing, deadline, self._retries[kind], apart)
+            return self._send_batch(outgoing, deadline, self._retries[kind], split_on)
         except QueueNotExist:
-            if apart is None:
+            if split_on is None:
                 raise
         except MessageIllegal as error:
             raise of_its_row(error, outgoing) from error
@@ -199,15 +203,15 @@ class Sender:
         )
 
     def _send_batch(
-        self, outgoing: OutgoingBatch, deadline: float, retries: int, apart: type[RocketSimError] | None
+        self, outgoing: OutgoingBatch, deadline: float, retries: int, split_on: type[RocketSimError] | None
     ) -> BatchPart:
-        """`apart`: the error after which the batch is taken apart, and its parts are counted instead of it."""
+        """`split_on`: the error after which the caller splits the batch.  The parts are then counted instead."""
         count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:
             part = self._attempts.send(outgoing, deadline, retries)
         except BaseException as error:
-            if apart is not None and isinstance(error, apart):
+            if split_on is not None and isinstance(error, split_on):
                 count(sent=-len(outgoing))
             else:
                 count(failed=len(outgoing))
@@ -217,13 +221,13 @@ class Sender:
 
 
 def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-    """Whatever goes wrong is told to those who wait for the entries, and ends no thread: what is accepted later would
-    wait for ever."""
+    """Sends the entries and completes them.  Every error goes to their futures and none ends a sending thread, because
+    entries that are accepted later would then wait for ever."""
     try:
         if len(entries) == 1 and not _is_columns(entries[0]):
             sender.send_messages(Lot(entries, kind, deadline))
             return
-        for are_columns, run in groupby(entries, _is_columns):  # both may have met in one lane
+        for are_columns, run in groupby(entries, _is_columns):  # a lane may have messages and columns
             if not are_columns:
                 sender.send_messages(Lot(list(run), kind, deadline))
                 continue
@@ -234,13 +238,14 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
                     fail([entry], error)
     except Exception as error:
         fail(entries, error)
-    except BaseException as error:  # Ctrl-C in a caller that sends for itself
+    except BaseException as error:  # for example Ctrl-C in a caller that sends its own batch
         fail(entries, error)
         raise
 
 
 def by_new_route(entries: Sequence[Pending], publish: PublishTable) -> list[Sequence[Pending]]:
-    """The entries by the brokers that their queues are of now, each broker's in the order of the entries."""
+    """Gives message groups their queues by the current route, and groups the entries by broker, each group in their
+    order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)
@@ -285,7 +290,7 @@ def _is_columns(entry: Pending) -> bool:
 
 
 def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
-    """One result a message, in order; the queue objects are the callers' own unless the batch has moved."""
+    """One result for each message, in order.  The queue objects are the callers' own, unless the batch has moved."""
     queues = cast(list[MessageQueue], [entry.queue for entry in entries])
     if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
         queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
@@ -305,7 +310,8 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
-    """A broker's refusal, which counts the messages of the frame, with the row of the caller's columns instead."""
+    """Translates a broker's refusal, which names a message by its number in the frame, to the row of the caller's
+    columns."""
     said = _MESSAGE_OF_FRAME.match(str(error))
     if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
         return error

@@ -1,7 +1,16 @@
-"""What no broker has taken yet, on this machine's disk: lanes of records, one thread that commits for all callers.
+"""A spool keeps messages that no broker has taken yet on this machine's disk, in lanes.
 
-A lane is what keeps an order: the messages of one message group (by its hash, which chooses the queue), or of a queue
-that the caller named.  The messages of a topic that may go to any queue are a lane, too, without an order to keep.
+A lane is the unit that keeps an order.  The messages of one message group are a lane, named by the hash that also
+chooses their queue, and so are the messages for a queue that the caller named.  The messages of a topic that may go to
+any queue are a lane, too, but it keeps no order.
+
+The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still
+there, so that none overtakes another.  Replay takes the oldest records of each lane, and deletes them when a broker has
+stored them, or moves them to the dead ones when a broker has refused them for good.
+
+All of them reach the database through one thread, which commits the jobs of all callers together.  If a file of the
+spool is deleted or moved, the spool takes no more records; if also the lock is gone, or the database is damaged, replay
+ends as well.
 """
 
 import contextlib
@@ -62,18 +71,19 @@ class Lane(NamedTuple):
 @dataclass(slots=True)
 class _Backlog:
     count: int = 0
-    blocked: bool = True  # no broker takes it, as far as is known
+    blocked: bool = True  # as far as is known, no broker takes its messages
 
 
 class _Job(NamedTuple):
     work: Callable[[SpoolFile], Any]
     done: "Future[Any]"
-    undo: Callable[[], None]  # when it fails, whether or not its caller still waits: Ctrl-C may have ended that
+    undo: Callable[[], None]  # called if it fails, even if its caller does not wait any more, for example after Ctrl-C
 
 
 class Spool:
-    """Thread-safe.  Opens the directory, which is this process's alone until `close`; SpoolUnusable says why it cannot
-    be, and the directory is free then.  In a forked child it holds nothing and takes nothing: it is the parent's."""
+    """Thread-safe.  Opens the directory for this process alone, until `close`.  SpoolUnusable says why that is not
+    possible; the directory stays free then.  In a forked child it has no records and takes none, because it belongs to
+    the parent."""
 
     def __init__(
         self, directory: Path, max_bytes: int, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -85,11 +95,11 @@ class Spool:
         self._replayed = 0
         self._less_safe = 0
         self._news = 0
-        self._failure = ""  # of the last replay
-        self._refusal = ""  # why it takes nothing more
-        self._is_broken = False  # nor gives anything
+        self._failure = ""  # the last failure of replay; empty: none
+        self._refusal = ""  # why it takes no more records; empty: it does
+        self._is_broken = False  # it takes no records, and replay cannot read any
         self._replay_ended = False
-        self._why_ended = ""  # empty: this producer has been closed
+        self._why_ended = ""  # why replay has ended; empty: this producer has been closed
         self._closed = False
         self._jobs: list[_Job] = []
         self._make_locks()
@@ -106,7 +116,7 @@ class Spool:
         forks.watch(self)
 
     def _count(self) -> None:
-        """What is there from before."""
+        """Counts the records that an earlier producer has left."""
         with self._file.transaction():
             waiting = self._file.waiting()
             self._dead, dead_bytes = self._file.dead_size()
@@ -119,7 +129,7 @@ class Spool:
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # there are jobs, or no more will come
-        self._changed = threading.Condition(self._lock)  # lanes came or went, or it closes
+        self._changed = threading.Condition(self._lock)  # a lane was added or removed, or replay has ended
 
     def forget_parent(self) -> None:
         self._make_locks()
@@ -127,16 +137,15 @@ class Spool:
         self._lanes = {}
         self._jobs = []
 
-    # --- for senders ----------------------------------------------------------------------------------------------
+    # --- called by senders ----------------------------------------------------------------------------------------
 
     @property
     def has_records(self) -> bool:
         return bool(self._lanes)
 
     def holds(self, lane: Lane) -> bool:
-        """Whether later messages of the lane go into the spool, too.  Those that may go to any queue have no order to
-        keep, and go to brokers again as soon as one has taken something out of their lane, or if the spool takes
-        nothing more."""
+        """True if later messages of the lane go into the spool, too.  Messages that may go to any queue keep no order:
+        they go to brokers again as soon as a broker has taken one from their lane, or if the spool takes no more."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
@@ -159,7 +168,7 @@ class Spool:
         self._look_at_files()
         with self._lock:
             if self.is_parents:
-                raise SpoolFailed(f"spool {self.directory}: it is the parent process's; make a producer of your own")
+                raise SpoolFailed(f"spool {self.directory}: it belongs to the parent process; make a producer here")
             if self._refusal:
                 raise SpoolFailed(self._refusal)
             if self._bytes + size > self._max_bytes:
@@ -188,32 +197,32 @@ class Spool:
             f"{self._dead} are dead: `rocketsim spool {self.directory}`"
         )
 
-    # --- for who replays ------------------------------------------------------------------------------------------
+    # --- called by replay -----------------------------------------------------------------------------------------
 
     def lanes(self) -> list[Lane]:
         with self._lock:
             return list(self._lanes)
 
     def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
-        """A number that changes with each lane that comes and each `tell_news`, once it is not `known` any more, or
-        after `pause_s`.  None: replay has ended."""
+        """Waits until a number differs from `known`, or for `pause_s`, and returns it.  Each new lane and each
+        `wake_replay` changes that number.  None: replay has ended."""
         with self._lock:
             self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
             return None if self._replay_ended else self._news
 
-    def tell_news(self) -> None:
-        """To who waits for news."""
+    def wake_replay(self) -> None:
+        """Wakes the thread in `wait_for_news`."""
         with self._lock:
             self._news += 1
             self._changed.notify_all()
 
     def pause(self, pause_s: float) -> bool:
-        """Before another replay.  False: replay has ended."""
+        """Waits before another attempt.  False: replay has ended."""
         with self._lock:
             return not self._changed.wait_for(lambda: self._replay_ended, pause_s)
 
     def end_replay(self, why: str = "") -> None:
-        """`why`: what has failed for good; empty: the producer is being closed."""
+        """`why`: a failure that lasts; empty: the producer is being closed."""
         with self._lock:
             self._end_replay(why)
 
@@ -227,7 +236,7 @@ class Spool:
         return self._replay_ended
 
     def oldest(self, lanes: Sequence[Lane], max_bytes: int) -> list[Row]:
-        """The oldest records of lanes of one topic, lane by lane; damaged ones are among the dead by now."""
+        """The oldest records of lanes of one topic, lane by lane.  Damaged records become dead instead."""
         topic, names = lanes[0].topic, [lane.name for lane in lanes]
         rows = self._do(lambda file: file.oldest(topic, names, max_bytes))
         damaged = [row for row in rows if row.is_damaged]
@@ -236,14 +245,14 @@ class Spool:
         return [row for row in rows if not row.is_damaged]
 
     def taken(self, rows: Sequence[Row]) -> None:
-        """A broker takes messages of their lanes again."""
+        """Notes that a broker takes messages of these rows' lanes again."""
         with self._lock:
             for lane in {Lane(row.topic, row.lane) for row in rows}:
                 if lane in self._lanes:
                     self._lanes[lane].blocked = False
 
     def delivered(self, rows: Sequence[Row], *, is_safe: bool = True) -> None:
-        """A broker has stored them.  Returns when they are deleted; a process that dies before sends them again."""
+        """Deletes rows that a broker has stored.  If this process dies before that is done, they are sent again."""
         self._do(lambda file: file.delete(rows))
         self.taken(rows)
         with self._lock:
@@ -262,10 +271,10 @@ class Spool:
             logger.error("spool %s: message %s of topic %r is dead: %s", self.directory, row.msg_id, row.topic, reason)
 
     def failed(self, failure: str) -> None:
-        """Why the last attempt to empty it has failed; empty: it has not."""
+        """Notes why the last attempt to empty the spool has failed; empty: it has not."""
         self._failure = failure
 
-    # --- for who asks ---------------------------------------------------------------------------------------------
+    # --- called by the application --------------------------------------------------------------------------------
 
     def status(self) -> SpoolStatus:
         self._look_at_files()
@@ -282,8 +291,9 @@ class Spool:
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
-        """Whether nothing waits for brokers, within that time.  What this process brings to brokers no more is an error
-        at once: ClientClosed after `close`; SpoolUnusable says what has failed, or that it is the parent's spool."""
+        """True once no message waits for a broker; False after `timeout_s`.  It raises at once if this process will not
+        send the messages any more: ClientClosed after `close`; SpoolUnusable if the spool has failed, or belongs to the
+        parent process."""
         with self._lock:
             self._refuse_in_a_child()
             self._changed.wait_for(lambda: not self._lanes or self._replay_ended, timeout_s)
@@ -299,7 +309,7 @@ class Spool:
             )
 
     def close(self) -> None:
-        """What was put is on the disk, for the next one who opens the directory.  After `end_replay`."""
+        """Leaves the records on the disk for the next producer that opens the directory.  Call `end_replay` before."""
         self._look_at_files()
         with self._lock:
             if self._closed or self.is_parents:
@@ -311,7 +321,7 @@ class Spool:
             count = sum(backlog.count for backlog in self._lanes.values())
             logger.error("spool %s: %d messages that no broker has are in files that are gone", self.directory, count)
         if not self._lanes:
-            with contextlib.suppress(sqlite3.Error):  # a disk that takes no more, or a damaged database
+            with contextlib.suppress(sqlite3.Error):  # the disk is full, or the database is damaged
                 self._file.give_back()
         self._file.close()
 
@@ -329,7 +339,7 @@ class Spool:
 
     def _refuse_in_a_child(self) -> None:
         if self.is_parents:
-            raise SpoolUnusable(f"spool {self.directory}: it is the parent process's")
+            raise SpoolUnusable(f"spool {self.directory}: it belongs to the parent process")
 
     def _enqueue(self, work: Callable[[SpoolFile], Any], undo: Callable[[], None] = lambda: None) -> "Future[Any]":
         if self._closed:
@@ -351,7 +361,7 @@ class Spool:
             self._commit(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """All that wait in one transaction; one that fails takes no others with it."""
+        """Does all waiting jobs in one transaction.  If one fails, each gets its own transaction."""
         try:
             with self._file.transaction():
                 results = [job.work(self._file) for job in jobs]
@@ -368,11 +378,12 @@ class Spool:
         for job, result in zip(jobs, results, strict=True):
             job.done.set_result(result)
 
-    # --- what ends it ---------------------------------------------------------------------------------------------
+    # --- lost files -----------------------------------------------------------------------------------------------
 
     def _look_at_files(self) -> None:
-        """SQLite goes on in files that are at their paths no longer, and only this process has what it writes there.
-        It brings that to brokers still, unless another may have taken the lock and opened the same database."""
+        """Refuses further records if a file of the spool is not at its path any more.  SQLite would go on writing to
+        the old files, which only this process can read.  Replay still sends what they have, unless the lock file is
+        gone: another process may then have opened the same database."""
         if not self.is_parents and not self._refusal and (name := self._file.displaced()):
             self._refuse_from_now_on(
                 f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "

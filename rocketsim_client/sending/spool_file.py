@@ -1,7 +1,7 @@
-"""A spool on disk: one SQLite database in a directory that one process owns.  Synchronous; knows no threads.
+"""A spool on disk: one SQLite database in a directory that one process owns.  It is synchronous and knows no threads.
 
-Table `records` has what waits for a broker, `dead` what brokers have refused for good.  A record is what a broker would
-have been sent: id, properties and time of birth stay what they were.
+Table `records` has the records that wait for a broker, table `dead` those that brokers have refused for good.  A record
+has the bytes that a broker would have got, so its id, properties and birth time stay the same.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from rocketsim_client.errors import SpoolUnusable
 
 DATABASE = "spool.db"
 LOCK = "spool.lock"
-OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # there as long as the database is open
+OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # these exist as long as the database is open
 SCHEMA = 1
 APPLICATION_ID = 0x52535370  # "RSSp"; 0 in a database that nobody has written to
 
@@ -35,7 +35,7 @@ _TABLES = (
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA}",
 )
-_WAL_BYTES = 16 << 20  # what the write-ahead log keeps of the disk when it is not needed
+_WAL_BYTES = 16 << 20  # an unused write-ahead log is cut to this size
 
 
 class Row(NamedTuple):
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What one lane has.  `oldest_ms`: when its oldest record was spooled."""
+    """The waiting records of one lane.  `oldest_ms`: when the oldest was spooled."""
 
     topic: str
     lane: str
@@ -72,9 +72,10 @@ class Dead(NamedTuple):
 
 
 class SpoolFile:
-    """Open, and this process's alone.  SpoolUnusable says why it cannot be, and what to do; the directory is free then.
+    """The open database, for this process alone.  SpoolUnusable says why it cannot be opened, and what to do; the
+    directory stays free then.
 
-    Errors of the calls are sqlite3's; nothing of a transaction that raises is kept.
+    Its methods raise sqlite3's errors.  A transaction that raises changes nothing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -107,14 +108,14 @@ class SpoolFile:
             self._lock.release()
 
     def forget_parent(self) -> None:
-        """To close the database in a child would end the parent's write-ahead log: it stays open as long as this
-        process lives."""
+        """Keeps the database open in a child as long as that lives: closing it there would end the parent's write-ahead
+        log."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
 
     def displaced(self) -> str:
-        """The name of a file that is open, and at its path no longer: it or a directory was deleted, moved or replaced.
-        Who opens the path then does not find what is written here.  Empty: there is none.  LOCK only if the database is
-        in its place.  For any thread."""
+        """The name of an open file that is not at its path any more, because it or a directory was deleted, moved or
+        replaced; empty: all files are in place.  A process that opens the path does not find what is written here.
+        LOCK is named only if the database is in its place.  Any thread may call this."""
         for path, identity in self._identities.items():
             if identity is None or _identity(path) != identity:
                 return os.path.basename(path)
@@ -122,7 +123,7 @@ class SpoolFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """What is written in it is on the disk when the block has ended."""
+        """When the block has ended, what was written in it is on the disk."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -133,13 +134,13 @@ class SpoolFile:
             raise
 
     def insert(self, rows: Iterable[tuple[str, str, str, int, int, bytes]]) -> None:
-        """(topic, lane, message id, now in ms, CRC-32, record)."""
+        """A row is (topic, lane, message id, now in ms, CRC-32, record)."""
         self._database.executemany(
             "INSERT INTO records (topic, lane, msg_id, spooled_ms, crc32, record) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
 
     def oldest(self, topic: str, lanes: Iterable[str], max_bytes: int) -> list[Row]:
-        """Of each lane its oldest records, lane by lane, `max_bytes` in all, and at least one."""
+        """The oldest records of each lane, lane by lane: `max_bytes` in all, but at least one record."""
         found: list[Row] = []
         size = 0
         for lane in lanes:
@@ -167,25 +168,25 @@ class SpoolFile:
         return self._database.execute("DELETE FROM dead").rowcount
 
     def give_back(self) -> None:
-        """Pages that nothing uses, to the file system.  Not inside a transaction."""
-        self._database.executescript("PRAGMA incremental_vacuum")  # `execute` ends it after a page
+        """Returns unused pages to the file system.  Not inside a transaction."""
+        self._database.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
 
     def waiting(self) -> list[Waiting]:
         return _waiting(self._database)
 
     def oldest_ms(self) -> int:
-        """When the oldest record was spooled; 0: there is none."""
+        """When the oldest record was spooled; 0: the spool has no record."""
         found = self._database.execute("SELECT spooled_ms FROM records ORDER BY id LIMIT 1").fetchone()
         return found[0] if found else 0
 
     def dead_size(self) -> tuple[int, int]:
-        """How many dead records, and their bytes."""
+        """The number of dead records, and their bytes."""
         count, size = self._database.execute("SELECT count(*), total(length(record)) FROM dead").fetchone()
         return count, int(size)
 
 
 class SpoolView:
-    """For a look while a producer may be at work: reads only, takes no lock."""
+    """Reads a spool while a producer may use it: it takes no lock and writes nothing."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -212,7 +213,7 @@ class SpoolView:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """SpoolUnusable instead of an error of SQLite's."""
+        """Turns an error of SQLite into SpoolUnusable."""
         self._database.close()
         if isinstance(error, sqlite3.Error):
             raise _unusable(self._directory, error) from error
@@ -234,7 +235,7 @@ def _waiting(database: sqlite3.Connection) -> list[Waiting]:
 
 
 def _make_directory(directory: Path) -> None:
-    """Makes it and what is missing above it; all of that is on the disk when it returns."""
+    """Makes the directory and its missing parents.  All of them are on the disk when it returns."""
     missing = list(takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in missing:
@@ -250,7 +251,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _identity(file: int | str | Path) -> tuple[int, int] | None:
-    """What a path or descriptor leads to; None: to nothing that can be found."""
+    """Device and inode of a path or descriptor; None: no file is found."""
     try:
         found = os.stat(file)
     except OSError:
@@ -259,11 +260,11 @@ def _identity(file: int | str | Path) -> tuple[int, int] | None:
 
 
 class _Lock:
-    """The directory's, in a file of its own: SQLite's own lock would not let others read.  Held until `release` or the
-    end of this process; a forked child does not have it."""
+    """The lock of the directory, in a file of its own, because SQLite's own lock would keep readers out.  It is held
+    until `release` or the end of this process; a forked child does not have it."""
 
     def __init__(self, directory: Path) -> None:
-        """SpoolUnusable: another has it.  OSError."""
+        """SpoolUnusable: another process has the lock.  OSError: the file cannot be opened or written."""
         self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.identity = _identity(self._descriptor)
         forks.watch(self)
@@ -283,24 +284,24 @@ class _Lock:
             raise
 
     def release(self) -> None:
-        """For others at once: a child that is being forked may have a copy of the descriptor still, and a lock that is
-        not taken off lasts as long as one of them is open."""
+        """Unlocks explicitly, because closing the descriptor may not be enough: a child that is just being forked may
+        still have a copy of it, and the lock would last until all copies are closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def forget_parent(self) -> None:
-        """The lock is held by the parent's descriptor alone."""
+        """Closes the child's copy of the descriptor, so that only the parent holds the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 def _made(directory: Path) -> tuple[int, int] | None:
-    """Makes the database's file unless it is there; its identity."""
+    """Makes the database's file if it is missing, and returns its identity."""
     try:
-        # With bodies in it: its owner's only.
+        # Only its owner may read it, because it has message bodies.
         descriptor = os.open(directory / DATABASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable(directory, error) from error
@@ -313,7 +314,7 @@ def _made(directory: Path) -> tuple[int, int] | None:
 def _opened(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
-        # One thread at a time uses it, but not the one that opens it.
+        # One thread at a time uses it, but not the thread that opens it.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _unusable(directory, error) from error
@@ -350,7 +351,7 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
 
 
 def _check_version(database: sqlite3.Connection, directory: Path) -> bool:
-    """Whether it is a new, empty database; SpoolUnusable for what is not a spool of this version or an older one."""
+    """True if the database is new and empty.  SpoolUnusable: it is not a spool, or a newer version has written it."""
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -378,5 +379,5 @@ def _unusable(directory: Path, error: Exception) -> SpoolUnusable:
 
 
 def is_damage(error: Exception) -> bool:
-    """Every other error of SQLite may be over with the next call: a full disk, a failed write."""
+    """False for all other errors of SQLite, such as a full disk, which may be over at the next call."""
     return type(error) is sqlite3.DatabaseError

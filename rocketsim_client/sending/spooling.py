@@ -1,4 +1,4 @@
-"""A producer's spool with what fills it and what empties it."""
+"""A producer's spool with the sender that fills it and the replay that empties it."""
 
 from collections.abc import Callable
 
@@ -29,12 +29,12 @@ class Spooling:
             self.replay = Replay(
                 self.spool, attempts, publish, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
             )
-        except BaseException:  # the system has no thread for it
+        except BaseException:  # for example, the system has no thread for it
             self.spool.close()
             raise
 
     def close(self) -> None:
-        """What is left is replayed by whoever opens the spool next.  In a forked child nothing is closed."""
+        """The next producer that opens the spool replays what is left.  In a forked child nothing is closed."""
         if not self.spool.is_parents:
             self.replay.close()
             self.spool.close()

@@ -1,4 +1,4 @@
-"""A sender whose failures end in a spool instead of an error, and what a producer with a spool chooses queues from."""
+"""A sender that spools what it cannot send, and the table from which a producer with a spool chooses queues."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -30,12 +30,13 @@ from rocketsim_client.sending.sender import (
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.transport import record_frame
 
-NO_BROKER = ""  # of a message whose queue is chosen when it is sent
+NO_BROKER = ""  # the broker name of a message whose queue is chosen later, when it is sent
 
 
 class AcceptingTable:
-    """Chooses a queue for what is accepted, or none: while no broker is known, and for message groups always.  Those of
-    a topic pass one lane of the outbox then, whatever its route says meanwhile, and reach the spool in their order."""
+    """Chooses the queue of an accepted message, or leaves it open: while no broker is known, and always for message
+    groups.  All message groups of a topic then pass through one lane of the outbox, whatever the route says meanwhile,
+    and reach the spool in their order."""
 
     def __init__(self, publish: PublishTable, spool: Spool) -> None:
         self._publish = publish
@@ -57,8 +58,8 @@ class AcceptingTable:
 
 
 class SpoolingSender:
-    """Thread-safe.  What no broker has acknowledged is spooled, and so is what comes behind spooled messages of its
-    lane; a broker's final refusal of a message is its caller's, as without a spool."""
+    """Thread-safe.  Spools messages that no broker has acknowledged, and messages that come behind spooled ones of
+    their lane.  If a broker refuses a message for good, the caller gets the error, as without a spool."""
 
     def __init__(self, sender: Sender, attempts: SendAttempts, publish: PublishTable, peer: str, spool: Spool) -> None:
         self._sender = sender
@@ -76,7 +77,8 @@ class SpoolingSender:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def send_messages(self, lot: Lot) -> None:
-        """Spools at once what lies behind spooled messages of its lane, sends the rest, and spools what has failed."""
+        """Spools the messages that come behind spooled ones of their lane, sends the others, and spools those that
+        fail."""
         held = [self._spool.holds(_lane_of(entry)) for entry in lot.entries] if self._spool.has_records else [False]
         if any(held) and not all(held):
             for wanted in (True, False):
@@ -98,7 +100,8 @@ class SpoolingSender:
                 self.send_messages(part)
 
     def _attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """As `Sender.attempt`.  Messages that were accepted without a queue get theirs first."""
+        """Like `Sender.attempt`.  Messages that were accepted without a queue get one, and are returned as parts to
+        send."""
         if cast(MessageQueue, lot.entries[0].queue).broker_name != NO_BROKER:
             return self._sender.attempt(lot, outgoing)
         if not lot.entries[0].by_group:
@@ -169,7 +172,7 @@ class SpoolingSender:
     # --- all ----------------------------------------------------------------------------------------------------------
 
     def _is_for_the_spool(self, error: RocketSimError, *, by_group: bool) -> bool:
-        """Whether another attempt at another time may be acknowledged; the queues of message groups change."""
+        """True if a later attempt may succeed.  A missing queue counts only for message groups, whose queues change."""
         if self._spool.is_parents or isinstance(error, SpoolFailed):
             return False
         if isinstance(error, QueueNotExist):
@@ -177,12 +180,13 @@ class SpoolingSender:
         return isinstance(error, SendFailed) or is_worth_sending_again(error)
 
     def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
-        """On the disk when it returns; SpoolFailed names both failures.  Either way the messages are counted."""
+        """Writes the messages to the spool and counts them, whether or not that succeeds.  SpoolFailed names this
+        failure and the earlier one."""
         had_failed = isinstance(failure, SendFailed | QueueNotExist)
         is_pinned = lanes[0].is_queue
         columns = outgoing.outgoing()
         if not is_pinned:
-            columns.queue_ids = [0] * len(outgoing)  # chosen when it is replayed
+            columns.queue_ids = [0] * len(outgoing)  # replay chooses them
         data, sizes = record_frame.encode(columns, local_ipv4(self._peer))
         ids = list(map(str, outgoing.msg_ids))
         try:

@@ -1,4 +1,4 @@
-"""A producer's transactions: half messages, their commit or rollback, and answers to brokers that ask for it."""
+"""A producer's transactions: half messages, their commit or rollback, and the answers to brokers that ask for it."""
 
 import logging
 import os
@@ -39,14 +39,14 @@ from rocketsim_client.transport.under_way import UnderWay
 
 logger = logging.getLogger(__name__)
 
-CHECK_S = 30.0  # a call for questions lasts so long; the next one may go to another master
+CHECK_S = 30.0  # how long one call waits for a broker's questions; the next one may go to another master
 
 Checker = Callable[[MessageView], bool | None]  # True: commit, False: roll back, None: not known yet
 
 
 class Transaction:
-    """One message that readers see when it is committed: at the end of the `with` block, unless that ends with an
-    exception, which rolls it back."""
+    """One message that readers see when it is committed.  The `with` block commits it at its end; an exception rolls it
+    back."""
 
     def __init__(
         self,
@@ -78,24 +78,24 @@ class Transaction:
         except NotFound as failure:
             logger.warning("transaction %s was not open any more: %s", self.transaction_id, failure)
         except RocketSimError as failure:
-            logger.warning("transaction %s is open until a broker asks for it: %s", self.transaction_id, failure)
+            logger.warning("transaction %s stays open until a broker asks for it: %s", self.transaction_id, failure)
 
     @property
     def transaction_id(self) -> str:
-        """The id of its message; empty before `send`."""
+        """The id of the transaction's message; empty before `send`."""
         return self._prepared.msg_id if self._prepared is not None else ""
 
     @property
     def status(self) -> CommitStatus | None:
-        """Who has the end of this transaction, as its last `commit` or `rollback` was answered: the block's, too.  None
-        while neither has been."""
+        """The status of the last `commit` or `rollback`, also of that at the end of the block: it says which brokers
+        have it.  None: neither was answered yet."""
         return self._status
 
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, message_group: str | None = None
     ) -> SendResult:
-        """Stores the message, which nobody sees yet; the result's offset is that of the half message.  A transaction
-        has one message.  Errors are those of `Producer.send`; nothing is spooled."""
+        """Stores the message as a half message, which no reader sees; the result's offset is that of the half message.
+        A transaction has one message.  Errors are those of `Producer.send`; nothing is spooled."""
         if self._is_used:
             raise InvalidParameter("a transaction has one message; begin another one")
         if message.delay_level or message.deliver_at is not None:
@@ -109,17 +109,19 @@ class Transaction:
         return self._prepared
 
     def commit(self) -> CommitStatus:
-        """Readers see the message when it returns.  The status says who has the commit.  `COMMIT_OK`: final in the
-        broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost before a slave has followed,
-        the producer is asked again, or the message is lost with it.  A second commit is answered like the first.
+        """Commits the message: readers see it when the call returns.  The status says which brokers have the commit.
+        `COMMIT_OK`: it is final in the broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave.  If that
+        broker is lost before a slave has caught up, the producer is asked again, or the message is lost as well.  A
+        second commit is answered like the first.
 
-        SendFailed: it is not known whether it is committed; the broker asks.  NotFound: it is not open any more,
-        because the broker has given it up, its topic was deleted, or it was rolled back.  ClientClosed: the producer
-        was closed before; the broker asks."""
+        SendFailed: it is not known if the message is committed; the broker will ask.  NotFound: the transaction is not
+        open any more, because the broker has given it up, its topic was deleted, or it was rolled back.  ClientClosed:
+        the producer was closed before; the broker will ask.
+        """
         return self._end(commit=True)
 
     def rollback(self) -> CommitStatus:
-        """Nobody will see the message.  Status and errors are those of `commit`."""
+        """Rolls the message back: no reader will see it.  Status and errors are those of `commit`."""
         return self._end(commit=False)
 
     def _end(self, *, commit: bool) -> CommitStatus:
@@ -133,7 +135,7 @@ class Transaction:
 
 
 class HalfMessages:
-    """`SendCalls` whose messages are stored as half messages of this client."""
+    """`SendCalls` that store messages as half messages of this client."""
 
     def __init__(self, cluster: Cluster, client_id: str) -> None:
         self._cluster = cluster
@@ -144,8 +146,8 @@ class HalfMessages:
 
 
 class Transactions:
-    """Thread-safe.  With a checker, a thread for each broker name of a topic answers its questions, from the first
-    transaction of the topic on."""
+    """Thread-safe.  With a checker, one thread for each broker of a topic answers the broker's questions, from the
+    first transaction of the topic on."""
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class Transactions:
             attempts.over(HalfMessages(cluster, self._client_id)), publish, options, cluster.first_address
         )
         self._lock = threading.Lock()
-        # What this process is in the middle of, by id; not what nobody can end any more.
+        # The transactions that this process may still end, by id.  Weak: one that the program has dropped is not here.
         self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         self._topics: dict[str, None] = {}
         self._threads: dict[str, threading.Thread] = {}  # by broker name
@@ -191,13 +193,16 @@ class Transactions:
         return prepared
 
     def _answer_for_own(self, topic: str, broker_names: list[str]) -> None:
-        """Also for what a broker has stored whose answer was lost, before another one took it."""
+        """Answers the questions of all brokers of the topic: one whose answer was lost may have stored the message,
+        too."""
         if self._checker is None:
             return
         try:
             broker_names = [*broker_names, *(queue.broker_name for queue in self._publish.queues(topic))]
         except RocketSimError as error:
-            logger.warning("topic %s: questions may not be heard until its next transaction: %s", topic, error)
+            logger.warning(
+                "topic %s: brokers' questions may stay unanswered until its next transaction: %s", topic, error
+            )
         self.answer_for([topic], sorted(set(broker_names)))
 
     def end(self, queue: MessageQueue, transaction_id: str, *, commit: bool, timeout_s: float) -> CommitStatus:
@@ -247,7 +252,7 @@ class Transactions:
     # --- questions ------------------------------------------------------------------------------------------------
 
     def answer_for(self, topics: list[str], broker_names: list[str] | None = None) -> None:
-        """Be there for questions about transactions of these topics, of other producers, too."""
+        """Begins to answer questions about transactions of these topics, also about those of other producers."""
         if self._checker is None:
             return
         if broker_names is None:
@@ -262,7 +267,7 @@ class Transactions:
                     )
                     self._threads[name].start()
         if new_topics:
-            self._cancel()  # the next call names them
+            self._cancel()  # so that the next call names the new topics
 
     def _answer(self, broker_name: str) -> None:
         failures = 0
@@ -276,7 +281,7 @@ class Transactions:
                     return
                 failures += 1
                 if failures == 2 or not isinstance(error, Unreachable):
-                    logger.warning("questions of broker %s are not heard, tried again: %s", broker_name, error)
+                    logger.warning("cannot receive questions of broker %s, tried again: %s", broker_name, error)
                 for topic in topics[:1]:
                     self._cluster.refresh_after_failure(topic)
                 self._closed.wait(BACKGROUND.pause_s(failures))
@@ -296,7 +301,7 @@ class Transactions:
         assert self._checker is not None
         with self._lock:
             if asked.transaction_id in self._here:
-                return  # it is not over yet
+                return  # this process will still end it
         try:
             commit = self._checker(asked.message)
         except Exception:
@@ -310,7 +315,7 @@ class Transactions:
         except NotFound:
             pass  # somebody else has ended it
         except RocketSimError as error:
-            logger.warning("transaction %s is asked for again: %s", asked.transaction_id, error)
+            logger.warning("transaction %s was not ended, the broker will ask again: %s", asked.transaction_id, error)
 
     def _cancel(self) -> None:
         self._under_way.cancel()

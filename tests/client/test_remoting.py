@@ -28,7 +28,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
-from rocketsim_client.transport.look import Speaks, look_at, said
+from rocketsim_client.transport.look import Speaks, look_at, protocol_of
 from rocketsim_client.transport.opening import decided
 from rocketsim_client.transport.remoting.connection import Connection as Open
 from rocketsim_client.transport.remoting.sends import batches, rounds
@@ -117,7 +117,7 @@ def test_auto_looks_which_protocol_a_server_speaks():
     ],
 )
 def test_the_first_bytes_say_what_a_server_is(first, speaks):
-    assert said(first) is speaks
+    assert protocol_of(first) is speaks
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from rocketsim_client import Cluster, PullConsumer, RocketSimError
 from rocketsim_client.connection import Connection, Where
 from rocketsim_client.errors import BrokerRefused, NameServerUnavailable, TlsFailed
-from rocketsim_client.transport.own.who_is_there import speaks_remoting
+from rocketsim_client.transport.own.server_kind import speaks_remoting
 from tests.support.fake_broker import FakeCluster
 from tests.support.tls import CA, DATA
 
@@ -62,7 +62,7 @@ class RocketMQ:
 
 @pytest.fixture
 def rocketmq(monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketMQ]:
-    monkeypatch.setattr("rocketsim_client.transport.own.who_is_there.LOOK_S", 60.0)
+    monkeypatch.setattr("rocketsim_client.transport.own.server_kind.LOOK_S", 60.0)
     server = RocketMQ()
     yield server
     server.close()
