@@ -1,1 +1,1 @@
-"""Calls to one address: the seam (`transport.py`), gRPC channels, generated messages <-> the client's values."""
+"""The calls that the client makes to servers (`transport.py`), over gRPC or RocketMQ's remoting protocol."""

@@ -1,4 +1,4 @@
-"""Calls of the consumers of a group: pop, acknowledge, move deadlines."""
+"""Calls for the consumers of a group: pop, acknowledge, move deadlines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.transport.under_way import UnderWay
 
-MAX_HANDLES = 1024  # of one call, as brokers have it
+MAX_HANDLES = 1024  # in one call; brokers have the same limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class PopCall:
 
 @dataclass(slots=True)
 class PopAnswer:
-    """`left_s`: of each message, until its deadline.  `in_order`: the group consumes in order."""
+    """`left_s`: for each message, the seconds until its deadline.  `in_order`: the group consumes in order."""
 
     messages: list[ReceivedMessage] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
@@ -35,7 +35,8 @@ class PopAnswer:
 
 
 class Change(NamedTuple):
-    """`invisible_s` None: the group's back-off.  `counted`: whether the next delivery counts as another attempt."""
+    """A new deadline for a message.  `invisible_s` None: the group's back-off.  `counted`: the next delivery counts as
+    another attempt."""
 
     receipt_handle: str
     invisible_s: float | None
@@ -43,8 +44,9 @@ class Change(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """`valid` of each handle.  `status`: who has what is valid; UNSAID if nothing is, or by an older broker.
-    `again`: it holds on this broker, but its disk or slave did not take it in time."""
+    """`valid`: for each handle, True if its delivery was not over.  `status`: which brokers have the valid ones; UNSAID
+    if none is valid, or from an older broker.  `again`: this broker has them, but its disk or slave did not take them
+    in time."""
 
     valid: Sequence[bool]
     again: bool
@@ -53,10 +55,10 @@ class Settled(NamedTuple):
 
 class ConsumptionCalls(Protocol):
     def pop(self, address: str, call: PopCall, timeout_s: float, under_way: UnderWay) -> PopAnswer:
-        """ClientClosed if the call is cancelled while it is in `under_way`."""
+        """Raises ClientClosed if the call is cancelled while it is in `under_way`."""
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """A pop like this one that the broker holds is answered now.  One that is cancelled instead loses messages
+        """Has the broker answer a pop like this one that it holds.  Cancelling that pop instead would lose messages
         that are on their way."""
 
     def ack(

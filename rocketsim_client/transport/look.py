@@ -1,7 +1,7 @@
-"""What listens at an address: one look, by which `protocol=auto` decides and a wrong address gets a sentence.
+"""Finds out which protocol a server speaks.  `protocol=auto` uses that, and so do the errors for a wrong address.
 
 A gRPC server speaks first: HTTP/2's SETTINGS.  RocketMQ's servers say nothing until they are asked.  Over TLS a gRPC
-server agrees on `h2`, and RocketMQ's on nothing.
+server agrees on `h2`, and RocketMQ's servers agree on no protocol.
 """
 
 import socket
@@ -21,10 +21,10 @@ SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within a millisecond
 class Speaks(Enum):
     GRPC = auto()
     REMOTING = auto()
-    TLS = auto()  # and this client does not
+    TLS = auto()  # the server speaks TLS, and this client does not
     HTTP = auto()
     SOMETHING_ELSE = auto()
-    NOTHING = auto()  # nobody is there, or it says nothing
+    NOTHING = auto()  # no server listens, or it sends nothing
 
 
 def look_at(address: str, context: ssl.SSLContext | None, timeout_s: float = LOOK_S) -> Speaks:
@@ -47,11 +47,11 @@ def _listen(connected: socket.socket, deadline: float) -> Speaks:
         fields = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
         connected.sendall(frame.encode(Header(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, fields=fields)))
         first = _first_bytes(connected, deadline)
-    return said(first or b"")
+    return protocol_of(first or b"")
 
 
 def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
-    """Eight bytes, or fewer where the connection ends before; None: nothing comes in time."""
+    """Returns eight bytes, or fewer if the connection ends before; None: nothing comes in time."""
     data = b""
     while len(data) < frame.HEAD.size:
         connected.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -65,8 +65,8 @@ def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
     return data
 
 
-def said(first: bytes) -> Speaks:
-    """By the first eight bytes that a server has sent."""
+def protocol_of(first: bytes) -> Speaks:
+    """Recognises the protocol by the first eight bytes that a server has sent."""
     if not first:
         return Speaks.NOTHING
     if first[:3] in (b"\x16\x03\x01", b"\x16\x03\x03", b"\x15\x03\x01", b"\x15\x03\x03"):
@@ -82,7 +82,7 @@ def said(first: bytes) -> Speaks:
     return Speaks.SOMETHING_ELSE
 
 
-# Behind the address that was given, for a client that speaks remoting: what to write instead.
+# What the error for a wrong address says to a client that speaks remoting.
 INSTEAD = {
     Speaks.GRPC: (
         "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "

@@ -1,4 +1,4 @@
-"""Which name server to ask: the one that answered last, then the others.  Of any protocol."""
+"""Asks name servers, over any protocol: first the one that answered last, then the others."""
 
 import logging
 import time
@@ -23,14 +23,14 @@ class NameServers:
         self._unreachable = UnreachableAddresses()
 
     def ask(self, ask: Callable[[str], T]) -> T:
-        """The first answer.  `no such topic` is believed only when every name server that answers says so: one that has
-        just started knows nothing yet."""
+        """Returns the first answer.  TopicNotExist is believed only if every name server that answers says so, because
+        one that has just started knows no topics yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
         unreachable = self._unreachable.current(time.monotonic())
         for address in sorted(self._in_order(), key=lambda address: address in unreachable):
             if unknown and address in unreachable:
-                break  # It would cost a timeout, and probably say nothing.
+                break  # It would cost a timeout, and probably not answer.
             try:
                 answer = ask(address)
             except TopicNotExist as error:
@@ -50,7 +50,7 @@ class NameServers:
         raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
 
     def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
-        """On every name server: what each of them answers, by address.  Raises if one of them refuses."""
+        """Makes a change on every name server, and returns their answers by address.  Raises if one of them refuses."""
         changed, refusals = at_once(self._addresses, change)
         if refusals:
             first = next(iter(refusals.values()))

@@ -1,4 +1,4 @@
-"""Which transport a connection is used over: this is the one place that decides it."""
+"""Decides over which transport a connection is used."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AGAIN_S = 1.0  # after a look at servers that were not there
+LOOKED_AGAIN_S = 1.0  # the pause after a look at servers that did not answer
 
 
 def open_transport(connection: Connection) -> Transport:
-    """Decides by the connection alone, so that every process that has an equal one decides alike.  `auto` stands for
-    gRPC here: `decided` is for who may look."""
+    """Makes the transport for the connection's protocol.  It asks no server, so that all processes with equal
+    connections do the same; `auto` is gRPC here."""
     transport: Transport
     if connection.protocol == "remoting":
         from rocketsim_client.transport.remoting.transport import RemotingTransport
@@ -38,8 +38,8 @@ def open_transport(connection: Connection) -> Transport:
 
 
 def decided(connection: Connection) -> Connection:
-    """With `protocol=auto` looks which one the servers speak, and returns a connection that says it; the same one if
-    no server says anything, or if it is said already."""
+    """Replaces `protocol=auto` by the protocol that the servers speak.  Returns the same connection if it names a
+    protocol, or if no server answers."""
     if connection.protocol != "auto":
         return connection
     context = None
@@ -47,7 +47,7 @@ def decided(connection: Connection) -> Connection:
         with suppress(TlsFailed):
             context = tls_files.read(connection.tls, connection.first_address)[1].context
         if context is None:
-            return connection  # the first call says what is wrong with the files
+            return connection  # the error of the first call names what is wrong with the files
     for address in connection.name_servers or [at for _, members in connection.brokers for _, at in members]:
         match look_at(address, context, connection.timeout_s):
             case Speaks.GRPC:
@@ -59,7 +59,7 @@ def decided(connection: Connection) -> Connection:
 
 
 class LazyTransport:
-    """The transport of a connection.  The first call makes it, which in Spark's workers is after their fork.
+    """Makes the transport of a connection at the first call, which Spark's workers make after their fork.
     Thread-safe."""
 
     def __init__(self, connection: Connection, transport: Transport | None = None) -> None:
@@ -83,8 +83,8 @@ class LazyTransport:
         return self._transport
 
     def _decide(self) -> None:
-        """By whom the lock is held.  While no server is there the connection is used over gRPC, whose errors say what
-        is wrong with an address."""
+        """Decides which protocol to use; the caller holds the lock.  While no server answers, the connection uses gRPC,
+        whose errors say what is wrong with an address."""
         now = time.monotonic()
         if self._transport is not None and now - self._looked_at < LOOKED_AGAIN_S:
             return
@@ -103,5 +103,5 @@ class LazyTransport:
             self._transport.close()
 
     def forget_parent(self) -> None:
-        """A transport that the parent has made is used on: it forgets by itself what is the parent's."""
+        """Keeps the parent's transport, which itself replaces what belongs to the parent."""
         self._lock = threading.Lock()

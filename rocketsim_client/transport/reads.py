@@ -1,4 +1,4 @@
-"""Reads of queues, and offsets: those of queues and those of groups."""
+"""Calls that read messages, and the offsets of queues and groups."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class PullCall:
     expression: str = "*"
     suspend_timeout_ms: int = 0
     commit_offset: int | None = None
-    read_in: LogEpoch = NO_EPOCH  # that of the answer which `queue_offset` comes from
+    read_in: LogEpoch = NO_EPOCH  # the epoch of the answer that `queue_offset` comes from
 
 
 @dataclass(slots=True)
@@ -42,17 +42,17 @@ class PullAnswer:
     count: int
     records: bytes
     sizes: bytes
-    read_in: LogEpoch = NO_EPOCH  # to be sent with `next_begin_offset`
+    read_in: LogEpoch = NO_EPOCH  # the next pull at `next_begin_offset` sends it again
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """Committed offsets in the order asked for; -1 where there is none."""
+    """Committed offsets in the order of the question; -1: the group has none."""
 
     offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
     broker_id: int = 0
-    status: CommitStatus = CommitStatus.UNSAID  # of a commit
-    generations: list[int] = field(default_factory=list)  # of what was asked for
+    status: CommitStatus = CommitStatus.UNSAID  # for a commit
+    generations: list[int] = field(default_factory=list)  # for a query, one for each offset
 
 
 class ReadCalls(Protocol):

@@ -1,4 +1,4 @@
-"""Outgoing messages as one frame of record bytes.  Pure."""
+"""Encodes outgoing messages as one frame of records.  Pure."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from rocketsim_proto.records import columnar
 
 from rocketsim_client.transport.sends import Outgoing
 
-_NO_PORT = bytes(4)  # Each connection has another one; RocketMQ's brokers see it, we do not.
+_NO_PORT = bytes(4)  # The port differs by connection, and this client does not know it; RocketMQ's brokers see it.
 
 
 def encode(outgoing: Outgoing, born_ipv4: bytes) -> tuple[memoryview, Any]:
-    """(records back to back, their sizes)."""
+    """Returns (records one after the other, their sizes)."""
     return columnar.encode(
         outgoing.topic,
         outgoing.queue_ids,

@@ -1,4 +1,4 @@
-"""What the client asks of name servers."""
+"""Calls to name servers."""
 
 from typing import Protocol
 
@@ -12,4 +12,4 @@ class RouteCalls(Protocol):
     def topic_list(self, timeout_s: float) -> list[str]: ...
     def cluster_list(self, timeout_s: float) -> list[BrokerData]: ...
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
-        """On every name server: how many topics it changed, by address."""
+        """Changes the permission on every name server. Returns how many topics each has changed, by address."""

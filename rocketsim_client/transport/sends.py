@@ -1,4 +1,4 @@
-"""Sends: messages as columns, and where they went."""
+"""Calls that send messages, as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,8 @@ class Outgoing:
     """Messages of one topic for one broker name, as columns of equal length.
 
     `bodies` and `properties` (encoded, message id included) are lists of bytes or Arrow binary arrays; `queue_ids` a
-    list or an integer array; flags and times of birth (ms) are one value for all, or one each (of Arrow arrays).
+    list or an integer array; flags and birth times (ms) are one value for all messages or, for Arrow arrays, one for
+    each.
     """
 
     topic: str
@@ -28,18 +29,18 @@ class Outgoing:
 
 
 class SendCall(NamedTuple):
-    """Of which broker and group a send is, and the epoch of the route that it goes by (0: unknown)."""
+    """The broker and group of a send, and the epoch of the route that it uses (0: unknown)."""
 
     broker_name: str
     group: str
     epoch: int = 0
-    default_topic_queue_nums: int = 4  # of a topic that this send makes
+    default_topic_queue_nums: int = 4  # if this send makes the topic
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A broker's yes to an Outgoing.  The offsets are one each, in its order; -1 where a transport is not told one.
-    `store_host` is empty and `store_timestamp` 0 then."""
+    """A broker's acknowledgement of an Outgoing, with one offset for each message, in order.  If a protocol does not
+    tell an offset, it is -1, `store_host` is empty and `store_timestamp` is 0."""
 
     status: SendStatus
     queue_offsets: Sequence[int]

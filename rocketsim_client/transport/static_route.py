@@ -1,4 +1,5 @@
-"""A route without name servers: the brokers' addresses are given, their queues and who is master are asked of them."""
+"""Routes without name servers.  The user gives the brokers' addresses; the brokers say which queues they have and who
+is master."""
 
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StaticRoute:
-    """Any transport, with routes of its own."""
+    """A transport whose routes come from given addresses."""
 
     def __init__(self, transport: Transport, brokers: Brokers) -> None:
         self._transport = transport
@@ -45,8 +46,8 @@ class StaticRoute:
 
 
 class StaticRoutes:
-    """`RouteCalls` without a name server.  After a promotion the member that says it is the master takes the place of
-    the one that was given as 0."""
+    """`RouteCalls` without a name server.  After a promotion the new master takes the id 0, and the member that was
+    given as 0 takes the new master's id."""
 
     def __init__(self, brokers: Brokers, reads: ReadCalls) -> None:
         self._brokers = {name: dict(members) for name, members in brokers.items()}
@@ -54,8 +55,8 @@ class StaticRoutes:
         self._known: dict[tuple[str, str], QueueData] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Queues are counted anew each time; a broker name that is away keeps the queues it had.  Only a master says
-        that a topic is gone: its slave may not have heard of it yet."""
+        """Counts the queues again each time; a broker name that does not answer keeps the queues it had.  Only a master
+        can say that a topic does not exist, because a slave may not have heard of it yet."""
         failure: RocketSimError | None = None
         for name in self._brokers:
             try:
@@ -76,13 +77,13 @@ class StaticRoutes:
         return [self._members(name) for name in self._brokers]
 
     def write_perm(self, broker_name: str, writable: bool, timeout_s: float) -> dict[str, int]:
-        raise NotSupported("without a name server there is no permission to write that could be wiped or added")
+        raise NotSupported("without a name server there is no write permission to wipe or add")
 
     def _members(self, name: str) -> BrokerData:
         return BrokerData("", name, dict(self._brokers[name]))
 
     def _count(self, topic: str, name: str, timeout_s: float) -> QueueData:
-        """As the member says that is the master now; as any other does while there is none."""
+        """Counts the queues at the present master, or at another member while no master answers."""
         failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
         slaves: QueueData | None = None
         for broker_id, address in sorted(self._brokers[name].items()):
@@ -91,7 +92,7 @@ class StaticRoutes:
             except TopicNotExist as error:
                 if broker_id == MASTER_ID:
                     raise
-                failure = MasterNotExist(f"no master of broker {name!r} is there, and its slave may not know: {error}")
+                failure = MasterNotExist(f"broker {name!r} has no master now, and its slave may not know: {error}")
             except RocketSimError as error:
                 failure = error
             else:

@@ -1,4 +1,4 @@
-"""Calls of transactions: half messages, their ends, and the brokers' questions."""
+"""Calls for transactions: half messages, their commit or rollback, and the brokers' questions."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rocketsim_client.transport.under_way import UnderWay
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that nobody has ended.  `times`: how often a broker has asked, this time included."""
+    """A transaction that is open, about which a broker asks.  `times`: how often it has asked, this time included."""
 
     topic: str
     transaction_id: str
@@ -21,7 +21,8 @@ class OpenTransaction:
 
 
 class EndAnswer(NamedTuple):
-    """`status`: who has the end.  `again`: it holds on this broker, but disk or slave did not take it in time."""
+    """`status`: which brokers have the commit or rollback.  `again`: this broker has it, but its disk or slave did not
+    take it in time."""
 
     again: bool
     status: CommitStatus
@@ -31,7 +32,7 @@ class TransactionCalls(Protocol):
     def prepare(
         self, address: str, outgoing: Outgoing, call: SendCall, client_id: str, timeout_s: float
     ) -> Acknowledged:
-        """As `SendCalls.send`, for one message, which is stored as a half message."""
+        """Like `SendCalls.send`, for one message, which is stored as a half message."""
 
     def end(
         self, address: str, topic: str, broker_name: str, transaction_id: str, *, commit: bool, timeout_s: float
@@ -46,4 +47,5 @@ class TransactionCalls(Protocol):
         timeout_s: float,
         under_way: UnderWay,
     ) -> Generator[OpenTransaction, None, None]:
-        """The broker's questions.  Ends before `timeout_s`, or when it is cancelled while it is in `under_way`."""
+        """Yields the broker's questions.  It ends after `timeout_s` at most, or when it is cancelled while it is in
+        `under_way`."""

@@ -1,9 +1,9 @@
-"""The seam to the cluster: what the client asks of name servers and brokers, over whatever protocol.
+"""A transport: all calls of the client to name servers and brokers, whatever the protocol.
 
 A transport is six sets of calls, each a protocol of its own: `RouteCalls`, `SendCalls`, `ReadCalls`,
-`ConsumptionCalls`, `TransactionCalls`, `AdminCalls`.  Calls take messages as columns and give record bytes.  Every call
-of a broker names an address and a timeout, tries once, and raises the errors of `errors.py`.  A transport that has no
-such call raises NotSupported.
+`ConsumptionCalls`, `TransactionCalls`, `AdminCalls`.  Calls take messages as columns and return encoded records.  Every
+call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  Calls that a
+transport does not have raise NotSupported.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rocketsim_client.transport.reads import ReadCalls
 from rocketsim_client.transport.routes import RouteCalls
 
-if TYPE_CHECKING:  # a reader needs none of them
+if TYPE_CHECKING:  # a reader does not need them
     from rocketsim_client.transport.admin import AdminCalls
     from rocketsim_client.transport.consumption import ConsumptionCalls
     from rocketsim_client.transport.sends import SendCalls
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a reader needs none of them
 
 
 class Transport(Protocol):
-    """Thread-safe; it may be used on in a forked child."""
+    """Thread-safe.  A forked child may go on using it."""
 
     @property
     def routes(self) -> RouteCalls: ...

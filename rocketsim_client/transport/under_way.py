@@ -1,4 +1,4 @@
-"""Calls that are under way, for a thread that has to end them."""
+"""The calls that are under way, for a thread that has to end them."""
 
 from typing import Protocol
 
@@ -23,6 +23,6 @@ class UnderWay:
         self._calls.discard(call)
 
     def cancel(self) -> None:
-        """Ends those that are there now."""
+        """Cancels the calls that are under way now."""
         for call in list(self._calls):
             call.cancel()

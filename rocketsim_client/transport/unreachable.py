@@ -1,6 +1,6 @@
-"""Addresses that did not answer a moment ago: they are asked last.  Pure: `now` is an argument.
+"""Addresses that recently did not answer, and are therefore asked last.  Pure: `now` is an argument.
 
-Brokers that a producer avoids because they are slow are another matter: `sending/latency_fault.py`.
+`sending/latency_fault.py` has the brokers that a producer avoids because they are slow.
 """
 
 UNREACHABLE_FOR_S = 1.0
@@ -8,17 +8,17 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """Until when each is asked last; it may have some whose time is over.  A refused connection is tried again soon; a
-    silent one costs a whole timeout each time."""
+    """By address, the time until which it is asked last; it may have past times.  A refused connection is tried again
+    soon.  An address that does not answer is asked later, because each try costs a whole timeout."""
 
     def failed(self, address: str, now: float, *, silent: bool) -> bool:
-        """Whether that is news."""
+        """True if the address was not among them."""
         is_news = address not in self
         self[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
         return is_news
 
     def answered(self, address: str) -> bool:
-        """Whether that is news."""
+        """True if the address was among them."""
         return self.pop(address, None) is not None
 
     def current(self, now: float) -> frozenset[str]:

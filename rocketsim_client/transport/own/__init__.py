@@ -1,1 +1,1 @@
-"""RocketSim's own calls: gRPC, and plain sockets beside it; generated messages <-> the client's values."""
+"""RocketSim's own protocol: gRPC, and plain sockets for ranges and sends."""

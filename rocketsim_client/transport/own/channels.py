@@ -1,7 +1,7 @@
-"""Opens and keeps one gRPC channel an address, and turns gRPC's errors into the client's, here and nowhere else.
+"""Opens and keeps one gRPC channel for each address, and is the only module that turns gRPC's errors into the client's.
 
-Channels are opened at the first call, never at import: a channel that is open at a fork does not work in the child.
-After a fork the child therefore starts with none.
+A channel is opened at the first call.  A channel that is open at a fork does not work in the child, so the child starts
+without channels.
 """
 
 import re
@@ -32,22 +32,22 @@ from rocketsim_client.errors import (
     refusal,
 )
 from rocketsim_client.tls import Tls, why_not
-from rocketsim_client.transport.own.who_is_there import NOBODYS, ROCKETMQ, speaks_remoting, who_has_no_such_call
+from rocketsim_client.transport.own.server_kind import ROCKETMQ, UNKNOWN, kind_without_call, speaks_remoting
 from rocketsim_client.transport.under_way import UnderWay
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (
-    # The process-wide pool would hand a forked child the parent's socket.
+    # The pool of the whole process would give a forked child the parent's socket.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_RPC_BYTES),
     ("grpc.max_send_message_length", MAX_RPC_BYTES),
-    # gRPC's own back-off grows to two minutes; a broker that is back has to be noticed within a second.
+    # gRPC's own back-off grows to two minutes, but the client has to notice within a second that a broker is back.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),
 )
-# What gRPC says of a server that is there and has closed the connection before it said anything.
+# gRPC's error for a server that accepts a connection and closes it before it has sent anything.
 _CLOSED_AT_ONCE = re.compile(
     "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe|Cannot check peer)", re.I | re.S
 )
@@ -60,8 +60,8 @@ class Channels:
     """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments; with
     `credentials` calls are signed; without `tls` channels are plaintext.
 
-    A channel keeps the certificates that the files had when it was opened.  When a server does not take them, and the
-    files have others by then, a new one is opened.
+    A channel keeps the certificates that the files had when it was opened.  If a server refuses them, and the files
+    have changed since, the next call opens a new channel.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Channels:
         forks.watch(self)
 
     def call(self, address: str, stub_type: type, method: str, request: Any, timeout_s: float) -> Any:
-        """One unary call with a deadline."""
+        """Makes one unary call with a deadline."""
         try:
             return getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except (grpc.RpcError, ValueError) as error:
@@ -97,7 +97,7 @@ class Channels:
         timeout_s: float,
         under_way: UnderWay,
     ) -> Any:
-        """As `call`, but while it is in `under_way` another thread may cancel it: ClientClosed then."""
+        """Like `call`, but another thread may cancel it while it is in `under_way`; it raises ClientClosed then."""
         try:
             call = getattr(self._stub(address, stub_type), method).future(request, timeout=max(timeout_s, 0.001))
             under_way.add(call)
@@ -120,8 +120,8 @@ class Channels:
         timeout_s: float,
         under_way: UnderWay | None = None,
     ) -> Generator[Any, None, None]:
-        """A server stream with a deadline for the whole of it.  Closing the generator cancels the call; while it is in
-        `under_way` another thread may cancel it."""
+        """Yields the answers of a server stream; the deadline is for the whole stream.  Closing the generator cancels
+        the call, and so may another thread while the call is in `under_way`."""
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
@@ -161,7 +161,7 @@ class Channels:
         return stub
 
     def _opened(self, address: str) -> grpc.Channel:
-        """By whom the lock is held."""
+        """Opens a channel.  The caller holds the lock."""
         if self._tls is None:
             return grpc.insecure_channel(address, options=self._options)
         _, pem = self._pems[address] = tls_files.read(self._tls, address)
@@ -181,11 +181,11 @@ class Channels:
     def _unknown_call(self, address: str, stub_type: type, method: str) -> RocketSimError:
         service = stub_type.__name__.removesuffix("Stub")
         channel = self._channels.get(address)
-        who = NOBODYS if channel is None else who_has_no_such_call(partial(self._stub, address), channel, service)
-        return BrokerRefused(f"{method} at {address}: {who}", address=address, code=3)
+        kind = UNKNOWN if channel is None else kind_without_call(partial(self._stub, address), channel, service)
+        return BrokerRefused(f"{method} at {address}: {kind}", address=address, code=3)
 
     def _drop(self, address: str, stamps: Stamps | None) -> None:
-        """The next call opens another channel than that of these stamps, which has no connection."""
+        """Drops the channel that was opened with the files of these stamps, so that the next call opens a new one."""
         with self._lock:
             if self._pems.get(address, (None,))[0] != stamps:
                 return
@@ -202,7 +202,7 @@ class Channels:
             return ClientClosed(f"{method}: this client was closed during the call")
         if not isinstance(
             error, grpc.RpcError
-        ):  # gRPC says ValueError for a request it cannot serialise or a closed channel.
+        ):  # gRPC raises ValueError for a closed channel, or a request that it cannot serialise.
             return RocketSimError(f"{method} at {address}: {error}", address=address)
         if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
             return self._unknown_call(address, stub_type, method)
@@ -214,7 +214,8 @@ class Channels:
 
 
 def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float) -> RocketSimError:
-    """RocketMQ's code in the trailing metadata, if there is one, says it all; otherwise gRPC's status does."""
+    """Chooses the client's error by RocketMQ's code in the trailing metadata, and by gRPC's status if that is
+    missing."""
     details = error.details() or ""
     status = error.code()
     code = _rocketmq_code(error)
@@ -231,13 +232,13 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
         case grpc.StatusCode.RESOURCE_EXHAUSTED:
             return SystemBusy(f"{where}: {details}", address=address)
         case grpc.StatusCode.UNIMPLEMENTED:
-            return BrokerRefused(f"{where}: {NOBODYS}", address=address, code=3)
+            return BrokerRefused(f"{where}: {UNKNOWN}", address=address, code=3)
         case _:
             return BrokerRefused(f"{where}: {status.name} {details}", address=address)
 
 
 def refused(code: int, status: grpc.StatusCode, details: str, address: str) -> RocketSimError:
-    """What a server of ours has refused, with RocketMQ's code."""
+    """The error for a refusal by a RocketSim server, with RocketMQ's code."""
     if status == grpc.StatusCode.DATA_LOSS:
         return StoreDamaged(details, address=address, code=code)
     if status == grpc.StatusCode.UNAUTHENTICATED:
@@ -246,7 +247,7 @@ def refused(code: int, status: grpc.StatusCode, details: str, address: str) -> R
 
 
 def _rocketmq_code(error: grpc.RpcError) -> int | None:
-    metadata: Any = error.trailing_metadata() or ()  # Pairs; the stubs do not know that they unpack.
+    metadata: Any = error.trailing_metadata() or ()  # Pairs, but the type stubs do not say so.
     for name, value in metadata:
         if name == CODE_METADATA and str(value).lstrip("-").isdigit():
             return int(value)

@@ -1,4 +1,4 @@
-"""The Consumption service's calls: generated messages on one side, the client's values on the other, nothing else."""
+"""The Consumption service's calls: converts between generated messages and the client's values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class GrpcConsumption:
         places = zip(*(column.tolist() for column in columns), strict=True)
         messages = [
             ReceivedMessage(
-                answer.records[start : start + size],  # else one of them keeps all in memory
+                answer.records[start : start + size],  # a copy, so that one message does not keep all in memory
                 0,
                 body_start - start,
                 body_size,

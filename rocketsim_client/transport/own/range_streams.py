@@ -1,7 +1,11 @@
-"""PullRange and Send over plain sockets, where a broker offers it: frames are read to where they are used.
+"""Makes the calls PullRange and Send over plain sockets, if a broker offers it.  Frames are then read without a copy.
 
-What is written there is in range_stream.py of the contract.  A socket is made for one call and belongs to the process
-that made it: a forked child closes its copies.  Blocking sockets, because a frame is then one call of the kernel's.
+The contract's `range_stream.py` describes the bytes on these sockets.  An answer over gRPC brings a broker's offer, and
+later calls use it.  If a call cannot use it, that call goes over gRPC, and gRPC is asked for a new offer; if the new
+offer is the same, or a connection broke, the address gets only gRPC for a while.
+
+Each call makes a socket of its own, which belongs to the process that made it; a forked child closes its copies.  The
+sockets are blocking, because the kernel then receives a whole frame in one call.
 """
 
 import errno
@@ -26,24 +30,24 @@ from rocketsim_client import forks
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, RocketSimError
 from rocketsim_client.transport.own.channels import refused
 
-NOT_AGAIN_FOR_S = 30.0  # after a stream could not be had, or broke off
-CONNECT_S = 1.0  # a port that a firewall hides
-RECEIVE_BUFFER = 4 << 20  # a frame's; Linux gives what net.core.rmem_max allows
+NOT_AGAIN_FOR_S = 30.0  # how long only gRPC is used after streams have failed
+CONNECT_S = 1.0  # a firewall may hide the port
+RECEIVE_BUFFER = 4 << 20  # for a frame; Linux gives at most net.core.rmem_max
 SEND_BUFFER = 4 << 20
 
 _STATUS = {int(status.value[0]): status for status in grpc.StatusCode}
 
 
 class _Broken(Exception):
-    """The connection ended, or there was none."""
+    """The connection has ended."""
 
 
 class _NotThisCall(Exception):
-    """It is gRPC's; the next one may be taken here."""
+    """This call has to go over gRPC; the next one may use a stream."""
 
 
 class RangeStreams:
-    """Thread-safe.  What was offered by which address, and the connections that are open."""
+    """Thread-safe.  Keeps the offers of brokers by address, and the open connections."""
 
     def __init__(self, *, tcp: bool = True) -> None:
         """Without `tcp` only Unix sockets are used."""
@@ -57,7 +61,7 @@ class RangeStreams:
         forks.watch(self)
 
     def accepts(self, address: str) -> bool:
-        """Whether a broker is to be asked for a stream now."""
+        """True if streams may be used with the broker now."""
         return self._not_until.get(address, 0.0) <= time.monotonic()
 
     def wants_offer(self, address: str) -> bool:
@@ -76,8 +80,8 @@ class RangeStreams:
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
-        """The call's frames, if the address has offered a stream and it can be had; None: nothing was asked.
-        `deadline` of the monotonic clock is the end of the call, which may take `timeout_s` in all."""
+        """The frames of the call, if the address has offered a stream that works; None: the broker has done nothing.
+        The call ends at `deadline` (monotonic clock); errors name `timeout_s`, its whole time."""
         offer = self._offers.get(address)
         if offer is None or not self.accepts(address):
             return None
@@ -98,9 +102,9 @@ class RangeStreams:
     def send(
         self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
-        """The answer to `request` with these records, if the address has offered to take them and they could be sent;
-        None: nothing was done, and gRPC is to be asked.  BrokerUnavailable and CallTimeout say nothing of whether they
-        are stored."""
+        """Sends the records and returns the answer.  None: the address has made no offer for them, or they could not be
+        sent; the broker has stored nothing, and the call has to go over gRPC.  After BrokerUnavailable and CallTimeout
+        the records may or may not be stored."""
         offer = self._offers.get(address)
         if offer is None or len(records) > offer.max_send_bytes or not self.accepts(address):
             return None
@@ -118,17 +122,17 @@ class RangeStreams:
         return answer
 
     def _could_not_use(self, address: str, offer: pb.StreamOffer) -> None:
-        """Perhaps of a process that has ended: the next call asks for another one."""
+        """Drops the offer, which may come from a process that has ended.  The next call asks for another one."""
         self._offers.pop(address, None)
         self._not_had[address] = offer
 
     def is_elsewhere(self, address: str, offer: pb.StreamOffer) -> None:
-        """The broker's Unix socket is not on this machine."""
+        """Notes that the broker's Unix socket is not on this machine."""
         if self._offers.get(address) == offer:
             self._offers[address] = _tcp_alone(offer)
 
     def failed(self, address: str) -> None:
-        """Use gRPC for a while."""
+        """Has the next calls use gRPC for a while."""
         self._offers.pop(address, None)
         self._not_until[address] = time.monotonic() + NOT_AGAIN_FOR_S
 
@@ -156,7 +160,7 @@ class RangeStreams:
             self._closed = True
             for one in self._open:
                 try:
-                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it, which closes it
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it, which closes it
                 except OSError:
                     pass
 
@@ -164,7 +168,7 @@ class RangeStreams:
         self._lock = threading.Lock()
         inherited, self._open = self._open, set()
         for one in inherited:
-            one.close()  # this process's copy; the parent goes on reading
+            one.close()  # only this process's copy; the parent goes on reading
 
 
 def _tcp_alone(offer: pb.StreamOffer) -> pb.StreamOffer:
@@ -184,7 +188,8 @@ class _Stream:
         self._first: range_stream.Answer | None = None
 
     def is_begun(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
-        """False: there is no such stream, or the broker does not want to; it has done nothing then."""
+        """Connects, sends the request and reads the first head.  False: the stream does not work, or the broker does
+        not serve it; the broker has done nothing then."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             raise _NotThisCall
@@ -205,7 +210,7 @@ class _Stream:
     def sent(
         self, offer: pb.StreamOffer, request: pb.SendRequest, records: bytes | memoryview
     ) -> pb.SendResponse | None:
-        """None: the broker did not get all of it, or does not want to; it has done nothing then."""
+        """None: the broker did not get the whole request, or does not serve it; it has done nothing then."""
         asked = self._request(offer, send=request, records_bytes=len(records))
         try:
             self._connect(offer)
@@ -230,7 +235,7 @@ class _Stream:
             return pb.SendResponse.FromString(message)
 
     def frames(self) -> Iterator[Received[pb.PullFrame]]:
-        """Closing it ends the call."""
+        """Closing the iterator ends the call."""
         try:
             with self._breaking("the stream broke off"):
                 answer = self._first
@@ -250,7 +255,7 @@ class _Stream:
 
     @contextmanager
     def _breaking(self, how: str) -> Iterator[None]:
-        """What ends the call after it has begun, as an error of the client."""
+        """Turns what ends a call that has begun into an error of the client."""
         try:
             yield
         except (range_stream.Illegal, DecodeError) as error:
@@ -270,7 +275,7 @@ class _Stream:
             self._streams.ended(self._socket)
 
     def _connect(self, offer: pb.StreamOffer) -> None:
-        """Without a Unix socket of that name this is not the broker's machine."""
+        """Connects to the broker's Unix socket, or over TCP if this machine has no such socket."""
         failure: OSError | None = None
         if offer.unix_name and sys.platform == "linux":
             self._socket = self._streams.opened(socket.AF_UNIX)
@@ -310,8 +315,8 @@ class _Stream:
         return self._socket
 
     def _limit(self, option: int) -> None:
-        """What is left of the call's time for the next call of the kernel's.  Its own timeout: with Python's, a call of
-        `poll` precedes each read, which then reads less."""
+        """Gives the next system call the rest of the call's time.  It sets the kernel's timeout, because Python's would
+        call `poll` before each read, which then reads less."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._late()
@@ -320,7 +325,7 @@ class _Stream:
         self._made.setsockopt(socket.SOL_SOCKET, option, value)
 
     def _pour(self, parts: list[memoryview]) -> None:
-        """Writes all of it: an OSError means that the other side cannot have all."""
+        """Writes all parts.  OSError: the other side cannot have got all of them."""
         while parts:
             self._limit(socket.SO_SNDTIMEO)
             try:
@@ -335,7 +340,7 @@ class _Stream:
                 parts[0] = parts[0][sent:]
 
     def _was_told_no_room(self) -> bool:
-        """Before the broker closed the connection."""
+        """True if the broker has answered NO_ROOM before it closed the connection."""
         head = bytearray(range_stream.ANSWER_HEAD.size)
         try:
             got = self._made.recv_into(head, 0, socket.MSG_DONTWAIT)
@@ -355,9 +360,9 @@ class _Stream:
         return range_stream.answer_of(head)
 
     def _body(self, answer: range_stream.Answer) -> tuple[memoryview, bytes]:
-        """(records, message)."""
+        """Returns (records, message)."""
         message = bytearray(answer.message_bytes)
-        records = np.empty(answer.records_bytes, np.uint8).data  # memory as it is, without zeros
+        records = np.empty(answer.records_bytes, np.uint8).data  # memory that is not filled with zeros
         parts = [part for part in (memoryview(message), records) if part]
         if parts:
             self._limit(socket.SO_RCVTIMEO)
@@ -395,7 +400,7 @@ class _Stream:
 
 
 def _shut(one: socket.socket) -> None:
-    """Also where a forked child still has a copy: the broker is to hear of it now."""
+    """Ends the connection at once, even if a forked child still has a copy of the socket."""
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

@@ -1,4 +1,4 @@
-"""Reads over gRPC, ranges over a plain socket where the broker offers one."""
+"""Reads over gRPC, and ranges over a plain socket where the broker offers it."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class RangeStub:
-    """BrokerStub's PullRange, whose records stay where gRPC left them."""
+    """BrokerStub's PullRange without a copy of the records."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.PullRange = channel.unary_stream(
@@ -42,12 +42,12 @@ class RangeStub:
 
 
 class GrpcReads:
-    """`ReadCalls`.  Without `streams` it is gRPC alone."""
+    """`ReadCalls` over gRPC; with `streams`, ranges also over plain sockets."""
 
     def __init__(self, channels: Channels, streams: RangeStreams | None) -> None:
         self.channels = channels
         self.streams = streams
-        self._ways: dict[str, str] = {}  # over what ranges of an address came last
+        self._ways: dict[str, str] = {}  # by address: how its ranges came last
 
     def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:
         request = pb.PullRequest(
@@ -112,7 +112,7 @@ class GrpcReads:
     def _frames(
         self, address: str, request: pb.PullRangeRequest, timeout_s: float
     ) -> Generator[Received[pb.PullFrame], None, None]:
-        """Over a plain socket if the broker offers one, else over gRPC."""
+        """Pulls over a plain socket if the broker offers it, else over gRPC."""
         deadline = time.monotonic() + timeout_s
         streams = self.streams
         if streams is not None:
@@ -142,7 +142,7 @@ class GrpcReads:
             yield from answers
 
     def _uses(self, address: str, way: str) -> None:
-        """Logs what is used when it changes."""
+        """Logs how ranges of the address come, when that changes."""
         if self._ways.get(address) != way:
             self._ways[address] = way
             logger.info("ranges of %s come over %s", address, way)

@@ -1,4 +1,4 @@
-"""Questions to name servers, over gRPC."""
+"""Asks name servers over gRPC."""
 
 from collections.abc import Iterable, Sequence
 
@@ -14,7 +14,7 @@ from rocketsim_client.transport.own.channels import Channels
 
 
 def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerData]) -> None:
-    """TooNew unless this client knows what the name server and these brokers speak."""
+    """Raises TooNew if the name server or one of these brokers speaks a version that this client does not know."""
     speakers = [(f"name server {name_server}", version)]
     speakers += [(f"broker {data.broker_name}", data.wire_version) for data in brokers]
     for who, theirs in speakers:
@@ -23,7 +23,7 @@ def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerDa
 
 
 class GrpcRoutes:
-    """`RouteCalls`."""
+    """`RouteCalls` over gRPC."""
 
     def __init__(self, channels: Channels, name_servers: Sequence[str]) -> None:
         self.channels = channels
@@ -49,7 +49,7 @@ class GrpcRoutes:
             return self._name_servers.ask(ask)
         except TopicNotExist as error:
             raise NoRoute(
-                f"no name server knows a broker with topic {topic!r}: it does not exist, or all its brokers are away",
+                f"no name server knows a broker with topic {topic!r}: it does not exist, or none of its brokers runs",
                 address=error.address,
             ) from error
 

@@ -1,4 +1,4 @@
-"""Sends over gRPC, or over a plain socket where the broker takes them there."""
+"""Sends over a plain socket where the broker offers it, else over gRPC."""
 
 import time
 
@@ -16,7 +16,7 @@ from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 
 
 class SendStub:
-    """BrokerStub's Send, whose requests are bytes already."""
+    """BrokerStub's Send for requests that are already encoded."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.Send: grpc.UnaryUnaryMultiCallable[bytes, pb.SendResponse] = channel.unary_unary(
@@ -27,7 +27,7 @@ class SendStub:
 
 
 class GrpcSends:
-    """`SendCalls`.  Without `streams` it is gRPC alone."""
+    """`SendCalls` over gRPC; with `streams`, also over plain sockets."""
 
     def __init__(self, channels: Channels, streams: RangeStreams | None) -> None:
         self.channels = channels
@@ -50,7 +50,7 @@ class GrpcSends:
     def _sent(
         self, address: str, others: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse:
-        """Over a plain socket if the broker takes it there, else over gRPC."""
+        """Sends over a plain socket if the broker offers it, else over gRPC."""
         streams = self.streams
         if streams is not None:
             begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The Transactions service's calls: generated messages on one side, the client's values on the other, nothing else."""
+"""The Transactions service's calls: converts between generated messages and the client's values."""
 
 from collections.abc import Generator, Sequence
 

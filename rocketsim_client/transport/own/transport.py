@@ -1,4 +1,4 @@
-"""The transport over our own gRPC services, with plain sockets beside them."""
+"""The transport over RocketSim's own gRPC services and plain sockets."""
 
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class GrpcTransport:
-    """Thread-safe.  All of it has one channel for an address.  What a reader does not need is imported when it is first
-    asked for."""
+    """Thread-safe.  All calls to an address share one channel.  Modules that a reader does not need are imported at
+    their first use."""
 
     def __init__(self, connection: Connection) -> None:
-        """`range_streams`: ranges and sends travel over plain sockets where brokers offer it; with TLS over those alone
-        that do not leave this machine."""
+        """`connection.range_streams`: ranges and sends travel over plain sockets where brokers offer it.  With TLS,
+        these are only Unix sockets, which do not leave this machine."""
         options = dict(connection.channel_options)
         self.channels = Channels(options, connection.credentials, connection.tls)
         self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None

@@ -1,1 +1,2 @@
-"""RocketMQ's remoting protocol as a transport: our client and Spark on an unmodified Apache RocketMQ cluster."""
+"""The transport over RocketMQ's remoting protocol, for the client and Spark on an unmodified Apache RocketMQ
+cluster."""

@@ -1,4 +1,4 @@
-"""What answers in the remoting protocol mean: RocketMQ's codes as the client's errors, and bodies as values.  Pure."""
+"""Turns answers of the remoting protocol into the client's values, and RocketMQ's codes into its errors.  Pure."""
 
 import re
 from collections.abc import Mapping
@@ -38,34 +38,34 @@ PULL_CODES = frozenset(_BY_PULL_CODE)
 
 
 def error_of(header: Header, what: str, address: str) -> RocketSimError:
-    """The exception for a server's refusal.  `what` was asked for, as a user would say it."""
-    code, said = header.code, f"{what} at {address}: {_first_line(header.remark) or f'refused with code {header.code}'}"
+    """The exception for a server's refusal.  `what`: the request in words for users."""
+    code, text = header.code, f"{what} at {address}: {_first_line(header.remark) or f'refused with code {header.code}'}"
     if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return NotSupported(
             f"{what}: {address} does not know this call ({_first_line(header.remark)})", address=address
         )
     if code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR) and _ACL.search(header.remark):
-        return AccessDenied(said, address=address, code=ResponseCode.NO_PERMISSION)
+        return AccessDenied(text, address=address, code=ResponseCode.NO_PERMISSION)
     if code == ResponseCode.SYSTEM_ERROR and _TOO_LARGE.search(header.remark):
-        return MessageIllegal(said, address=address)
+        return MessageIllegal(text, address=address)
     if code == ResponseCode.SYSTEM_ERROR and _QUEUE.search(header.remark):
-        return InvalidParameter(said, address=address)
+        return InvalidParameter(text, address=address)
     if code == ResponseCode.FLOW_CONTROL:
-        return SystemBusy(said, address=address, code=code)
+        return SystemBusy(text, address=address, code=code)
     if code == ResponseCode.NOT_LEADER_FOR_QUEUE:
-        return NotSupported(f"{said}: static topics are not supported", address=address)
+        return NotSupported(f"{text}: static topics are not supported", address=address)
     if code == ResponseCode.GO_AWAY:
-        return BrokerRefused(f"{said} (it is shutting down)", address=address, code=code)
-    return refusal(code, said, address)
+        return BrokerRefused(f"{text} (it is shutting down)", address=address, code=code)
+    return refusal(code, text, address)
 
 
 def _first_line(remark: str) -> str:
-    """A remark may be a whole stack trace."""
+    """The first line of a remark, which may be a whole stack trace."""
     return remark.splitlines()[0][:500] if remark.strip() else ""
 
 
 def field(header: Header, name: str, address: str) -> int:
-    """A number of an answer's fields; BadAnswer without it."""
+    """A number in the header's fields.  BadAnswer: it is missing."""
     value = header.fields.get(name, "")
     if not re.fullmatch(r"-?[0-9]{1,19}", value):
         raise BadAnswer(f"{address} answered without a number for {name}: {value[:40]!r}", address=address)
@@ -73,18 +73,18 @@ def field(header: Header, name: str, address: str) -> int:
 
 
 def body_of(body: bytes, address: str) -> dict[str, Any]:
-    """A body that is an object; BadAnswer for any other."""
+    """Parses a body.  BadAnswer: it is not a JSON object."""
     try:
         value = loose_json.loads(body)
     except LooseJsonError as error:
         raise BadAnswer(f"{address} sent a body that cannot be read: {error}", address=address) from error
     if not isinstance(value, dict):
-        raise BadAnswer(f"{address} sent a body that is no object: {body[:60]!r}", address=address)
+        raise BadAnswer(f"{address} sent a body that is not an object: {body[:60]!r}", address=address)
     return value
 
 
 def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
-    """A value inside a body; BadAnswer if it is missing or of another kind."""
+    """A value in a body.  BadAnswer: it is missing or of another type."""
     found = value.get(name)
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
         raise BadAnswer(f"{address} sent a body without {name}", address=address)
@@ -92,5 +92,5 @@ def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
 
 
 def pull_status(code: int, remark: str) -> GetMessageStatus:
-    """Both versions write the status of the store as the remark of a pull's answer."""
+    """Versions 4 and 5 both write the store's status as the remark of a pull's answer."""
     return _STATUSES.get(remark) or _BY_PULL_CODE[ResponseCode(code)]

@@ -1,7 +1,7 @@
-"""One connection to a server: requests go out from any thread, one thread reads, and each answer finds its caller.
+"""One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
-A server sends requests of its own over the same connection.  Only a header's flag tells them from answers: their
-numbers are the server's and may equal those of calls that wait here.
+A server also sends requests over the connection.  Only the flag in the header tells them from answers, because the
+server numbers them itself, and may use the number of a request that waits here.
 """
 
 import itertools
@@ -16,16 +16,16 @@ from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.frame import Form, FrameError, Header
 
 from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError
-from rocketsim_client.transport.look import INSTEAD, said
+from rocketsim_client.transport.look import INSTEAD, protocol_of
 from rocketsim_client.transport.remoting.wire import Wire
 
-ROOM_BYTES = 256 << 10  # what is received at once; a longer frame gets room of its own
+ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets its own
 _FLAG = re.compile(rb'"flag":"?(\d+)')
 _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
 
 
 class Answer(NamedTuple):
-    """An answer as it came: who needs all of its header decodes it."""
+    """An answer as it came.  `header` decodes its header."""
 
     opaque: int
     form: Form
@@ -48,7 +48,8 @@ class Inbox:
         self._arrived.put(item)
 
     def get(self, timeout_s: float) -> Answer | None:
-        """None: nothing has come in that time.  Raises what has ended the connection."""
+        """Returns the next answer; None: none has come in that time.  Raises the error that has ended the
+        connection."""
         try:
             item = self._arrived.get(timeout=max(timeout_s, 0.0))
         except Empty:
@@ -59,8 +60,8 @@ class Inbox:
 
 
 class Connection:
-    """Thread-safe.  It is open until it fails, the server ends it, or `close`; then every caller that waits gets the
-    reason, and its thread ends."""
+    """Thread-safe.  It is open until it fails, or the server or `fail` ends it.  Then every waiting caller gets the
+    reason, and the thread that reads ends."""
 
     def __init__(self, address: str, wire: Wire) -> None:
         self.address = address
@@ -82,7 +83,8 @@ class Connection:
         return not self._inboxes
 
     def numbers(self, inbox: Inbox, count: int) -> list[int]:
-        """Numbers of requests whose answers go to that inbox.  Raises what has ended the connection."""
+        """Returns numbers for requests whose answers go to that inbox.  Raises the error that has ended the
+        connection."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure.again()
@@ -92,7 +94,7 @@ class Connection:
         return taken
 
     def send(self, frames: Sequence[bytes | memoryview], deadline: float) -> None:
-        """Frames of requests that `numbers` has numbered.  Raises BrokerUnavailable or CallTimeout."""
+        """Sends requests with numbers from `numbers`.  Raises BrokerUnavailable or CallTimeout."""
         self.used_at = time.monotonic()
         try:
             self._wire.send(b"".join(frames), deadline)
@@ -104,14 +106,14 @@ class Connection:
             raise self._ended() from error
 
     def forget(self, inbox: Inbox) -> None:
-        """Answers that come later for that inbox are thrown away."""
+        """Has later answers for that inbox thrown away."""
         with self._lock:
             for opaque in inbox.waiting:
                 self._inboxes.pop(opaque, None)
         inbox.waiting.clear()
 
     def fail(self, why: RocketSimError) -> None:
-        """Ends the connection; the first reason counts."""
+        """Ends the connection.  Only the first reason counts."""
         with self._lock:
             if self._failure is None:
                 self._failure = why
@@ -122,7 +124,7 @@ class Connection:
         self._wire.shut()
 
     def join(self) -> None:
-        """Waits for the end of the reader, after `fail`."""
+        """Waits for the thread that reads, after `fail`."""
         if self._reader is not threading.current_thread():
             self._reader.join()
 
@@ -138,18 +140,20 @@ class Connection:
             self._receive()
             why = BrokerUnavailable(f"{self.address} closed the connection", address=self.address)
         except FrameError as error:
-            instead = INSTEAD.get(said(error.first), "") or str(error)
-            why = BrokerUnavailable(f"{self.address} sent what is no answer: {instead}", address=self.address)
+            instead = INSTEAD.get(protocol_of(error.first), "") or str(error)
+            why = BrokerUnavailable(
+                f"{self.address} sent bytes that are not an answer: {instead}", address=self.address
+            )
         except OSError as error:
             why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
         self.fail(why)
         self._wire.close()
 
     def _receive(self) -> None:
-        """Returns at the end of the connection."""
+        """Reads answers until the connection ends."""
         usual = room = bytearray(ROOM_BYTES)
         view = memoryview(room)
-        begin = end = 0  # of what is received and not taken yet
+        begin = end = 0  # the part of the buffer that is received and not used yet
         while got := self._wire.receive_into(view[end:]):
             end += got
             needed = ROOM_BYTES
@@ -172,15 +176,15 @@ class Connection:
     def _arrived(self, form: Form, head: bytes, body: memoryview) -> None:
         flag, opaque = _numbers(form, head)
         if not flag & frame.IS_ANSWER:
-            return  # a request of the server's own; none of them needs an answer from who is in no group
+            return  # a request of the server, which expects an answer only from members of groups
         inbox = self._inboxes.pop(opaque, None)
-        if inbox is not None:  # else its caller has given up
+        if inbox is not None:  # None: its caller has given up
             inbox.waiting.discard(opaque)
             inbox.put(Answer(opaque, form, head, bytes(body)))
 
 
 def _numbers(form: Form, head: bytes) -> tuple[int, int]:
-    """Flag and opaque, without decoding the rest of a header where they are to be found."""
+    """Returns the flag and the request's number (opaque), if possible without decoding the whole header."""
     if form is Form.JSON and head.count(b'"flag"') == 1 == head.count(b'"opaque"'):
         flag, opaque = _FLAG.search(head), _OPAQUE.search(head)
         if flag and opaque:

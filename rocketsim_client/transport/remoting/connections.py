@@ -1,8 +1,7 @@
-"""Calls over one connection an address: opened by the first call, signed, with a deadline each.
+"""Makes signed calls, each with a deadline, over one connection to each address, which the first call opens.
 
-A connection that a parent process has opened is not used in a forked child, which opens its own.  One that has been
-idle for a while is not used either: a server ends such connections after two minutes, perhaps just as a request is
-written.
+A forked child opens connections of its own.  A connection that has been idle for a minute is not used any more: the
+server ends it after two minutes, perhaps at the moment when a request is written.
 """
 
 import ssl
@@ -30,12 +29,12 @@ from rocketsim_client.transport.remoting.answers import error_of
 from rocketsim_client.transport.remoting.connection import Answer, Connection, Inbox
 from rocketsim_client.transport.remoting.wire import Wire
 
-IDLE_S = 60.0  # servers close a connection that is idle for 120 s
+IDLE_S = 60.0  # servers close a connection after 120 s without a request
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`what`: as a user would say it, for errors.  Values of fields are texts; empty ones are absent."""
+    """`what`: the request in words for users, for errors.  Values of fields are texts; empty ones are not sent."""
 
     code: int
     what: str
@@ -71,12 +70,12 @@ class Connections:
         return self._credentials is not None
 
     def call(self, address: str, request: Request, timeout_s: float, also: Sequence[int] = ()) -> Reply:
-        """One call.  Raises the error that the answer's code stands for, unless it is 0 or one of `also`."""
+        """Makes one call.  Raises the error for the answer's code, unless that is 0 or one of `also`."""
         (reply,) = self.calls(address, [request], timeout_s)
         return checked(reply, request, also)
 
     def calls(self, address: str, requests: Sequence[Request], timeout_s: float) -> list[Reply]:
-        """Calls that are sent together; their answers in the order of the requests, whatever their codes."""
+        """Sends the requests together.  Returns the answers in the order of the requests, whatever their codes."""
         deadline = time.monotonic() + timeout_s
         connection = self.to(address, timeout_s)
         inbox = Inbox()
@@ -97,7 +96,7 @@ class Connections:
             connection.forget(inbox)
 
     def encoded(self, request: Request, opaque: int) -> bytes:
-        """The frame, signed if this client has credentials."""
+        """Encodes the request, signed if this client has credentials."""
         fields = self.signed(request.fields, request.body)
         try:
             return frame.encode(Header(request.code, opaque, fields=fields), request.body)
@@ -111,7 +110,7 @@ class Connections:
         return acl.signed(fields, body, *keys, self._security_token)
 
     def to(self, address: str, timeout_s: float) -> Connection:
-        """An open connection to the address."""
+        """Returns an open connection to the address."""
         found = self._usable(address)
         if found is not None:
             return found
@@ -177,10 +176,10 @@ class Connections:
             ) from error
 
     def _hint(self, address: str) -> str:
-        """Of a broker the user has not written the address: it is what the broker advertises."""
+        """For a broker's address, which the user has not written: where it comes from."""
         if address in self._name_servers:
             return ""
-        return "; it is the address that the broker gave to the name server (its brokerIP1)"
+        return "; the broker gave this address to the name server (its brokerIP1)"
 
 
 def header_of(answer: Answer, address: str) -> Header:
@@ -191,12 +190,12 @@ def header_of(answer: Answer, address: str) -> Header:
 
 
 def checked(reply: Reply, request: Request, also: Sequence[int] = ()) -> Reply:
-    """The reply, or the error that its code stands for."""
+    """Returns the reply, or raises the error for its code."""
     if reply.header.code and reply.header.code not in also:
         raise error_of(reply.header, request.what, reply.address)
     return reply
 
 
 def tls_context(tls: Tls | None, address: str) -> ssl.SSLContext | None:
-    """The files are read for each new connection, so that new certificates count without a restart."""
+    """Reads the files for each new connection, so that new certificates are used without a restart."""
     return None if tls is None else tls_files.read(tls, address)[1].context

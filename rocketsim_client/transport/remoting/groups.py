@@ -1,7 +1,8 @@
 """Makes a group that commits visible to RocketMQ's tools.
 
 `mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
-make it with their first heartbeat; this client sends none, since a heartbeat makes it a member that gets queues.
+make it with their first heartbeat.  This client sends no heartbeats, because they would make it a member of the group,
+to which queues are assigned.
 """
 
 import logging
@@ -17,7 +18,7 @@ RETRY = "%RETRY%"
 
 
 def retry_topic_request(group: str) -> Request:
-    """Makes the topic, or leaves it as RocketMQ itself would have made it."""
+    """The request that makes the group's retry topic with RocketMQ's own settings."""
     fields = {
         "topic": RETRY + group,
         "defaultTopic": "TBW102",
@@ -32,8 +33,8 @@ def retry_topic_request(group: str) -> Request:
 
 
 class Groups:
-    """`register`: `auto` tries once for each broker and group, and logs what was refused; `true` raises it; `false`
-    does nothing."""
+    """`register`: `auto` tries once for each broker and group, and logs a refusal; `true` raises it; `false` does
+    nothing."""
 
     def __init__(self, connections: Connections, register: str) -> None:
         self._connections = connections

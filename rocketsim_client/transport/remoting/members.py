@@ -1,12 +1,12 @@
-"""What routes have said about brokers: whose address is which member, and how many queues a topic has there."""
+"""What is known about brokers from routes: which member has which address, and how many queues a topic has there."""
 
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 
 
 class KnownMembers:
-    """An answer of a broker does not say which member it is, so it is looked up by the address that was asked.
-    Thread-safe: entries are only replaced."""
+    """Finds a member by its address, because a broker's answer does not say which member it is. Thread-safe: entries
+    are only replaced."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
@@ -24,7 +24,7 @@ class KnownMembers:
             self._queues[route.topic, data.broker_name] = data
 
     def broker_id(self, address: str) -> int:
-        """The master's for an address that no route has named."""
+        """The broker id of the address; for an unknown address the master's."""
         return self._members.get(address, ("", MASTER_ID))[1]
 
     def broker_name(self, address: str) -> str:
@@ -34,11 +34,12 @@ class KnownMembers:
         return self._queues.get((topic, self.broker_name(address)))
 
     def refuses_reads(self, address: str) -> None:
-        """A slave of 5.x without `slaveReadEnable`: suggestions to read there are not followed from now on."""
+        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`. Suggestions to read there are
+        ignored from now on."""
         self._refuse_reads.add(address)
 
     def suggestion(self, address: str, suggested: int) -> int:
-        """The broker id that the broker at `address` suggests, unless that one refuses reads."""
+        """The broker id that the broker at `address` suggests; its own if the suggested one refuses reads."""
         if not self._refuse_reads:
             return suggested
         name, own = self._members.get(address, ("", MASTER_ID))

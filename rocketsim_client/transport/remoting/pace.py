@@ -1,11 +1,11 @@
-"""At most so many pulls a second: what `maxPullsPerSecond` says, for instances of a cloud that refuse more."""
+"""Limits the pulls in a second to `maxPullsPerSecond`, for cloud instances that refuse more."""
 
 import threading
 import time
 
 
 class Pace:
-    """Thread-safe; of one process.  0: no limit."""
+    """The limit of one process; 0: none. Thread-safe."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second

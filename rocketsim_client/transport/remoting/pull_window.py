@@ -1,8 +1,20 @@
-"""Which pulls to send ahead, and in which order their answers are handed out.  Pure: knows no network and no clock.
+"""The range window: decides which pulls to send ahead, and returns their answers in order.  Pure: it knows no network
+and no clock.
 
-A broker gives at most 32 messages a pull.  The offsets of a queue without a filter are consecutive, so the next pulls
-are sent before the answers are there.  Answers may be swapped, shorter than asked for, repeated or lost: each offset of
-[from, until) is handed out once, in order.  Nothing is asked for at or beyond `until`.
+A broker returns at most 32 messages for a pull by default, so one pull at a time would be slow.  Without a filter the
+offsets of a queue are consecutive.  So the begin of the next pulls is known before the first is answered, and several
+pulls are in flight at once.
+
+The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
+with four pulls.  It grows while the reader has to wait for answers, and halves when the broker asks for fewer pulls.
+Its limits are 32 pulls and 8 MiB of answers.
+
+Answers may come in another order, with fewer messages than asked for, twice, or not at all.  A short answer leaves a
+gap, which is asked for next.  Each offset of [from, until) is returned once, in order, and no pull begins at or after
+`until`.
+
+With a filter the broker leaves messages out, and only an answer says where the next pull begins.  Then a range has one
+pull in flight, and eight ranges are read at once.
 """
 
 from collections import deque
@@ -15,13 +27,13 @@ from rocketsim_client.model import GetMessageStatus, OffsetRange, QueueRange
 
 T = TypeVar("T")
 
-USUAL_STEP = 32  # messages a pull that brokers give by default
-FIRST_PULL = 1024  # the first pull asks for more, to find out whether the broker gives more
-FEWEST = 4  # pulls in flight
+USUAL_STEP = 32  # how many messages brokers return for a pull by default
+FIRST_PULL = 1024  # the first pull asks for more, to find out how many the broker returns
+FEWEST = 4  # pulls in flight at the start
 MOST = 32
-MOST_BYTES = 8 << 20  # of answers in flight, by what answers have had
-RANGES_AHEAD = 8  # of filtered ranges, each with one pull
-STEADY = 32  # full answers in a row, after which a pull asks for more again
+MOST_BYTES = 8 << 20  # of answers in flight, by the mean size of earlier answers
+RANGES_AHEAD = 8  # filtered ranges that are read at once, each with one pull
+STEADY = 32  # after this many full answers in a row, a pull asks for more messages again
 ENDS = frozenset(GetMessageStatus) - {
     GetMessageStatus.FOUND,
     GetMessageStatus.NO_MATCHED_MESSAGE,
@@ -39,7 +51,7 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PullReply(Generic[T]):
-    """What a broker answered to a pull.  `records` is not looked at."""
+    """A broker's answer to a pull.  The window does not read `records`."""
 
     status: GetMessageStatus
     next_offset: int
@@ -68,8 +80,8 @@ class _Range(Generic[T]):
 
 
 class PullWindow(Generic[T]):
-    """`filtered`: the broker leaves messages out, so that only an answer says where the next pull begins.  `step`: how
-    many messages the broker gives a pull, if that is known; None: the first answer says it."""
+    """`filtered`: the broker filters.  `step`: how many messages the broker returns for a pull; None: it is not known
+    yet."""
 
     def __init__(
         self, ranges: Sequence[QueueRange | OffsetRange], *, filtered: bool, step: int | None = None, most: int = MOST
@@ -90,17 +102,17 @@ class PullWindow(Generic[T]):
 
     @property
     def is_done(self) -> bool:
-        """Everything is handed out."""
+        """True if all ranges have been returned."""
         self._skip_finished()
         return self._current >= len(self._ranges)
 
     @property
     def step(self) -> int | None:
-        """How many messages the broker gives a pull, once that is known."""
+        """How many messages the broker returns for a pull; None: not known."""
         return self._cap if self._knows_step and not self._filtered else None
 
     def asks(self) -> list[Ask]:
-        """The pulls to send now.  They are in flight after that."""
+        """Returns the pulls to send now, and notes them as in flight."""
         found: list[Ask] = []
         while len(self._flight) < self._room():
             ask = self._next_ask()
@@ -111,21 +123,21 @@ class PullWindow(Generic[T]):
         return found
 
     def waited(self) -> None:
-        """The caller had to wait for an answer: the round trip is longer than the window, which grows."""
+        """Lets the window grow, because the caller had to wait for an answer."""
         self._wide = min(self._wide + 1, self._most)
 
     def again(self, ask: Ask) -> None:
-        """No answer has come to it, or the broker refused it for the moment."""
+        """Asks again for a pull that was not answered, or refused for the moment."""
         if ask in self._flight:
             self._flight.discard(ask)
             self._gaps.append(ask)
 
     def slower(self) -> None:
-        """The broker asked for fewer pulls."""
+        """Halves the window, because the broker asked for fewer pulls."""
         self._wide = max(1, self._wide // 2)
 
     def answered(self, ask: Ask, reply: PullReply[T]) -> None:
-        """An answer to a pull; one that is not in flight (any more) is not looked at."""
+        """Takes an answer.  It is ignored if the pull is not in flight any more."""
         if ask not in self._flight:
             return
         self._flight.discard(ask)
@@ -151,7 +163,7 @@ class PullWindow(Generic[T]):
                 self._step, self._steady = min(self._step * 2, self._cap), 0
 
     def next_piece(self) -> Piece[T] | None:
-        """What comes next in order; None: its answer is not there."""
+        """Returns the next piece in order; None: its answer has not come yet."""
         self._skip_finished()
         if self._current >= len(self._ranges):
             return None
@@ -171,7 +183,7 @@ class PullWindow(Generic[T]):
             or reply.status is not GetMessageStatus.FOUND
             or reply.next_offset > ask.offset + ask.messages
         ):
-            # What was sent ahead does not begin where this ends.
+            # The pulls that were sent ahead do not begin where this answer ends.
             if not self._filtered:
                 self._drop(index)
             one.ahead = one.at
@@ -200,7 +212,7 @@ class PullWindow(Generic[T]):
         if self._filtered:
             return self._next_filtered()
         if self._held() >= self._most:
-            return None  # a gap is waited for
+            return None  # the window is full of answers that wait for a gap
         for index in range(self._current, len(self._ranges)):
             one = self._ranges[index]
             if one.ahead < one.until:
@@ -220,13 +232,14 @@ class PullWindow(Generic[T]):
         return None
 
     def _learn(self, got: int, asked: int) -> None:
-        """From the first answer: what its broker gives a pull.  A range that is short says nothing about that."""
+        """Learns from the first answer how many messages the broker returns for a pull.  A short range does not show
+        that."""
         self._cap = max(got, USUAL_STEP)
         self._step = self._cap if got == asked else got
         self._knows_step = True
 
     def _drop(self, index: int) -> None:
-        """All of a range that is in flight or ready."""
+        """Forgets all pulls and answers of a range."""
         self._ranges[index].ready.clear()
         self._flight = {ask for ask in self._flight if ask.range_index != index}
         self._gaps = deque(ask for ask in self._gaps if ask.range_index != index)

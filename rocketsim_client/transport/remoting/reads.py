@@ -1,4 +1,4 @@
-"""Reads of queues, and offsets of queues and groups, from RocketMQ's brokers."""
+"""Reads messages, and the offsets of queues and groups, from RocketMQ's brokers."""
 
 import re
 import struct
@@ -42,11 +42,11 @@ from rocketsim_client.transport.remoting.pace import Pace
 from rocketsim_client.transport.remoting.pull_window import Ask, Piece, PullReply, PullWindow
 
 ALL = "*"
-HAS_SUBSCRIPTION = 4  # sysFlag: the request says what to read, so no heartbeat has to
-WAITS = 2  # sysFlag: the broker holds the request until there is a message
-LONG_POLL_GRACE_S = 10.0  # a broker looks at the pulls that it holds every 5 s
-FRAME_AFTER_S = 0.5  # a frame is handed out after this time, however small: Spark waits for frames, not for pulls
-ASKED_AGAIN_AFTER_S = 1.0  # a broker that protects itself drops answers without a word
+HAS_SUBSCRIPTION = 4  # sysFlag: the request has the subscription, so no heartbeat is needed
+WAITS = 2  # sysFlag: the broker holds the request until a message comes
+LONG_POLL_GRACE_S = 10.0  # a broker checks the pulls that it holds every 5 s
+FRAME_AFTER_S = 0.5  # a frame is returned after this time, however small, because Spark waits for frames
+ASKED_AGAIN_AFTER_S = 1.0  # a broker that is overloaded drops answers silently
 FLOW_CONTROL_PAUSE_S = 0.02
 
 _OFFSET_AT, _SYS_FLAG_AT = 20, 36
@@ -68,7 +68,7 @@ class RemotingReads:
         self._members = members
         self._groups = groups
         self._pace = pace
-        self._steps: dict[str, int] = {}  # messages that a broker gives a pull, by address
+        self._steps: dict[str, int] = {}  # by address: how many messages the broker returns for a pull
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -114,8 +114,8 @@ class RemotingReads:
         timeout_s: float,
         read_in: Mapping[tuple[str, int], LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
-        """Pulls that are sent ahead, put in order and joined to frames.  RocketMQ has no epochs: `read_in` is not
-        asked about."""
+        """Sends pulls ahead (`pull_window`), puts their answers in order and joins them to frames.  `read_in` is
+        ignored, because RocketMQ has no epochs."""
         filtered = expression != ALL
         window = PullWindow[bytes](ranges, filtered=filtered, step=self._steps.get(address))
         heads = [self._template(address, one, group, expression) for one in ranges]
@@ -139,7 +139,7 @@ class RemotingReads:
                     last_answer = now = time.monotonic()
                 for opaque, (ask, sent) in list(asked.items()):
                     if now - sent < ASKED_AGAIN_AFTER_S:
-                        break  # they are in the order in which they were sent
+                        break  # the pulls are in the order in which they were sent
                     del asked[opaque]
                     window.again(ask)
                 if asks := window.asks():
@@ -184,8 +184,8 @@ class RemotingReads:
             raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what)
 
     def _pull_refused(self, reply: Reply, what: str) -> Exception:
-        """A slave of 5.x that refuses reads says that it is busy: the master is asked instead, and no suggestion to
-        read at that slave is followed."""
+        """The error for a pull that was refused.  A slave of 5.x that serves no reads says that it is busy.  The master
+        is asked instead, and suggestions to read at that slave are ignored from now on."""
         if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
             self._members.refuses_reads(reply.address)
             return ServiceNotAvailable(
@@ -204,8 +204,8 @@ class RemotingReads:
     def commit_offsets(
         self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
     ) -> OffsetsAnswer:
-        """Brokers take any offset, also one that is lower than the group's: these are not sent.  Slaves take commits,
-        too, which nobody ever reads: they are asked for none."""
+        """Sends only offsets that are higher than the group's, because brokers also take lower ones.  Commits do not go
+        to slaves, which take them but do not pass them on to the master."""
         if self._members.broker_id(address) != MASTER_ID:
             raise ServiceNotAvailable(
                 f"a commit of group {group!r} at {address}: RocketMQ's slaves keep no commits for their master",
@@ -244,7 +244,7 @@ class RemotingReads:
     ) -> None:
         replies = self._connections.calls(address, requests, timeout_s)
         if any(reply.header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for reply in replies):
-            # A broker of 5.x makes a group at its first pull, where it may make groups.
+            # A broker of 5.x that may make groups makes one at its first pull.
             self.pull(address, PullCall(group, queue.topic, queue.queue_id, 0, max_msg_nums=1), timeout_s)
             replies = self._connections.calls(address, requests, timeout_s)
         for reply, request in zip(replies, requests, strict=True):
@@ -293,7 +293,8 @@ class RemotingReads:
     def _without_made_up(
         self, address: str, group: str, queues: Sequence[MessageQueue], found: Sequence[int], timeout_s: float
     ) -> list[int]:
-        """4.x answers 0 where there is no offset: the table of all offsets says which zeros are committed."""
+        """Finds out which zeros are committed, by the table of all offsets: 4.x also answers 0 if the group has no
+        offset."""
         request = Request(RequestCode.GET_ALL_CONSUMER_OFFSET, "the table of all offsets", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         table = part(body, "offsetTable", dict, address)
@@ -314,8 +315,9 @@ class RemotingReads:
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """The broker's statistics have all queues that can be written, and say that a topic is not there.  Queues
-        beyond these, and all of them at a proxy, which has no statistics, are asked one by one."""
+        """Takes the bounds from the broker's statistics, which have all queues that can be written, and say if the
+        topic does not exist.  Further queues are asked for one by one; at a proxy, which has no statistics, all of
+        them."""
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the bounds of topic {topic!r}", {"topic": topic})
         (reply,) = self._connections.calls(address, [request], timeout_s)
         table: dict[int, tuple[int, int, int]] = {}
@@ -382,14 +384,14 @@ class RemotingReads:
                 )
                 for queue_id in timestamps
             }
-        # What 5.x finds may be deleted already.
+        # The message that 5.x finds may already be deleted.
         return {queue_id: max(offset, bounds[queue_id][0]) for queue_id, offset in found.items()}
 
     def _bisected(
         self, address: str, topic: str, queue_id: int, timestamp: int, bounds: tuple[int, int], timeout_s: float
     ) -> int:
-        """4.x finds the nearest message, and of several of one millisecond any: so the store times of messages are
-        compared here."""
+        """Searches by comparing store times here, because 4.x finds the nearest message, and any of several in one
+        millisecond."""
         low, high = bounds
         while low < high:
             middle = (low + high) // 2
@@ -413,7 +415,7 @@ class RemotingReads:
 
 
 def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, expression: str) -> dict[str, str]:
-    """All that a pull needs: a broker answers with a NullPointerException where one of them is missing."""
+    """All fields of a pull.  A broker answers with a NullPointerException if one is missing."""
     return {
         "consumerGroup": group or READER_GROUP,
         "topic": topic,
@@ -429,11 +431,11 @@ def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, 
     }
 
 
-READER_GROUP = "rocketsim-reader"  # of pulls without a group; nothing is committed for it
+READER_GROUP = "rocketsim-reader"  # for pulls without a group; nothing is committed for it
 
 
 class _Template:
-    """Frames of the pulls of one queue.  Without signatures only three numbers of them differ."""
+    """Makes the requests for pulls of one queue.  Without signatures they differ in three numbers only."""
 
     def __init__(self, connections: Connections, fields: dict[str, str]) -> None:
         self._connections = connections
@@ -455,7 +457,7 @@ class _Template:
 
 
 def _pull_reply(answer: Answer, address: str) -> tuple[int, PullReply[bytes] | None]:
-    """The code and, unless that is a refusal, the reply.  Only a header in JSON of the usual form is not decoded."""
+    """Returns the code and, unless that is a refusal, the reply.  The usual JSON header is read without decoding it."""
     head = answer.head
     if answer.form is frame.Form.JSON:
         found = [pattern.search(head) for pattern in (_CODE, _NEXT, _MIN, _MAX, _SUGGESTED)]
@@ -478,7 +480,7 @@ def _sizes(records: bytes | memoryview, address: str):  # type: ignore[no-untype
     try:
         return walk_sizes(as_bytes(records))
     except RecordError as error:
-        raise BadAnswer(f"{address} sent what are no records: {error}", address=address) from error
+        raise BadAnswer(f"{address} sent bytes that are not records: {error}", address=address) from error
 
 
 def _store_timestamp(records: bytes | memoryview) -> int:
@@ -531,7 +533,7 @@ class _Frames:
         self._segment(piece, count, end, reply.status)
 
     def _segment(self, piece: Piece[bytes], count: int, end: int, status: GetMessageStatus) -> None:
-        """Neighbours of one range are one segment."""
+        """Adds a segment, or extends the last one if it is of the same range."""
         last = self._segments[-1] if self._segments else None
         low, high = piece.reply.min_offset, piece.reply.max_offset
         if (
@@ -551,7 +553,7 @@ class _Frames:
     def _first_offset(self, records: bytes | memoryview, piece: Piece[bytes]) -> int:
         one = self._ranges[piece.range_index]
         if len(records) < MIN_SIZE:
-            raise BadAnswer(f"{self._address} sent {len(records)} bytes, which are no record", address=self._address)
+            raise BadAnswer(f"{self._address} sent {len(records)} bytes, which are not a record", address=self._address)
         if _SYS_FLAG.unpack_from(records, _SYS_FLAG_AT)[0] & _INNER_BATCH:
             raise NotSupported(f"topic {one.topic!r} has batches in its queues (queue.type=BatchCQ): not supported")
         first: int = _OFFSET.unpack_from(records, _OFFSET_AT)[0]
@@ -564,7 +566,7 @@ class _Frames:
         return first
 
     def _before(self, records: bytes | memoryview, until: int) -> memoryview:
-        """The records whose offsets are in the range."""
+        """The records whose offsets are before `until`."""
         at = 0
         for size in _sizes(records, self._address).tolist():
             if _OFFSET.unpack_from(records, at + _OFFSET_AT)[0] >= until:

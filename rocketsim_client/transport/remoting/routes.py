@@ -1,4 +1,4 @@
-"""Questions to RocketMQ's name servers."""
+"""Asks RocketMQ's name servers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from rocketsim_client.transport.remoting.members import KnownMembers
 
 
 class RemotingRoutes:
-    """`RouteCalls`."""
+    """`RouteCalls` over the remoting protocol."""
 
     def __init__(self, connections: Connections, settings: Connection, members: KnownMembers) -> None:
         self._connections = connections
@@ -39,15 +39,14 @@ class RemotingRoutes:
             route = self._name_servers.ask(ask)
         except TopicNotExist as error:
             raise NoRoute(
-                f"no name server knows a broker with topic {topic!r}: it does not exist, or all its brokers are away",
+                f"no name server knows a broker with topic {topic!r}: it does not exist, or none of its brokers runs",
                 address=error.address,
             ) from error
         self._members.learn_route(route)
         return route
 
     def topic_list(self, timeout_s: float) -> list[str]:
-        """RocketMQ's list has the names of clusters and brokers, too, which are topics of its own; these are left
-        out."""
+        """Leaves out RocketMQ's own topics, which are named like clusters and brokers."""
         request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics", {})
 
         def ask(address: str) -> list[str]:
@@ -103,7 +102,7 @@ class RemotingRoutes:
 
     def _broker(self, data: Any, address: str) -> BrokerData:
         if not isinstance(data, dict):
-            raise BadAnswer(f"{address} sent a broker that is no object", address=address)
+            raise BadAnswer(f"{address} sent a broker that is not an object", address=address)
         members = part(data, "brokerAddrs", dict, address)
         if not all(str(key).isdigit() and isinstance(at, str) for key, at in members.items()):
             raise BadAnswer(f"{address} sent a broker whose addresses are {str(members)[:80]}", address=address)

@@ -1,4 +1,4 @@
-"""Sends to RocketMQ's brokers: batches of one queue each."""
+"""Sends to RocketMQ's brokers in batches, each for one queue."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,20 @@ from rocketsim_client.transport.remoting.answers import field
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request, checked
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 
-MAX_BATCH_BYTES = (4 << 20) - (64 << 10)  # a broker's maxMessageSize is 4 MiB, and counts all of a batch
+MAX_BATCH_BYTES = (4 << 20) - (64 << 10)  # a broker's maxMessageSize is 4 MiB and bounds a whole batch
 STORED = {
     ResponseCode.SUCCESS: SendStatus.SEND_OK,
     ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
-# What a broker does only for a message that is sent alone; in a batch these are stored as properties like others.
+# Properties that a broker obeys only in a message that is sent alone; in a batch it only stores them.
 ALONE = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
 
 
 class Batch(NamedTuple):
-    """Rows of an Outgoing, in order, that one request takes."""
+    """Rows of an Outgoing, in order, that go in one request."""
 
     queue_id: int
     rows: Sequence[int]
@@ -38,8 +38,8 @@ class Batch(NamedTuple):
 
 
 class RemotingSends:
-    """`SendCalls`.  Of one queue, one request is under way at a time, since a broker may store two the other way
-    round; those of several queues go together."""
+    """`SendCalls` over the remoting protocol.  A queue has one request under way at a time, because a broker may store
+    two in the wrong order.  Requests for different queues are sent together."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -89,8 +89,8 @@ class RemotingSends:
     def _stored(
         self, address: str, requests: Sequence[Request], together: Sequence[Batch], deadline: float
     ) -> Iterator[tuple[Reply, Batch]]:
-        """The answer to each batch.  A broker that is busy has stored nothing of a batch: that one is sent again, and
-        the others are not."""
+        """Yields the answer to each batch.  Only batches for which the broker is busy are sent again: it has stored
+        nothing of them."""
         left = list(zip(requests, together, strict=True))
         failures = 0
         while left:
@@ -122,7 +122,7 @@ class RemotingSends:
 
 
 def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
-    """What a broker of RocketMQ would refuse without saying why."""
+    """Refuses what RocketMQ's brokers would refuse without a reason."""
     if len(body_sizes) and not body_sizes.min():
         raise MessageIllegal(f"topic {topic!r}: RocketMQ's brokers take no message whose body is empty")
     if len(properties_sizes) and properties_sizes.max() > message_batch.MAX_PROPERTIES_BYTES:
@@ -130,8 +130,9 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
 
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
-    """The rows of each queue, in order, cut where a request would have too many, too much, or rows that cannot share
-    one.  The cuts are found with numpy: of many rows few begin a batch."""
+    """Cuts the rows of each queue, in order, into batches that are not too many rows or bytes for a request.  Rows with
+    different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because few rows
+    begin a batch."""
     found: list[Batch] = []
     for queue_id in np.unique(queue_ids).tolist():
         rows = np.flatnonzero(queue_ids == queue_id)
@@ -145,14 +146,14 @@ def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batc
             following = changes[np.searchsorted(changes, begin, side="right") :]
             limit = int(following[0]) if len(following) else len(rows)
             end = max(begin + 1, min(end, begin + message_batch.MAX_MESSAGES, limit))
-            is_alone = end == begin + 1  # the one that is too large for a batch may be small enough alone
+            is_alone = end == begin + 1  # a row that is too large for a batch may be small enough alone
             found.append(Batch(queue_id, rows[begin:end].tolist(), is_alone))
             begin = end
     return found
 
 
 def rounds(found: Sequence[Batch]) -> Iterator[list[Batch]]:
-    """Batches that are sent together: the next one of each queue."""
+    """Yields the batches that are sent together: the next one of each queue."""
     queues: dict[int, list[Batch]] = {}
     for batch in found:
         queues.setdefault(batch.queue_id, []).append(batch)
@@ -161,7 +162,7 @@ def rounds(found: Sequence[Batch]) -> Iterator[list[Batch]]:
 
 
 def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
-    """The body of a batch, column by column."""
+    """Encodes the body of a batch, column by column."""
     body_sizes, properties_sizes = np.diff(offsets(bodies)), np.diff(offsets(properties))
     heads = np.zeros(len(bodies), _HEAD)
     heads["size"] = body_sizes + properties_sizes + message_batch.OVERHEAD_BYTES
@@ -173,8 +174,8 @@ def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
 
 
 def _alone(given: Any, whole: bytes) -> Any:
-    """Whether each row has to be sent by itself.  `whole`: all properties, in which a quick look finds most often that
-    no row has to."""
+    """Marks the rows that have to be sent alone.  `whole`: the properties of all rows; one search there mostly shows
+    that no row has to."""
     if not any(name in whole for name in ALONE):
         return np.zeros(len(given), bool)
     rows = (b"\x02" + bytes(one if isinstance(one, bytes) else one.as_py()) for one in given)

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class RemotingTransport:
-    """Thread-safe.  All of it has one connection for an address.  What a reader does not need is imported when it is
-    first asked for."""
+    """Thread-safe.  All calls to an address share one connection.  Modules that a reader does not need are imported at
+    their first use."""
 
     def __init__(self, settings: Connection) -> None:
         self.connections = Connections(settings)

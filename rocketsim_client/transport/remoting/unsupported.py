@@ -1,4 +1,4 @@
-"""The calls that RocketMQ's remoting protocol has in another form than this client, or not at all."""
+"""Calls that this client does not make over RocketMQ's remoting protocol."""
 
 from typing import NoReturn
 

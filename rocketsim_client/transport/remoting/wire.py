@@ -1,7 +1,7 @@
 """One socket to a server, plain or TLS, that one thread reads while others write.
 
-It never blocks inside a call of the socket: it waits with `poll`, so that a writer has a deadline while the reader has
-none, and TLS, which does not allow two threads at once, is used under a lock.
+Calls of the socket never block; `poll` waits instead.  So writers have a deadline and the reader has none.  Calls over
+TLS are made under a lock, because TLS does not allow two threads at once.
 """
 
 import select
@@ -16,7 +16,7 @@ _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Wire:
-    """`receive_into` is for one thread; `send` and `close` are for any."""
+    """One thread calls `receive_into`; any thread may call `send` and `close`."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -26,7 +26,7 @@ class Wire:
 
     @classmethod
     def to(cls, address: str, timeout_s: float, context: ssl.SSLContext | None) -> "Wire":
-        """Raises OSError, of which ssl.SSLError is one, and ValueError for no address."""
+        """Connects.  Raises OSError (also ssl.SSLError), or ValueError for a text that is not an address."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         plain = socket.create_connection((host, int(port)), max(timeout_s, 0.001))
@@ -39,7 +39,7 @@ class Wire:
             raise
 
     def receive_into(self, room: memoryview) -> int:
-        """Waits for bytes, however long; 0 is the end of the connection."""
+        """Waits for bytes without a limit.  Returns how many came; 0: the connection has ended."""
         while True:
             try:
                 if self._tls is None:
@@ -50,7 +50,8 @@ class Wire:
                 self._wait(isinstance(error, ssl.SSLWantWriteError), None)
 
     def send(self, data: bytes | memoryview, deadline: float) -> None:
-        """All of it.  TimeoutError at the deadline (of `time.monotonic`): the connection is of no use after that."""
+        """Sends all bytes.  TimeoutError at the deadline (of `time.monotonic`): the connection cannot be used after
+        that."""
         if not self._writing.acquire(timeout=max(deadline - time.monotonic(), 0.001)):
             raise TimeoutError("another request could not be written")
         try:
@@ -69,12 +70,12 @@ class Wire:
             self._writing.release()
 
     def shut(self) -> None:
-        """Wakes the reader, which finds the end of the connection."""
+        """Wakes the reader, which then sees the end of the connection."""
         with suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """For the reader, at its end."""
+        """Closes the socket; the reader calls it when it ends."""
         self._socket.close()
 
     def _wait(self, for_writing: bool, deadline: float | None) -> bool:

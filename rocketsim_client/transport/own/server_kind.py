@@ -1,4 +1,4 @@
-"""Who answers at an address that is not what it was taken for.  A look of its own, after a call has failed."""
+"""Finds out what kind of server answers at a wrong address, after a call there has failed."""
 
 import json
 import socket
@@ -14,47 +14,47 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
 LOOK_S = 1.0
 NAME_SERVER = "NameServer"
-NOBODYS = "not a RocketSim server, or one without this call"
+UNKNOWN = "not a RocketSim server, or one without this call"
 ROCKETMQ = (
     "this is a name server or broker of RocketMQ itself: it answers in RocketMQ's remoting protocol. Leave out "
     "protocol=grpc, or give the address of a RocketSim server"
 )
-_ROUTE_OF_TOPIC = 105  # which every RocketMQ server answers, if only with a refusal
-_MOST_BYTES = 16 << 20  # of a frame of remoting
+_ROUTE_OF_TOPIC = 105  # every RocketMQ server answers it, if only with a refusal
+_MOST_BYTES = 16 << 20  # of a remoting frame
 _V2_CALL = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
 
-def who_has_no_such_call(stub: Callable[[type], Any], channel: grpc.Channel, service: str) -> str:
-    """For a server that knows no call of `service`: what it is instead, and which address to give."""
+def kind_without_call(stub: Callable[[type], Any], channel: grpc.Channel, service: str) -> str:
+    """What a server is that knows no call of `service`, and which address to give instead."""
     if service == NAME_SERVER:
-        if _is_there(lambda: stub(BrokerStub).QueueBounds(pb.QueueBoundsRequest(), timeout=LOOK_S)):
+        if _knows(lambda: stub(BrokerStub).QueueBounds(pb.QueueBoundsRequest(), timeout=LOOK_S)):
             return (
                 "this is a broker's port (listenPort), and a name server was asked for: give the name server's address "
                 "(its port is 9876 by default)"
             )
-    elif _is_there(lambda: stub(NameServerStub).TopicList(ns.TopicListRequest(), timeout=LOOK_S)):
+    elif _knows(lambda: stub(NameServerStub).TopicList(ns.TopicListRequest(), timeout=LOOK_S)):
         return "this is a name server, and a broker was asked for: give the broker's listenPort"
-    if _is_there(lambda: channel.unary_unary(_V2_CALL, bytes)(b"", timeout=LOOK_S)):
+    if _knows(lambda: channel.unary_unary(_V2_CALL, bytes)(b"", timeout=LOOK_S)):
         return (
             "this is the port for RocketMQ 5's clients (grpcServerPort): RocketSim's clients take name servers and "
             "brokers' listenPort"
         )
-    return NOBODYS
+    return UNKNOWN
 
 
-def _is_there(call: Callable[[], Any]) -> bool:
-    """Whether the server knows the call, whatever it answers."""
+def _knows(call: Callable[[], Any]) -> bool:
+    """True if the server knows the call, whatever it answers."""
     try:
         call()
     except grpc.RpcError as error:
-        nobody = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
-        return error.code() not in nobody
+        unknown = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        return error.code() not in unknown
     return True
 
 
 def speaks_remoting(address: str) -> bool:
-    """Whether a RocketMQ server is there.  It says nothing until it is asked in its own framing: a size, the size of
-    the header and its kind (0: JSON), the header, the body."""
+    """True if a RocketMQ server answers.  It says nothing until it gets a request in its own framing: a size, the
+    header's size and kind (0: JSON), the header, the body."""
     host, _, port = address.rpartition(":")
     header = json.dumps(
         {"code": _ROUTE_OF_TOPIC, "opaque": 1, "flag": 0, "language": "PYTHON", "version": 409}
@@ -71,7 +71,7 @@ def speaks_remoting(address: str) -> bool:
 
 
 def _received(connection: socket.socket, size: int) -> bytes:
-    """ValueError if the connection ends before."""
+    """Raises ValueError if the connection ends before."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))
