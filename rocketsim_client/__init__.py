@@ -1,8 +1,8 @@
 # isort: skip_file
 """What an application imports: producer, consumers, admin, their values and errors.
 
-Each name brings its module when it is first asked for: Spark's driver starts a process for every stream, and waits for
-what that imports.
+A name's module is imported at the first use of the name, because Spark's driver starts a process for every stream and
+waits for its imports.
 """
 
 import logging
@@ -116,10 +116,10 @@ if TYPE_CHECKING:
         TopicRoute as TopicRoute,
     )
 
-# What is logged here is for an application that configures logging; otherwise Python would print the warnings.
+# Log lines are for applications that configure logging. Without this handler Python would print the warnings.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-_MODULES = {  # where each name is
+_MODULES = {  # the module of each name
     "AccessDenied": "errors",
     "AclInfo": "admin_model",
     "AclPolicy": "admin_model",

@@ -1,4 +1,4 @@
-"""Addresses of brokers as this machine reaches them: what the option `addressMap` says.  Pure.
+"""Replaces brokers' addresses by those at which this machine reaches them, as the option `addressMap` says.  Pure.
 
 Brokers advertise their `brokerIP1`, which may be an address of their own network only.
 """
@@ -13,8 +13,8 @@ from rocketsim_client.errors import InvalidParameter
 
 @dataclass(frozen=True, slots=True)
 class AddressMap:
-    """`10.0.0.3:10911=host:20911` replaces one address; `10.0.*=host` the host of all addresses that are alike, and
-    leaves the port.  The first rule that fits counts."""
+    """`10.0.0.3:10911=host:20911` replaces one address.  `10.0.*=host` replaces the host of all addresses that match,
+    and keeps the port.  The first rule that matches counts."""
 
     rules: tuple[tuple[str, str], ...] = ()
 

@@ -1,4 +1,4 @@
-"""Addresses of servers: `host:port`, how users write several, and the address that this machine has towards one."""
+"""Parses and checks addresses of servers, and finds this machine's own address towards a server."""
 
 import re
 import socket
@@ -40,8 +40,8 @@ def is_address(text: str) -> bool:
 
 @cache
 def local_ipv4(peer: str) -> bytes:
-    """This machine's address as the peer `host:port` sees it (RocketMQ keeps it with a message); loopback where it
-    cannot be told.  Sends nothing."""
+    """This machine's address as the server at `peer` sees it, which RocketMQ stores with a message; loopback if it
+    cannot be found out.  Sends nothing."""
     host, _, port = peer.rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""What operators see: topics, groups, progress, replication.  Plain values in mqadmin's words."""
+"""The values of the operator's client: topics, groups, progress, replication, with mqadmin's names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from rocketsim_client.model import CommitStatus, MessageQueue
 
 
 class ChangedAt(list[str]):
-    """The addresses of the brokers that have made a change; `statuses`: by address, who has it."""
+    """The addresses of the brokers that have made a change.  `statuses`: by address, which brokers have the change."""
 
     def __init__(self, statuses: Mapping[str, CommitStatus]) -> None:
         super().__init__(statuses)
@@ -15,8 +15,8 @@ class ChangedAt(list[str]):
 
 
 class SlavesLeft(dict[int, str]):
-    """The addresses of the slaves that a broker knows after one was removed, by id; `commit_status`: who else knows
-    that it was removed."""
+    """The addresses of the slaves that a broker still knows after one was removed, by id.  `commit_status`: which
+    brokers have the change."""
 
     def __init__(self, addresses: Mapping[int, str], commit_status: CommitStatus) -> None:
         super().__init__(addresses)
@@ -25,8 +25,8 @@ class SlavesLeft(dict[int, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both.  `commit_status`, of a change: who
-    has it (in SYNC_MASTER a slave, too, for COMMIT_OK)."""
+    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both.  `commit_status`: which
+    brokers have the change; COMMIT_OK of a SYNC_MASTER means a slave as well."""
 
     topic_name: str
     read_queue_nums: int = 8
@@ -39,11 +39,12 @@ class TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """`broker_id` is whom consumers are sent to normally, `which_broker_when_consume_slowly` when they fall behind.
+    """A group's settings on one broker.  Consumers normally read from broker id `broker_id`, and from
+    `which_broker_when_consume_slowly` when they fall behind.
 
-    `group_retry_policy` is RocketMQ's JSON, empty for its default: after which times a message that was not
-    acknowledged is delivered again.  `commit_status`, of a change: who has it (in SYNC_MASTER a slave, too, for
-    COMMIT_OK).
+    `group_retry_policy` is RocketMQ's JSON for the times after which a message that was not acknowledged is delivered
+    again; empty: RocketMQ's default.  `commit_status`: which brokers have the change; COMMIT_OK of a SYNC_MASTER means
+    a slave as well.
     """
 
     group_name: str
@@ -64,8 +65,8 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker process as the name server knows it.  `role`: ASYNC_MASTER, SYNC_MASTER or SLAVE; empty: of a version
-    that does not say it."""
+    """One broker process as the name server knows it.  `role`: ASYNC_MASTER, SYNC_MASTER or SLAVE; empty: its version
+    does not tell it."""
 
     cluster_name: str
     broker_name: str
@@ -77,8 +78,8 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """One queue: its first offset, its exclusive end, and when its last message was stored, in ms since 1970 (0 without
-    one)."""
+    """One queue: its first offset, its exclusive end, and when its last message was stored (ms since 1970; 0: it has
+    none)."""
 
     queue: MessageQueue
     min_offset: int
@@ -88,9 +89,9 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
-    """A group's place in one queue.  `broker_id` says whose figures these are: 0 is the master.  A reset raises the
-    offset's `generation`: of two brokers' offsets that of the higher one counts.  `lag` is the broker's word for
-    `diff`; None from a broker of an earlier version."""
+    """A group's progress in one queue, from the broker with `broker_id` (0: the master).  A reset raises the offset's
+    `generation`; if two brokers differ, the offset of the higher generation counts.  `lag` is `diff` as the broker
+    counts it; None: its version does not tell it."""
 
     group: str
     queue: MessageQueue
@@ -103,23 +104,23 @@ class ConsumeProgress:
 
     @property
     def diff(self) -> int:
-        """The lag: how many messages the group has yet to settle."""
+        """The lag: how many messages the group still has to settle."""
         return self.lag if self.lag is not None else max(0, self.broker_offset - self.consumer_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """One queue after a reset: the offset now, the one before (-1 without), and by `status` which brokers have it."""
+    """One queue after a reset: its offset now, the one before (-1: it had none), and which brokers have it."""
 
     queue: MessageQueue
     offset: int
     previous: int
-    status: CommitStatus = CommitStatus.UNSAID  # who has it
+    status: CommitStatus = CommitStatus.UNSAID  # which brokers have the offset
 
 
 @dataclass(frozen=True, slots=True)
 class HaSlave:
-    """A slave as its master sees it: what it has acknowledged, and by how many bytes it is behind."""
+    """A slave as its master sees it: which offset it has acknowledged, and how many bytes it is behind."""
 
     address: str
     broker_id: int
@@ -132,7 +133,8 @@ class HaSlave:
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """One broker's replication: the end of its log, what is flushed and confirmed, and a master's slaves."""
+    """The replication of one broker: the end of its log, how far that is flushed and confirmed, and a master's
+    slaves."""
 
     address: str
     is_master: bool
@@ -147,7 +149,7 @@ class HaStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """The bytes of log that only that broker has, and loses when it follows the promoted one; None: not known."""
+    """The bytes of log that only that broker has, and that it loses when it follows the new master; None: not known."""
 
     broker_id: int
     address: str
@@ -156,8 +158,8 @@ class Forfeit:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """The slave that is the master now, with its epoch, the log offset where the epoch begins, and what others lose by
-    it."""
+    """The new master, with its epoch, the log offset where the epoch begins, and what other brokers lose by the
+    promotion."""
 
     address: str
     epoch: int
@@ -169,13 +171,13 @@ class Promotion:
 
     @property
     def is_weaker(self) -> bool:
-        """Whether `SEND_OK` said that a slave has the message, and does not say it any more."""
+        """True if `SEND_OK` meant before that a slave has the message, and does not mean it any more."""
         return (self.former_role, self.broker_role) == ("SYNC_MASTER", "ASYNC_MASTER")
 
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user of access control.  `commit_status`, of a change: who has it (a slave, too, for COMMIT_OK)."""
+    """A user of access control.  `commit_status`: which brokers have the change."""
 
     username: str
     user_type: str = "Normal"  # or Super
@@ -186,7 +188,7 @@ class UserInfo:
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
     """`resource`: Topic:name, Group:prefix*, Cluster:*.  `actions`: Pub, Sub, Create, Update, Delete, Get, List, All.
-    `source_ips`: addresses and networks; none: everywhere.  `decision`: Allow or Deny."""
+    `source_ips`: addresses and networks; empty: all.  `decision`: Allow or Deny."""
 
     resource: str
     actions: tuple[str, ...]

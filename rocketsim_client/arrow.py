@@ -1,8 +1,8 @@
-"""Records -> Arrow columns, only those that a schema names, without a Python object a row.  Pure, no I/O.
+"""Turns records into the Arrow columns that a schema names, without making a Python object for a row.  Pure.
 
-A frame becomes one RecordBatch, or several where its bodies are compressed and would make a large one.  What is the
-same for consecutive rows (topic, broker name) is repeated, not read; properties are only taken apart if a column of the
-schema is made from them.  `rocketsim_source` makes Spark's batches with the same decoder and a table of more columns.
+A frame becomes one RecordBatch, or several if its unpacked bodies would make a large one.  Values that are the same for
+consecutive rows (topic, broker name) are repeated, not read.  Properties are parsed only if the schema has a column for
+them.  `rocketsim_source` uses the same decoder, with more columns, for Spark's batches.
 """
 
 import json
@@ -33,7 +33,7 @@ class OfQueue(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """What columns are made from."""
+    """The data from which columns are made."""
 
     records: Records
     queues: Sequence[OfQueue]
@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
 
 def repeated(counted: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
-    """Each value as often as its count says."""
+    """Repeats each value as often as its count says."""
     values, counts = [value for value, _ in counted], [count for _, count in counted]
     if kind != pa.string():
         return numbers(np.repeat(np.array(values, kind.to_pandas_dtype()), counts))
@@ -56,7 +56,7 @@ def timestamps(ms: np.ndarray) -> pa.Array:
 
 
 def text_of(binary: pa.Array) -> pa.Array:
-    """Bytes as text; what is not UTF-8 gets the replacement character."""
+    """Decodes bytes; bytes that are not UTF-8 become the replacement character."""
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:
@@ -68,7 +68,7 @@ def json_of(maps: pa.Array) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """For a schema that has a string where the column is something else."""
+    """Turns a column into text, for a schema that has a string there."""
     if pa.types.is_binary(column.type):
         return text_of(column)
     return json_of(column) if pa.types.is_map(column.type) else column
@@ -124,19 +124,19 @@ NOT_UNASKED = frozenset({"bornHost", "storeHost"})
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """These columns of a message, or all but the hosts.  InvalidParameter names one that there is not."""
+    """The schema with these columns, or with all but the hosts.  InvalidParameter names an unknown column."""
     known = {field.name: field for field in FIELDS}
     if columns is None:
         return pa.schema([field for field in FIELDS if field.name not in NOT_UNASKED])
     for name in columns:
         if name not in known:
-            raise InvalidParameter(f"there is no column {name!r}; columns are {', '.join(known)}")
+            raise InvalidParameter(f"column {name!r} is not known; columns are {', '.join(known)}")
     return pa.schema([known[name] for name in columns])
 
 
 class RecordDecoder:
-    """Makes batches of one schema out of frames.  `columns`: how to make each column, by its name in lower case; what
-    `expression` does not select is left out; `most_bytes` bounds the bodies of a batch.
+    """Makes batches of one schema from frames.  `columns`: how to make each column, by its name in lower case.
+    `expression`: selects the rows.  `most_bytes`: the most bytes of bodies in a batch.
     """
 
     def __init__(
@@ -154,13 +154,12 @@ class RecordDecoder:
         self._most_bytes = most_bytes
         self._expression = None if expression is None or expression.selects_all else expression
         self._check_crcs = check_crcs
-        self._kept: np.ndarray | None = None  # of the last frame: the rows that its filter let through; None: all
+        self._kept: np.ndarray | None = None  # the rows of the last frame that the filter selected; None: all
         self._frame_rows = 0
 
     def batches(self, records: Records, queues: Sequence[OfQueue], broker_id: int) -> Iterator[pa.RecordBatch]:
-        """A frame's rows: one batch, or several where bodies are larger than the frame once they are unpacked.  A batch
-        has bodies of at most `most_bytes`, or a single row.  RecordError if the records are not what they claim to
-        be.
+        """Yields a frame's rows in one batch, or in several if its unpacked bodies are large: a batch has bodies of at
+        most `most_bytes`, or a single row.  RecordError: a record is damaged.
         """
         self._kept, self._frame_rows = None, len(records)
         if self._check_crcs:
@@ -179,13 +178,15 @@ class RecordDecoder:
             yield self._batch(Rows(some, of_some, broker_id, unpacked))
 
     def done(self, rows: int) -> int:
-        """How many of the last frame's records are behind its first `rows` rows: some may be filtered out."""
+        """How many records of the last frame its first `rows` rows stand for, those that the filter left out
+        included."""
         if self._kept is None:
             return rows
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
 
     def unreadable(self, records: Records) -> list[int]:
-        """The records that `batches` can make no rows of.  One by one: for a frame that is known to have some."""
+        """The records from which `batches` cannot make rows.  It checks each by itself, so it is for frames that have
+        some."""
         return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
 
     def _is_readable(self, one: Records) -> bool:
@@ -214,7 +215,7 @@ class RecordDecoder:
 
 
 def queues_of(rows: slice, queues: Sequence[OfQueue]) -> list[OfQueue]:
-    """The parts of `queues` that are these rows."""
+    """The parts of `queues` that belong to these rows."""
     found, row = [], 0
     for queue, size in queues:
         inside = min(row + size, rows.stop) - max(row, rows.start)

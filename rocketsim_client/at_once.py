@@ -1,4 +1,4 @@
-"""The same call to several servers at once: one that does not answer costs the others no time."""
+"""Makes the same call to several servers at once, so that a server that does not answer does not delay the others."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +12,8 @@ MOST_AT_ONCE = 16
 
 
 def at_once(places: Iterable[str], call: Callable[[str], T]) -> tuple[dict[str, T], dict[str, RocketSimError]]:
-    """What each of these places answers and what each that refuses says, by place, in their order.  Returns when all
-    have; other exceptions are raised."""
+    """Returns the answers and the refusals, by place, in the order of the places, when all calls have ended.  Other
+    exceptions are raised."""
     asked = list(dict.fromkeys(places))
     answers: dict[str, T] = {}
     refusals: dict[str, RocketSimError] = {}

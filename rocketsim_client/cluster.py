@@ -1,4 +1,4 @@
-"""A RocketSim cluster as a reader and writer of offsets sees it: bounds, searches, commits, ranges of records."""
+"""A cluster for programs that read: bounds and searches in queues, commits of offsets, ranges of records."""
 
 import logging
 import time
@@ -37,14 +37,14 @@ from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-# A stream that has to go on after this is opened anew where it was: bounds the wait for a dead peer.
+# A stream that lasts longer is opened again where it was. This bounds the wait for a broker that is dead.
 STREAM_DEADLINE_S = 10.0
 COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 
 def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
-    """By (topic, queue id), of one broker name; of a master, which answers last, what it says; else the newest of all,
-    by generation, then offset.  Pure."""
+    """The offsets of one broker name, by (topic, queue id).  If the master, which answers last, is among the answers,
+    its offsets count; otherwise the newest, by generation, then offset.  Pure."""
     newest: dict[tuple[str, int], tuple[int, int]] = {}
     for answer in answers:
         if answer.broker_id == MASTER_ID:
@@ -56,10 +56,10 @@ def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], in
 
 
 class Cluster(Router):
-    """Thread-safe; opens nothing before its first call, and starts anew in a forked child.
+    """Thread-safe.  It opens connections at its first call, and opens new ones in a forked child.
 
-    `name_server`: `host:port;host:port`, or a Connection, which says all that the other arguments say (but for the
-    times, which may be others for this cluster).  They are those of `Connection.of`.
+    The arguments are those of `Connection.of`.  `name_server`: `host:port;host:port`, or a Connection instead of all
+    other arguments; only the two times may be given beside it.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class Cluster(Router):
         fresh: bool = False,
         master_only: bool = False,
     ) -> dict[MessageQueue, QueueBounds]:
-        """First offset and end of the topic's queues, one call a broker name: the master's, a slave's while there is
-        none.  A queue that its broker does not have is absent."""
+        """First offset and end of the topic's queues, with one call to each broker name: to its master, or to a slave
+        while it has no master.  A queue that its broker does not have is absent."""
         wanted = self.queues(topic, fresh=fresh) if queues is None else list(queues)
         found: dict[MessageQueue, QueueBounds] = {}
         for _, broker_name, members in by_broker(wanted):
@@ -139,10 +139,13 @@ class Cluster(Router):
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """The bounds of one broker's queues by id; of all it has if none is named, or one that is named is not there:
-        a broker refuses such a question as a whole, and the other queues have nothing to do with it.  `read_in`: in
-        which epochs the caller has read, to be told where those ended.  `group`: whose pulls of ranges are counted.
-        `closed`: also of named queues that the topic has no longer, if the broker knows that option."""
+        """The bounds of one broker's queues by id.  If no queue is named, or a named one does not exist, the bounds of
+        all its queues: a broker refuses a question with an unknown queue as a whole.
+
+        `read_in`: epochs in which the caller has read; the answer says where they ended.  `group`: the group whose
+        pulls of ranges are counted.  `closed`: also named queues that the topic does not have any more, if the broker
+        knows that option.
+        """
 
         def call(member: Member) -> dict[int, QueueBounds]:
             at, timeout_s = member.address, self.timeout_s
@@ -156,7 +159,8 @@ class Cluster(Router):
         return self.ask(topic, broker_name, call, only_this=master_only)
 
     def search(self, topic: str, timestamps: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Per queue the first offset stored at or after the timestamp (ms); the end where nothing is that young."""
+        """For each queue the first offset stored at or after the timestamp (ms); the queue's end if all messages are
+        older."""
         found: dict[MessageQueue, int] = {}
         for _, broker_name, queues in by_broker(timestamps):
             wanted = {queue.queue_id: timestamps[queue] for queue in queues}
@@ -177,11 +181,11 @@ class Cluster(Router):
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """Next offset to read per queue; -1 where the group has none, as its master says.
+        """The next offset to read in each queue; -1: the master says that the group has none.
 
-        While no master answers, all slaves of the name are asked, and the newest of their answers counts: a SYNC_MASTER
-        has COMMIT_OK from one slave only.  (If one of them does not answer, it is the newest of the others'.)  A queue
-        of which no slave has an offset is absent, since its master may have one.
+        While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
+        waits for one slave only.  Slaves that do not answer are left out.  A queue is absent if no slave has an offset,
+        since the master may have one.
         """
         found: dict[MessageQueue, int] = {}
         for broker_name, topic, members in self._by_name(queues):
@@ -204,12 +208,12 @@ class Cluster(Router):
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commit the next offsets to read.  The result says which broker took them, who has them, and the offsets as
-        they are now (a queue that is absent was not taken): a lower offset changes nothing.  All brokers are tried;
-        CommitFailed (with that result) if any of them refused something.
+        """Commits the next offsets to read.  The result says which broker took them, which brokers have them, and the
+        offsets as they are now; a queue that is absent was not taken.  A lower offset changes nothing.  All brokers are
+        tried.  CommitFailed, with the result, if any of them refused a part.
 
-        A broker refuses a commit as a whole: what one queue is refused for is not to hold up the others, so that a
-        refused commit is made again in halves.
+        A broker refuses a commit as a whole.  A refused commit is therefore repeated in halves, so that one bad queue
+        does not keep the others from being committed.
         """
         if target not in COMMIT_TARGETS:
             raise ValueError(f"commit target {target!r}: one of {', '.join(COMMIT_TARGETS)}")
@@ -231,7 +235,7 @@ class Cluster(Router):
         timeout_s: float | None,
         result: CommitResult,
     ) -> None:
-        """One broker name's part."""
+        """Commits at one broker name."""
         broker_name = next(iter(offsets)).broker_name
 
         def call(member: Member) -> tuple[int, CommitStatus]:
@@ -244,7 +248,7 @@ class Cluster(Router):
             taker, status = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
             result.broker_ids[broker_name] = taker
             if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
-                result.statuses[broker_name] = status  # OK where all of its queues are
+                result.statuses[broker_name] = status  # OK only if all queues of the name are
             if target == "both":
                 for broker_id in self.addresses(topic, broker_name):
                     if broker_id != taker:
@@ -261,7 +265,7 @@ class Cluster(Router):
 
     @staticmethod
     def _by_name(queues: Collection[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-        """(broker name, a topic to find its route by, its queues)."""
+        """Yields (broker name, a topic whose route has it, its queues)."""
         groups: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             groups.setdefault(queue.broker_name, []).append(queue)
@@ -285,12 +289,12 @@ class Cluster(Router):
     ) -> Iterator[PullFrame]:
         """The records of `ranges` in large frames, starting at the member that `broker_id_hint` names.
 
-        A broker that breaks off or falls silent is left, and the rest read from another member of the name
-        (`only_this`: from nowhere else); gives up after `max_failures` failures without a frame between them.  A range
-        that a broker ends early (`Segment.status`) is not asked for again: that decision is the caller's.
+        If a broker breaks off or stops answering, another member of the name is asked for the rest (`only_this`: no
+        other).  It raises after `max_failures` failures without a frame between them.  A range that a broker ends early
+        (`Segment.status`) is not asked for again; the caller has to decide that.
 
-        `read_in`: the epoch of the log's end when a queue's `until_offset` was known (`QueueBounds.log_epoch`).  Where
-        the queue ended in it before, its range ends there with OFFSET_TRUNCATED: other messages may be behind it now.
+        `read_in`: by queue, the epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).  If that epoch
+        ended before `until_offset`, the range ends there with OFFSET_TRUNCATED, because other messages may follow now.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)
@@ -303,7 +307,7 @@ class Cluster(Router):
             topic = open_ranges[0].topic
             member = self.next_member(topic, broker_name, broker_id_hint, tried, only_this=only_this)
             if member is None and tried:
-                tried.clear()  # once round: from the first on again
+                tried.clear()  # all members were asked: begin with the first again
                 member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
                 raise no_answer(topic, broker_name, broker_id_hint if only_this else None, failure)
@@ -332,11 +336,13 @@ class Cluster(Router):
                     failures, failure = 0, None
                     tried.clear()
                     if isinstance(error, CallTimeout):
-                        continue  # Only the stream's own deadline: go on where we are.
+                        continue  # Only the stream's own deadline has passed: continue.
                 failure = error if tells_more(error, failure) else failure
                 failures += 1
                 tried.append(member.address)
-                logger.warning("broker %s: what %s did not send is asked again: %s", broker_name, member.address, error)
+                logger.warning(
+                    "broker %s: what %s did not send is asked for again: %s", broker_name, member.address, error
+                )
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             finally:

@@ -1,6 +1,7 @@
-"""Where a cluster is and how its servers are called: a plain value, which every client takes and Spark's executors get.
+"""Where a cluster is and how its servers are called: a plain value, which every client takes and Spark sends to
+executors.
 
-It opens nothing.  A `Cluster` opens connections at its first call, so a process may fork after it has one.
+It opens no connections.  A `Cluster` does so at its first call, so a process may have a Connection and fork.
 """
 
 import re
@@ -17,7 +18,7 @@ from rocketsim_client.tls import File, Tls
 
 Members = tuple[tuple[int, str], ...]  # broker id, address
 
-# What a client's first argument may be: `host:port;host:port`, a list of addresses, or all that there is to say.
+# The first argument of a client: `host:port;host:port`, a list of addresses, or a Connection.
 Where = Union[str, Sequence[str], "Connection"]
 
 TIMEOUT_S = 3.0
@@ -28,19 +29,19 @@ REGISTER = ("auto", "true", "false")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """`Connection.of` makes and checks one.  Two connections that are equal lead to the same cluster in the same way.
-    Its representation shows no secret key."""
+    """Make one with `Connection.of`, which checks it.  Equal connections lead to the same cluster in the same way.  The
+    repr shows no secret key."""
 
     name_servers: tuple[str, ...] = ()
     brokers: tuple[tuple[str, Members], ...] = ()  # instead of name servers
     timeout_s: float = TIMEOUT_S  # of each call to one server
-    poll_interval_s: float = POLL_INTERVAL_S  # how old a route may be
+    poll_interval_s: float = POLL_INTERVAL_S  # how long a route is used
     channel_options: tuple[tuple[str, int | str], ...] = ()  # gRPC's own channel arguments
     range_streams: bool = True  # plain sockets beside gRPC, where brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
     tls: Tls | None = None  # None: plaintext
     protocol: str = "auto"  # grpc: RocketSim's servers; remoting: Apache RocketMQ's
-    # Of the remoting protocol:
+    # For the remoting protocol only:
     security_token: str = field(default="", repr=False)
     address_map: str = ""
     max_pulls_per_second: int = 0
@@ -71,21 +72,21 @@ class Connection:
         """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker
         name -> broker id -> `host:port`; 0 is the master.
 
-        `timeout_s` bounds each call to one server; falling back to another one takes a further call.  A route is asked
-        for again after `poll_interval_s`, and sooner when it proves wrong.  `channel_options` are gRPC's own channel
-        arguments.  `range_streams`: ranges are pulled and messages sent over plain sockets where brokers offer it,
-        otherwise over gRPC.  `access_key` and `secret_key`: the user and password that calls are signed with, for
+        `timeout_s` bounds each call to one server; if another server is asked next, that is a further call.  A route is
+        asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options` are gRPC's own
+        channel arguments.  `range_streams`: ranges are pulled and messages sent over plain sockets where brokers offer
+        it, otherwise over gRPC.  `access_key` and `secret_key`: the user and password that calls are signed with, for
         servers with access control.
 
-        `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs that their certificates are checked with, the public
-        ones without it.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for
+        `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs with which their certificates are checked; without it
+        the public CAs.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for
         one.
 
         `protocol`: `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, `auto` to look which one it is.
-        Of RocketMQ's alone: `security_token` belongs to temporary keys of a cloud; `address_map`
-        (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches addresses that brokers advertise;
-        `max_pulls_per_second` bounds the pulls of this process, 0 does not; `register_group`: whether a group that
-        commits is made visible to RocketMQ's tools, `auto`, `true` or `false`.
+        For RocketMQ's servers only: `security_token` belongs to temporary keys of a cloud.  `address_map`
+        (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches addresses that brokers advertise.
+        `max_pulls_per_second` bounds the pulls of this process; 0: no limit.  `register_group` (`auto`, `true` or
+        `false`) makes a group that commits visible to RocketMQ's tools.
 
         Raises InvalidParameter, which names the argument.
         """
@@ -122,22 +123,22 @@ class Connection:
 
     @property
     def first_address(self) -> str:
-        """One of the servers."""
+        """The address of one of the servers."""
         return self.name_servers[0] if self.name_servers else self.brokers[0][1][0][1]
 
 
 def connection_of(
     where: Where, *, timeout_s: float | None = None, poll_interval_s: float | None = None, **keywords: Any
 ) -> Connection:
-    """What a client was given: a Connection, or what `Connection.of` makes one of.  Beside a Connection the two times
-    may be others, for this client alone; any other keyword is InvalidParameter, since the Connection says it."""
+    """Makes a Connection from a client's arguments, or takes the one that was given.  Beside a given Connection only
+    the two times are allowed, for this client alone; other keywords raise InvalidParameter."""
     given = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
     times: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not isinstance(where, Connection):
         return Connection.of(where, **times, **keywords)
     defaults = Connection.of.__kwdefaults__ or {}
-    if said_twice := [name for name, value in keywords.items() if value != defaults[name]]:
-        raise InvalidParameter(f"{', '.join(said_twice)}: the Connection says that; leave the keyword out")
+    if given_twice := [name for name, value in keywords.items() if value != defaults[name]]:
+        raise InvalidParameter(f"{', '.join(given_twice)}: the Connection says that; leave the keyword out")
     return replace(where, **times)
 
 
@@ -154,5 +155,5 @@ def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
 
 
 def unless(default: float, value_s: float) -> float | None:
-    """A time that is given, or None for the default: beside a Connection that stands for what it says."""
+    """None if the time is the default, so that a given Connection's own time is used."""
     return None if value_s == default else value_s

@@ -1,7 +1,7 @@
-"""What the client refuses or could not do, sorted by fault.  Expected outcomes (a slave that is late, an empty queue)
-are values.
+"""The errors of the client: first those that the caller causes, then those of the cluster or network.  Expected
+outcomes, such as a late slave or an empty queue, are values and not errors.
 
-Every class carries the RocketMQ response code it stands for; `BrokerRefused` carries the one the broker sent.
+Every class has the RocketMQ response code that it stands for; `BrokerRefused` has the code that the broker sent.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 
 class RocketSimError(Exception):
-    """Anything the client raises.  `code` is RocketMQ's response code, `address` who answered (empty: nobody)."""
+    """The base of the client's errors.  `code`: RocketMQ's response code.  `address`: the server that answered; empty:
+    none."""
 
     code = 1  # SYSTEM_ERROR
 
@@ -25,7 +26,7 @@ class RocketSimError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
     def again(self) -> "RocketSimError":
-        """The same error for somebody else: raising one object in many places grows its traceback each time."""
+        """A copy of the error.  Raising one object in several places would make its traceback longer each time."""
         other: RocketSimError = _rebuilt(type(self), self.args, self.__dict__)
         other.__cause__ = self.__cause__
         return other
@@ -38,7 +39,7 @@ def _rebuilt(kind: type[RocketSimError], args: tuple[Any, ...], facts: dict[str,
     return error
 
 
-# --- the caller's fault -------------------------------------------------------------------------------------------
+# --- errors that the caller causes --------------------------------------------------------------------------------
 
 
 class MessageIllegal(RocketSimError):
@@ -57,100 +58,100 @@ class RowIllegal(MessageIllegal):
 
 
 class QueueNotExist(MessageIllegal):
-    """A broker has no such queue of the topic (any more): the route that named it is older than a change."""
+    """A broker does not have this queue of the topic, or not any more: the route is older than a change."""
 
     code = 29
 
 
 class TopicNotExist(RocketSimError):
-    """A broker says that it has no such topic.  Only a master's word proves that the topic is gone."""
+    """A broker says that it does not have the topic.  Only a master's answer proves that the topic does not exist."""
 
     code = 17
 
 
 class NoRoute(TopicNotExist):
-    """No name server that answers knows a broker with the topic: it was never made, or all its brokers are away, or the
-    name servers have just started.  Proves nothing about the topic.
+    """No name server that answers knows a broker with the topic.  The topic was never made, none of its brokers runs,
+    or the name servers have just started; so the topic may exist.
     """
 
 
 class NoPermission(RocketSimError):
-    """The topic, the broker or the group does not allow this: its permission has no read (write), or the group may not
+    """The topic, the broker or the group does not allow this: reading or writing is not permitted, or the group may not
     consume."""
 
     code = 16
 
 
 class NotSupported(NoPermission):
-    """The way in which this client reaches the cluster has no such call: no name server was given, or the protocol does
-    not know it."""
+    """This client cannot make the call: no name server was given, or the protocol does not have it."""
 
 
 class AccessDenied(NoPermission):
-    """Access control: a server does not know the user or its secret key, or the user may not do this.  The message says
-    user, action and resource."""
+    """Access control: a server does not know the user or its secret key, or the user may not do this.  The message
+    names user, action and resource."""
 
 
 class TooNew(RocketSimError):
-    """A name server or broker speaks a newer version of the wire than this client: upgrade the client."""
+    """A name server or broker speaks a newer version of the protocol than this client.  Upgrade the client."""
 
 
 class GroupNotExist(RocketSimError):
-    """The broker has no such consumer group, and makes none by itself."""
+    """The broker does not have the consumer group, and does not make groups by itself."""
 
     code = 26
 
 
 class ExpressionInvalid(RocketSimError):
-    """A subscription expression that cannot be parsed or is not supported."""
+    """A subscription expression cannot be parsed or is not supported."""
 
     code = 23
 
 
 class InvalidParameter(RocketSimError):
-    """An argument that cannot be right, whatever the state of the cluster; the message names it."""
+    """An argument is wrong, whatever the state of the cluster.  The message names it."""
 
     code = 29
 
 
 class OffsetIllegal(RocketSimError):
-    """Asked for offsets that the queue does not have (any more): deleted by retention, beyond its end, or cut when a
-    slave was promoted."""
+    """The queue does not have these offsets: retention has deleted them, they are beyond the end, or they were cut when
+    a slave was promoted."""
 
     code = 21
 
 
 class NotFound(RocketSimError):
-    """Asked for a message or queue that is not there."""
+    """The message or queue does not exist."""
 
     code = 22
 
 
 class InvalidReceiptHandle(RocketSimError):
-    """An ack, nack or extension of a delivery that is over: past its deadline, settled otherwise, or of a topic or
-    group that was reset.  The message is delivered again, unless it was acknowledged."""
+    """An ack, nack or extension came after the delivery was over: its deadline has passed, it was settled before, or
+    its topic or group was reset.  The message is delivered again, unless it was acknowledged."""
 
     code = 40013  # RocketMQ 5's
 
 
 class TlsFailed(RocketSimError):
-    """A server and this client do not come together over TLS: a certificate that is not valid for the other side, a
-    file that cannot be read, or only one of them speaks TLS.  The message names the option."""
+    """No TLS connection is possible: one side does not accept the other's certificate, a file cannot be read, or only
+    one side speaks TLS.  The message names the option."""
 
 
 class ClientClosed(RocketSimError):
     """The producer, consumer or cluster has been closed."""
 
 
-# --- the cluster's, or the network's --------------------------------------------------------------------------------
+# --- errors of the cluster or the network -------------------------------------------------------------------------
 
 
 class BrokerRefused(RocketSimError):
-    """A broker answered, and the answer is no.  `code` says why in RocketMQ's numbers."""
+    """A broker has refused the call.  `code` is RocketMQ's number for the reason."""
 
 
 class ServiceNotAvailable(BrokerRefused):
-    """That broker takes no writes now: a slave, fenced by a newer epoch, shutting down, disk full."""
+    """The broker takes no writes now: it is a slave, a newer epoch has fenced it, it is shutting down, or its disk is
+    full."""
 
     code = 14
 
@@ -166,7 +167,7 @@ class StoreDamaged(BrokerRefused):
 
 
 class Unreachable(RocketSimError):
-    """Nobody answered in time: the call may or may not have had its effect."""
+    """No server answered in time.  The call may or may not have had its effect."""
 
 
 class BrokerUnavailable(Unreachable):
@@ -186,20 +187,20 @@ class BrokerNotExist(RocketSimError):
 
 
 class MasterNotExist(BrokerNotExist):
-    """No master of the broker name is there, and its slave knows nothing of the topic, queue or group: it may not have
-    heard of it yet.
+    """The broker name has no master now, and its slave does not know the topic, queue or group, of which it may not
+    have heard yet.
     """
 
 
 class BadAnswer(RocketSimError):
-    """An answer that contradicts itself or the question: damaged records, another topic's records, a wrong count."""
+    """An answer contradicts itself or the question: its records are damaged or of another topic, or a count is
+    wrong."""
 
 
 class SendFailed(RocketSimError):
-    """A message was not acknowledged by any broker within its timeout and retries.  `__cause__` is the last failure.
+    """No broker has acknowledged the message within the timeout and the retries.  `__cause__` is the last failure.
 
-    `maybe_stored` tells a definite failure from an unknown outcome: an attempt whose answer was lost may have been
-    stored.
+    `maybe_stored`: the message may be stored, because the answer to an attempt was lost.
     """
 
     def __init__(self, message: str, *, attempts: int, maybe_stored: bool, code: int | None = None) -> None:
@@ -209,19 +210,20 @@ class SendFailed(RocketSimError):
 
 
 class SpoolFailed(SendFailed):
-    """A message was neither acknowledged nor spooled: the spool is full, its disk takes no more, or its files were
-    deleted, moved or replaced."""
+    """A message was neither acknowledged nor spooled: the spool or its disk is full, or its files were deleted, moved
+    or replaced."""
 
     def __init__(self, message: str, *, attempts: int = 0, maybe_stored: bool = False, code: int | None = None) -> None:
         super().__init__(message, attempts=attempts, maybe_stored=maybe_stored, code=code)
 
 
 class SpoolUnusable(RocketSimError):
-    """A producer's spool cannot be opened or read: another process has it, it is damaged, or of a newer version."""
+    """A producer's spool cannot be opened or read: another process has it open, it is damaged, or a newer version has
+    written it."""
 
 
 class CommitFailed(RocketSimError):
-    """At least one broker name took no commit; `result` says what the others did."""
+    """At least one broker name did not take the commit.  `result` says what the others did."""
 
     def __init__(self, message: str, result: "CommitResult") -> None:
         super().__init__(message)

@@ -1,7 +1,8 @@
-"""What a consumer selects: tags ("*", "TagA || TagB"), or a condition over properties (SQL92).  Pure.
+"""Which messages a consumer selects: by tags ("*", "TagA || TagB"), or by a condition over properties (SQL92).  Pure.
 
-Both say what the broker is asked for (`asked`), and which of its records are selected (`selects`): a broker compares
-hash codes of tags only, and different tags may share one; conditions it does not look at.
+`asked` is the expression that the broker gets, and `selects` filters the records that it returns.  The client has to
+filter, because a broker compares only hash codes of tags, which different tags may share, and does not evaluate
+conditions in pulls.
 """
 
 from dataclasses import dataclass, field
@@ -12,14 +13,14 @@ from rocketsim_proto.records.record import PROPERTY_TAGS
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
-# The start of a query would wait for the imports of what these are.
-Records = Any  # of `rocketsim_proto.records.columnar`
+# Not imported, because the start of a query would wait for it.
+Records = Any  # `rocketsim_proto.records.columnar.Records`
 Mask = Any  # npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class TagExpression:
-    """`tags` empty: everything."""
+    """Selects messages with one of these tags; all messages if `tags` is empty."""
 
     text: str
     tags: frozenset[str]
@@ -43,7 +44,7 @@ class TagExpression:
 
     @property
     def selects_all(self) -> bool:
-        """Tell whether no message is left out."""
+        """True if every message is selected."""
         return not self.tags
 
     def selects(self, records: Records) -> Mask:
@@ -59,7 +60,8 @@ class TagExpression:
 @dataclass(frozen=True, slots=True)
 class SqlExpression:
     """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`; the tag is
-    the property TAGS.  ExpressionInvalid if the text is none.  The client evaluates it: all messages travel to it.
+    the property TAGS.  ExpressionInvalid: the text is not such a condition.  In pulls the client evaluates it, so all
+    messages travel to it.
     """
 
     text: str
@@ -75,12 +77,12 @@ class SqlExpression:
 
     @property
     def asked(self) -> str:
-        """What the broker is asked to select: everything, since the client evaluates the condition."""
+        """What the broker is asked to select: everything, because the client evaluates the condition."""
         return ALL
 
     @property
     def selects_all(self) -> bool:
-        """Tell whether no message is left out."""
+        """True if every message is selected."""
         return False
 
     def selects(self, records: Records) -> Mask:
@@ -94,5 +96,5 @@ Expression = TagExpression | SqlExpression
 
 
 def expression_of(given: "str | Expression | None") -> Expression:
-    """Text means tags."""
+    """Turns a text into tags; None selects everything."""
     return given if isinstance(given, (TagExpression, SqlExpression)) else TagExpression.parse(given)

@@ -1,5 +1,4 @@
-"""What must not survive a fork: channels and locks of the parent.  Spark's workers are forked, so this is the normal
-case there."""
+"""Tells objects in a forked child to replace the parent's channels and locks.  Spark's workers are forked."""
 
 import os
 import weakref
@@ -8,7 +7,7 @@ from typing import Protocol
 
 class ForkAware(Protocol):
     def forget_parent(self) -> None:
-        """Called in the child right after the fork, before any other code."""
+        """The child calls it right after the fork, before any other code."""
 
 
 _live: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Received messages, decoded when looked at.  Pure."""
+"""Received messages, whose fields are decoded at their first use.  Pure."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from rocketsim_client.model import MessageQueue
 
 
 class MessageView:
-    """One received message.  Only what is asked for is taken out of the record bytes."""
+    """One received message.  A field is decoded when it is read."""
 
     __slots__ = ("_body_end", "_body_start", "_data", "_record", "_start", "_sys_flag", "broker_name")
 
@@ -54,7 +54,7 @@ class MessageView:
 
     @property
     def queue_offset(self) -> int:
-        """The place in the queue: its first message has 0."""
+        """The message's place in the queue, whose first message has 0."""
         return self.record.queue_offset
 
     @property
@@ -64,7 +64,7 @@ class MessageView:
 
     @property
     def body(self) -> bytes:
-        """As it was sent: unpacked if the producer compressed it."""
+        """The body as it was sent, decompressed if the producer compressed it."""
         body = self._data[self._body_start : self._body_end]
         if not self._sys_flag & record.SYS_FLAG_COMPRESSED:
             return body
@@ -85,7 +85,7 @@ class MessageView:
 
     @property
     def msg_id(self) -> str:
-        """The producer's id (UNIQ_KEY), which all attempts of a send share; without one the offset message id."""
+        """The producer's id (UNIQ_KEY), which all attempts of a send share; if it is missing, the offset message id."""
         return self.record.message_id
 
     @property
@@ -100,12 +100,12 @@ class MessageView:
 
     @property
     def tags(self) -> str | None:
-        """RocketMQ's TAGS; None without."""
+        """RocketMQ's TAGS; None: it has none."""
         return self.record.properties.get(record.PROPERTY_TAGS)
 
     @property
     def keys(self) -> str | None:
-        """RocketMQ's KEYS, separated by spaces; None without."""
+        """RocketMQ's KEYS, separated by spaces; None: it has none."""
         return self.record.properties.get(record.PROPERTY_KEYS)
 
     @property
@@ -140,7 +140,7 @@ class MessageView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered before, as a retry copy or a dead letter says."""
+        """How often the message was delivered before; only retry copies and dead letters count it."""
         return self.record.reconsume_times
 
     @property
@@ -159,7 +159,7 @@ class MessageView:
 
 
 class FoundMessages(list[MessageView]):
-    """What a search found; `more`: it has not looked at everything, there may be older ones."""
+    """The messages that a search found.  `more`: it has not looked at everything, so older ones may exist."""
 
     def __init__(self, messages: Iterable[MessageView], *, more: bool) -> None:
         super().__init__(messages)
@@ -167,7 +167,7 @@ class FoundMessages(list[MessageView]):
 
 
 class Messages(Sequence[MessageView]):
-    """Messages as they were received; those of a pull are in queue order.  `records` are the same as columns."""
+    """Received messages; those of a pull are in queue order.  `records` has the same messages as columns."""
 
     def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
         self.records = records

@@ -1,5 +1,4 @@
-"""The words of the client's callers: messages, queues and results.  Plain values; knows neither gRPC nor generated
-code.
+"""The values that callers use: messages, queues and results.  It knows neither gRPC nor generated code.
 
 A queue offset counts the messages of one queue; an offset to commit or to pull from is the next one to read.
 """
@@ -21,29 +20,29 @@ from rocketsim_client.errors import MessageIllegal
 
 
 class SendStatus(IntEnum):
-    """RocketMQ's SendStatus (table D4), numbers as in broker.proto: stored on the master.  SPOOLED: on this machine's
-    disk, and on no broker as far as is known."""
+    """RocketMQ's SendStatus (table D4), with the numbers of broker.proto: the message is stored on the master.
+    SPOOLED: it is on this machine's disk and, as far as is known, on no broker."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
     FLUSH_SLAVE_TIMEOUT = 2
     SLAVE_NOT_AVAILABLE = 3
-    SPOOLED = 100  # no broker's
+    SPOOLED = 100  # never from a broker
 
 
 class CommitStatus(IntEnum):
-    """Who has what was committed, settled (an ack and the like), or changed by an operator.  The numbers are those of
+    """Which brokers have a commit, a settlement (an ack or nack) or an operator's change.  The numbers are those of
     message.proto.
 
-    `COMMIT_OK` of a SYNC_MASTER does not go back with the loss of one broker, as long as the slaves of the name answer
-    (one of them has it); an ASYNC_MASTER's may.
+    After `COMMIT_OK` of a SYNC_MASTER, one of its slaves has it, too: it survives the loss of one broker while the
+    slaves of the name answer.  After an ASYNC_MASTER's it may not.
     """
 
-    UNSAID = 0  # a broker that is too old to say
+    UNSAID = 0  # from a broker that is too old to tell
     COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves; an ASYNC_MASTER
     FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
-    SLAVE_NOT_AVAILABLE = 3  # the master; no slave was there
-    MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will hand it to its master
+    SLAVE_NOT_AVAILABLE = 3  # the master; it had no slave
+    MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will pass it on to its master
     FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time; never of an offset
 
 
@@ -56,7 +55,7 @@ def commit_status(number: int) -> CommitStatus:
 
 
 def worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
-    """Of what several brokers or calls have answered, the one that promises least; `COMMIT_OK` of none."""
+    """The least safe of several statuses; `COMMIT_OK` if the list is empty."""
     return max((one for one in statuses if one is not CommitStatus.COMMIT_OK), default=CommitStatus.COMMIT_OK)
 
 
@@ -70,7 +69,7 @@ class PullStatus(Enum):
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic.  A topic's queues live on several broker names.  Ordered, hashable, small when pickled."""
+    """One queue of a topic.  A topic has queues on several broker names.  Ordered, hashable, small when pickled."""
 
     topic: str
     broker_name: str
@@ -167,8 +166,9 @@ class Message:
 
 
 class SendResult:
-    """What became of one message.  A `send_status` other than SEND_OK is stored, but less safe than asked for; SPOOLED
-    (by a producer with a spool only) has no offset, -1, and no queue, unless the caller named it.
+    """The result of sending one message.  With a `send_status` other than SEND_OK it is stored, but less safely than
+    its broker's mode asks for.  A SPOOLED message (only with a spool) has the offset -1, and no queue unless the caller
+    named it.
     """
 
     __slots__ = ("_commit_log_offset", "_store_host", "message_queue", "msg_id", "queue_offset", "send_status")
@@ -191,7 +191,7 @@ class SendResult:
 
     @property
     def offset_msg_id(self) -> str:
-        """RocketMQ's other id: where the message lies.  Empty when the broker did not say."""
+        """RocketMQ's other id, which names the place of the message; empty: the broker did not tell it."""
         if self._commit_log_offset < 0 or not self._store_host:
             return ""
         return record.offset_message_id(self._store_host, self._commit_log_offset)
@@ -203,7 +203,8 @@ class SendResult:
 
 
 class SendResults(Sequence[SendResult]):
-    """The results of a batch, one a message, made when looked at.  `send_status` is the worst of them."""
+    """The results of a batch, one for each message, made at their first use.  `send_status` is the least safe of
+    them."""
 
     __slots__ = ("_message_ids", "_parts", "_starts")
 
@@ -215,7 +216,7 @@ class SendResults(Sequence[SendResult]):
 
     @property
     def send_status(self) -> SendStatus:
-        """The least safe status of all parts; SEND_OK of an empty batch."""
+        """The least safe status of all parts; SEND_OK for an empty batch."""
         return max((part.send_status for part in self._parts), default=SendStatus.SEND_OK)
 
     def __len__(self) -> int:
@@ -240,7 +241,7 @@ class SendResults(Sequence[SendResult]):
 
 @dataclass(slots=True)
 class BatchPart:
-    """One acknowledged frame: per message its id, queue and offset as columns."""
+    """One acknowledged frame: the id, queue and offset of each message, as columns."""
 
     send_status: SendStatus
     topic: str
@@ -250,12 +251,12 @@ class BatchPart:
     queue_offsets: Sequence[int]
     store_host: bytes = b""
     commit_log_offsets: Sequence[int] = field(default_factory=list)
-    # Of each message, the frame it went with and its number there: for rows that had to go to several brokers.
+    # For rows that had to go to several brokers: each message's frame, and its number there.
     places: "Sequence[tuple[BatchPart, int]]" = ()
 
     @classmethod
     def joined(cls, parts: "Sequence[tuple[BatchPart, Sequence[int]]]") -> "BatchPart":
-        """Frames with the numbers of their messages in the whole, as one."""
+        """Joins frames, each with the numbers of its messages in the whole."""
         places = dict(sorted((row, (part, at)) for part, rows in parts for at, row in enumerate(rows))).values()
         return cls(
             max(part.send_status for part, _ in parts),
@@ -280,21 +281,23 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """First offset and exclusive end of a queue.  `broker_id` says who answered: 0 is the master.  A queue that is not
-    `readable` (`writable`) is there, but beyond the topic's read (write) queues: nobody can pull it (send to it)."""
+    """First offset and exclusive end of a queue.  `broker_id`: the broker that answered; 0 is the master.  A queue that
+    is not `readable` (`writable`) exists, but is beyond the topic's read (write) queues, so that it cannot be pulled
+    (sent to)."""
 
     min_offset: int
     max_offset: int
     last_store_timestamp: int = 0
     size_bytes: int = 0
     broker_id: int = 0
-    is_master: bool = True  # and it has all that it ever had, as far as that can be had
+    is_master: bool = True  # and it has not lost anything, as far as it knows
     readable: bool = True
     writable: bool = True
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
-    ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)  # of the asked epochs that are over
-    offers_streams: bool = field(default=False, compare=False)  # for pulls of ranges, beside gRPC
-    # Pulls of ranges of the topic by the group that was named: over plain sockets, over gRPC; since the broker's start.
+    # By epoch: where those of the given epochs ended that are over.
+    ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)
+    offers_streams: bool = field(default=False, compare=False)  # plain sockets for pulls of ranges
+    # How often the named group has pulled ranges of the topic since the broker's start: over plain sockets, over gRPC.
     ranges_pulled: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
@@ -308,7 +311,7 @@ class QueueRange(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Messages [from_offset, until_offset) of a queue, for who reads from several brokers."""
+    """Messages [from_offset, until_offset) of a queue, which also names its broker."""
 
     queue: MessageQueue
     from_offset: int
@@ -341,7 +344,7 @@ class Segment:
 
     @property
     def ends_range(self) -> bool:
-        """Whether the broker ended the range at `next_offset`, finished or not."""
+        """True if the broker ended the range at `next_offset`, finished or not."""
         return self.status not in _RANGE_CONTINUES
 
 
@@ -350,8 +353,8 @@ _RANGE_CONTINUES = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE,
 
 @dataclass(slots=True)
 class PullFrame:
-    """Records of one or many ranges as they lie in the log.  `sizes` is little-endian uint32, one a record (may be
-    empty)."""
+    """Records of one or many ranges as they are in the log.  `sizes`: a little-endian uint32 for each record; may be
+    empty."""
 
     records: bytes | memoryview
     sizes: bytes
@@ -367,8 +370,8 @@ class PullFrame:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Where a commit landed: `broker_ids` by broker name (0: the master), `offsets` as they are now, `failures` and
-    `statuses` by broker name."""
+    """The result of a commit: `broker_ids` took it, by broker name (0: the master); `offsets` as they are now;
+    `failures` and `statuses` by broker name."""
 
     broker_ids: dict[str, int] = field(default_factory=dict)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
@@ -378,8 +381,8 @@ class CommitResult:
 
 @dataclass(slots=True)
 class ProducerStats:
-    """Messages, not calls.  `sent_again` counts messages that took part in another attempt after one whose answer was
-    lost or no.  What was sent is acknowledged, spooled or failed in the end; what a spool sends later is not counted.
+    """Counts messages, not calls.  `sent_again`: messages in attempts after the first.  In the end each sent message is
+    acknowledged, spooled or failed.  Messages that a spool sends later are not counted.
     """
 
     sent: int = 0
@@ -391,11 +394,10 @@ class ProducerStats:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """What a producer's spool has now.  `size_bytes` (dead ones included) is what `spool_bytes` bounds.
-    `oldest_timestamp`: when the oldest record that waits was spooled, in ms; 0 without one.  `replayed`: how many this
-    producer has brought to brokers; `less_safe`: how many of these a broker has stored with another status than
-    SEND_OK, as `spool_until` allows.  `last_error`: why the spool takes nothing more, or the last replay has failed;
-    empty: neither."""
+    """The state of a producer's spool.  `size_bytes`, which includes dead records, is bounded by `spool_bytes`.
+    `oldest_timestamp`: when the oldest waiting record was spooled (ms; 0: none waits).  `replayed`: how many records
+    this producer has sent to brokers; `less_safe`: how many of them with another status than SEND_OK, as `spool_until`
+    allows.  `last_error`: why the spool takes no more, or why the last replay failed; empty: neither."""
 
     records: int
     size_bytes: int
@@ -407,7 +409,7 @@ class SpoolStatus:
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-    """(topic, broker name, its queues), each pair once."""
+    """Groups queues: yields (topic, broker name, its queues)."""
     groups: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in queues:
         groups.setdefault((queue.topic, queue.broker_name), []).append(queue)

@@ -1,7 +1,7 @@
 """The producer: blocking, asynchronous, one-way and batch sends over one outbox.
 
-A blocking send that finds its lane idle is made by the caller's own thread; everything else waits, at most for the
-linger, for a sender thread, together with what others send to the same broker meanwhile.
+If a blocking send finds its lane idle, the caller's thread sends the message itself.  Other messages wait for a sender
+thread, at most for the linger time, and leave with others for the same broker.
 """
 
 import atexit
@@ -59,40 +59,39 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of columns: what a frame costs however small it is, is a third of all it costs with 900 messages of 1 KiB.
+# For columns: the fixed cost of a frame is a third of its whole cost with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
-MAX_FRAME_BYTES = 4 << 20  # unless a batch is larger: a broker takes four times as much
+MAX_FRAME_BYTES = 4 << 20  # unless `batch_bytes` is larger; a broker takes four times as much
 
 
 class Producer:
-    """Sends messages.  Thread-safe; `close` (or leaving a `with` block) sends what was accepted first.
+    """Sends messages.  Thread-safe.  `close` (or leaving a `with` block) first sends the messages that were accepted.
 
     `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
     Durations are in seconds:
 
-    `timeout_s` (3): from the send, or from when an asynchronous message's batch leaves, over all attempts
-    `attempt_timeout_s`: of one attempt; none by default
-    `linger_s` (0.002): how long an asynchronous message waits for company
-    `poll_interval_s` (30): how old a route may be
+    `timeout_s` (3): of a send over all attempts; for an asynchronous message it begins when its batch leaves.
+    `attempt_timeout_s`: of one attempt; none by default.  `linger_s` (0.002): how long an asynchronous message waits
+    for others to share its batch.  `poll_interval_s` (30): how long a route is used.
 
-    `batch_bytes`: of a batch; columns travel in frames of eight times as much, 4 MiB at most.  `max_in_flight`: batches
-    that a lane (broker, topic, kind) has under way.  `buffer_bytes`: accepted and not acknowledged; beyond it a send
-    waits.
+    `batch_bytes`: the size of a batch; columns travel in frames of eight times as much, 4 MiB at most.
+    `max_in_flight`: how many batches a lane (broker, topic, kind) may have under way.  `buffer_bytes`: how many bytes
+    may be accepted and not acknowledged; beyond that a send waits.
 
-    `spool`: a directory for what no broker takes, this producer's alone; what is SPOOLED is on this machine's disk, in
-    `spool_bytes` at most, and sent later, by the next producer with this directory if this one ends.  SpoolUnusable: it
-    cannot be opened.  `spool_until`: the statuses with which a record may leave it, of those that a send returns; with
-    another one it stays, and is sent again under its id.
+    `spool`: a directory, for this producer alone, with the messages that no broker takes.  A SPOOLED message is on this
+    machine's disk, which the spool uses up to `spool_bytes`.  It is sent later, if this producer ends by the next one
+    with the same directory.  SpoolUnusable: the spool cannot be opened.  `spool_until`: the statuses with which a
+    message may leave the spool; with any other it stays, and is sent again under the same id.
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
-    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
+    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
 
-    `checker`: says of a message whether its transaction is to be committed (True) or rolled back (False), when a broker
-    asks because nobody has ended it; None: not known yet.  It is called in a thread of the producer, for transactions
-    of other producers of the topic, too.
+    `checker`: called with a message when a broker asks how its transaction, which nobody has ended, should end.  It
+    returns True to commit it, False to roll it back, or None if that is not known yet.  It is called in a thread of the
+    producer, also for transactions of other producers of the topic.
 
     The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
     `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
@@ -177,14 +176,14 @@ class Producer:
         self._clock = clock
         self._is_closed = False
         self._start(kept, chance or random.Random())
-        # A producer that is forgotten still sends what it has accepted at the end of the process: sender threads keep
-        # the outbox.
+        # At the end of the process, a producer that was not closed still sends the messages that it has accepted.
+        # Sender threads keep its outbox.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
 
     def _start(self, spool: SpoolOptions | None, chance: random.Random) -> None:
-        """Puts the parts together: admission -> outbox -> sender -> attempts, with a spool or without."""
+        """Puts the parts together: admission -> outbox -> sender -> attempts, with or without a spool."""
         cluster, options, clock = self._cluster, self._options, self._clock
         self._counts = SendCounts()
         self._publish = PublishTable(cluster, options, clock=clock, chance=chance)
@@ -201,7 +200,7 @@ class Producer:
         self._transactions = self._own_transactions()
 
     def _open_spool(self, spool: SpoolOptions, sender: Sender) -> "Spooling":
-        """Imports what only a producer with a spool needs, SQLite for instance."""
+        """Imports modules that only a producer with a spool needs, for example SQLite."""
         from rocketsim_client.sending.spooling import Spooling
 
         peer = self._cluster.first_address
@@ -213,7 +212,7 @@ class Producer:
         )
 
     def forget_parent(self) -> None:
-        """The parent's threads, and the messages it accepted, are the parent's."""
+        """Starts without the parent's threads and accepted messages, which belong to the parent."""
         self._outbox.start_anew()
         self._counts.start_anew()
         self._transactions = self._own_transactions()
@@ -229,7 +228,7 @@ class Producer:
 
     @property
     def stats(self) -> ProducerStats:
-        """What became of the messages so far, as live counters."""
+        """Live counters of what happened to the messages."""
         return self._counts.stats
 
     @property
@@ -238,7 +237,7 @@ class Producer:
         return self._cluster
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues the topic can be sent to now."""
+        """The queues that messages of the topic can go to now."""
         return list(self._publish.queues(topic))
 
     # --- one message ----------------------------------------------------------------------------------------------
@@ -253,18 +252,18 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> SendResult:
-        """Returns when a broker has acknowledged the message; look at `send_status`.  Messages of one `message_group`
-        (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same brokers take
-        writes; with `queue`, to that one.  `key` is an older name of `message_group`.  The message may have its message
-        group and delivery time itself.
+        """Sends a message, and returns when a broker has acknowledged it; look at `send_status`.  Messages of one
+        `message_group` (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same
+        brokers take writes.  With `queue` the message goes to that queue.  `key` is an older name of `message_group`.
+        The message may have its message group and delivery time itself.
 
-        `deliver_at`: the message reaches its topic at that time, or up to a second later: a datetime (without a time
-        zone: this machine's local time), or seconds since 1970, by the broker's clock, three days ahead at most; a time
-        that has passed is no delay.  The result's offset is then that of the topic where it waits.  Messages of one
-        `message_group` are then in the order of their times, and of their sends within a second.
+        `deliver_at`: the message reaches its topic at that time of the broker's clock, or up to a second later.  It is
+        a datetime (without a time zone: this machine's local time), or seconds since 1970, at most three days ahead; a
+        time that has passed means no delay.  The result's offset is then that of the topic where the message waits, and
+        messages of one `message_group` are in the order of their times, within a second in that of their sends.
 
-        SendFailed: no broker has acknowledged it within the timeout and the retries; with a spool SpoolFailed only.
-        MessageIllegal: it breaks a rule.
+        SendFailed: no broker has acknowledged the message within the timeout and the retries; with a spool it is only
+        SpoolFailed.  MessageIllegal: the message breaks a rule.
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
@@ -272,7 +271,7 @@ class Producer:
         try:
             return cast(SendResult, entry.result(max(deadline - self._clock(), 0)))
         except TimeoutError:
-            if self._spooling is not None:  # whose thread is on it: what is not acknowledged is spooled next
+            if self._spooling is not None:  # the sender's thread spools the message if no broker acknowledges it
                 return cast(SendResult, entry.result())
             raise SendFailed(
                 f"topic {message.topic!r}: not acknowledged within {timeout:.3g} s", attempts=1, maybe_stored=True
@@ -287,9 +286,9 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
-        """Accepts the message and returns at once; waits only when `buffer_bytes` are accepted and not acknowledged
-        yet.  The timeout begins when the message's batch leaves.  Callbacks run in a sender's thread: they must not
-        send and wait.  `deliver_at`: as of `send`."""
+        """Accepts the message and returns at once; it waits only while `buffer_bytes` are accepted and not
+        acknowledged.  The timeout begins when the message's batch leaves.  Callbacks run in a sender thread, so they
+        must not send and wait.  `deliver_at`: as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(
@@ -300,11 +299,11 @@ class Producer:
         message_group: str | None = None,
         key: str | None = None,
     ) -> None:
-        """One attempt; its outcome is only counted in `stats`."""
+        """Sends the message in one attempt, whose outcome is only counted in `stats`."""
         self._accept(message, queue, one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when everything accepted so far, and since, is acknowledged or has failed."""
+        """Returns when all accepted messages, also those accepted meanwhile, are acknowledged or have failed."""
         self._outbox.flush(timeout_s)
 
     # --- batches --------------------------------------------------------------------------------------------------
@@ -312,8 +311,8 @@ class Producer:
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """Messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
-        allows.  All frames are acknowledged, or it raises; SendFailed says how many were."""
+        """Sends messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
+        allows.  Raises unless all are acknowledged; SendFailed says how many were."""
         frames = self._admission.frames(messages)
         topic = messages[0].topic
         target = self._choice.choose(topic) if queue is None else own_queue(queue, topic)
@@ -334,11 +333,11 @@ class Producer:
         timeout_s: float | None = None,
         sharding_keys: pa.Array | None = None,
     ) -> SendResults:
-        """Arrow columns (binary bodies; string tags, keys, message groups; a map of properties), a row a message,
-        without a Python object for any of them.  Returns when all are acknowledged.  Results are in the order of the
-        frames, which is that of the rows unless there are message groups.  Rows of one message group keep their order;
-        a null is none.  `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows again.
-        `sharding_keys` is an older name of `message_groups`.
+        """Sends Arrow columns (binary bodies; string tags, keys, message groups; a map of properties), a message for
+        each row, without making Python objects for them.  Returns when all are acknowledged.  Results are in the order
+        of the frames, which is that of the rows if no row has a message group.  Rows of one message group keep their
+        order; a null counts as none.  `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows
+        again.  `sharding_keys` is an older name of `message_groups`.
         """
         return self.wait_for(
             self.send_columns_async(
@@ -368,7 +367,7 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_keys: pa.Array | None = None,
     ) -> "list[Future[BatchPart]]":
-        """As `send_columns`, but returns when all is accepted; a future for each frame, several under way."""
+        """Like `send_columns`, but returns when all rows are accepted, with a future for each frame."""
         self._admission.check_topic(topic)
         if not len(bodies):
             return []
@@ -396,7 +395,7 @@ class Producer:
         return futures
 
     def wait_for(self, futures: "Sequence[Future[BatchPart]]", timeout_s: float | None = None) -> SendResults:
-        """The results of `send_columns_async`; raises the first failure once all frames are done."""
+        """Waits for the results of `send_columns_async`; raises the first failure when all frames are done."""
         parts: list[BatchPart] = []
         failure: Exception | None = None
         for future in futures:
@@ -415,8 +414,8 @@ class Producer:
         return SendResults(parts)
 
     def close(self) -> None:
-        """Sends what was accepted, waits for the answers, then stops.  A second call changes nothing.  What is spooled
-        stays for the next producer with the directory."""
+        """Sends the accepted messages, waits for the answers, then stops.  A second call does nothing.  Spooled
+        messages stay for the next producer with the directory."""
         self._is_closed = True
         self._transactions.close()
         self._outbox.close()
@@ -429,22 +428,22 @@ class Producer:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
-        """A message that readers see only when it is committed: at the end of a `with` block, unless that ends with an
-        exception.  RocketMQ's transactions: one message each, and never spooled.
+        """Begins one of RocketMQ's transactions: one message, never spooled, that readers see only when it is
+        committed.  The end of a `with` block commits it, unless it ends with an exception.
 
             with producer.transaction() as transaction:
                 transaction.send(Message("Orders", b"paid"))
                 database.commit()
 
-        `timeout_s`: of the send and of the commit.  A transaction that is not ended, because this process has died or
-        the answer was lost, is asked for by the broker: see `checker`.
+        `timeout_s`: of the send and of the commit.  If a transaction does not end, because this process has died or the
+        answer was lost, the broker asks about it: see `checker`.
         """
         self._check_open()
         return Transaction(self._transactions, self._half, self._options.timeout_s if timeout_s is None else timeout_s)
 
     def check_transactions(self, *topics: str) -> None:
-        """From now on brokers may ask this producer's `checker` about transactions of these topics, for instance those
-        of a process that has died.  Topics of its own transactions need not be named."""
+        """Lets brokers ask this producer's `checker` about transactions of these topics, for example those of a process
+        that has died.  Topics of the producer's own transactions need not be named."""
         if self._checker is None:
             raise InvalidParameter("this producer cannot answer for transactions: Producer(checker=…)")
         for topic in topics:
@@ -463,13 +462,13 @@ class Producer:
     # --- the spool ------------------------------------------------------------------------------------------------
 
     def spool_status(self) -> SpoolStatus:
-        """What waits in the spool, and what became of the rest.  InvalidParameter: there is none."""
+        """What waits in the spool, and what happened to the rest.  InvalidParameter: the producer has no spool."""
         return self._own_spool().status()
 
     def drain_spool(self, timeout_s: float | None = None) -> None:
-        """Returns when nothing waits in the spool: brokers have it, or it is dead.  CallTimeout: not in time.  At once,
-        when this producer brings brokers no more of it: ClientClosed after `close`, SpoolUnusable if the spool has
-        failed or is the parent process's."""
+        """Returns when no message waits in the spool any more.  CallTimeout: some still wait.  It raises at once if
+        this producer will not send them: ClientClosed after `close`, SpoolUnusable if the spool has failed or belongs
+        to the parent process."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
             raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")
@@ -479,7 +478,7 @@ class Producer:
             raise InvalidParameter("this producer has no spool: Producer(spool=DIR)")
         return self._spooling.spool
 
-    # --- what is sent where ---------------------------------------------------------------------------------------
+    # --- admission ------------------------------------------------------------------------------------------------
 
     def _accept(
         self,
@@ -490,14 +489,14 @@ class Producer:
         waits_s: float | None = None,
         deliver_at: datetime | float | None = None,
     ) -> Pending:
-        """Check a message, choose its queue, and hand it over."""
+        """Checks a message, chooses its queue, and passes it to the outbox."""
         kind, entry, size = self._admission.message(message, queue, message_group, kind, self._choice, deliver_at)
         self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
         return entry
 
 
 def _statuses(enough: Collection[SendStatus]) -> frozenset[SendStatus]:
-    """What ends a record's stay in the spool: SEND_OK always does."""
+    """The statuses with which a record may leave the spool; SEND_OK is always one."""
     found = frozenset(enough)
     if SendStatus.SPOOLED in found or not all(isinstance(status, SendStatus) for status in found):
         raise InvalidParameter(f"spool_until {enough!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")

@@ -36,7 +36,7 @@ from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
 MAX_REMEMBERED = 10_000  # positions whose epoch is kept
-CALL_MARGIN_S = 3.0  # what a held call may take beyond its suspension
+CALL_MARGIN_S = 3.0  # how much longer than its suspension a held call may take
 
 _STATUS_BY_CODE = {
     0: PullStatus.FOUND,
@@ -48,7 +48,8 @@ _STATUS_BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """`next_begin_offset` is where to pull next, whatever the status; `broker_id` says who answered (0: the master)."""
+    """`next_begin_offset`: where to pull next, whatever the status.  `broker_id`: the broker that answered; 0: the
+    master."""
 
     status: PullStatus
     next_begin_offset: int
@@ -66,10 +67,10 @@ class PullConsumer:
     `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
-    `timeout_s` (3, or what the Connection says) is that of each call to one broker, `poll_interval_s` (30) how old a
-    route may be; `timeout_ms` and `poll_name_server_interval_ms` are older names of them, in milliseconds.
-    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
-    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
+    `timeout_s` (3, or the Connection's) bounds each call to one broker.  `poll_interval_s` (30): how long a route is
+    used.  `timeout_ms` and `poll_name_server_interval_ms` are older names of these two, in milliseconds.  `access_key`
+    and `secret_key`: the user and password that calls are signed with, for servers with access control.  `tls`,
+    `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
     """
 
     def __init__(
@@ -109,7 +110,7 @@ class PullConsumer:
         self._timeout_s = self._cluster.timeout_s if cluster is None else validation.seconds(timeout_s, timeout_ms)
         self._clock = clock
         self._suggestions = Suggestions()
-        # The broker's epoch in which a queue was read up to an offset: sent with the next pull from there.
+        # The broker's epoch in which a queue was read up to an offset.  The next pull from there sends it.
         self._read_in: dict[tuple[MessageQueue, int], LogEpoch] = {}
         self._closed = threading.Event()
 
@@ -120,7 +121,7 @@ class PullConsumer:
         self.close()
 
     def close(self) -> None:
-        """Ends pulls that are held, too."""
+        """Closes the consumer.  Pulls that are under way end."""
         self._closed.set()
         if self._owns_cluster:
             self._cluster.close()
@@ -148,13 +149,12 @@ class PullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """One pull from the broker that was suggested last.  `suspend`: let the broker hold the call while there is
-        nothing to read, for 15 seconds or as many as given.  `expression`: tags, as in "TagA || TagB", or an
-        `SqlExpression`.  A broker that cannot be reached is left at once for
-        another of its name.
+        """Pulls once from the broker that was suggested last; if that cannot be reached, from another of its name.
+        `suspend`: the broker holds the call while nothing can be read, for 15 seconds or as many as given.
+        `expression`: tags, as in "TagA || TagB", or an `SqlExpression`.
 
-        OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all that this consumer has read;
-        what lies from `next_begin_offset` on are other records, not read yet.
+        OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all messages that this consumer has
+        read.  The messages from `next_begin_offset` on are others, which were not read yet.
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
@@ -207,7 +207,8 @@ class PullConsumer:
         if answer.count or answer.records:
             messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                status = PullStatus.NO_MATCHED_MSG  # only tags with the same hash code, or others' properties
+                # The filter selected none: the tags only had the same hash code, or the condition did not hold.
+                status = PullStatus.NO_MATCHED_MSG
         return PullResult(
             status,
             answer.next_begin_offset,
@@ -221,7 +222,7 @@ class PullConsumer:
 
     @staticmethod
     def _checked(queue: MessageQueue, answer: PullAnswer, selection: Expression) -> Records:
-        """The records of the answer, or BadAnswer: nothing of an answer that does not add up is given to the caller."""
+        """The records of the answer.  BadAnswer: the answer is wrong, and the caller gets no part of it."""
         try:
             records = Records.walk(answer.records, answer.count, answer.sizes or None)
             records.check()
@@ -248,8 +249,7 @@ class PullConsumer:
         broker_id_hint: int = 0,
         max_frame_bytes: int = FRAME_BYTES,
     ) -> Iterator[PullFrame]:
-        """Ranges of one or many queues of a broker as a stream of large frames, for whole batches instead of
-        messages."""
+        """Yields ranges of one or many queues of a broker in large frames, for callers that read whole batches."""
         return self._cluster.pull_range(
             broker_name,
             ranges,
@@ -269,15 +269,16 @@ class PullConsumer:
         expression: str | SqlExpression | None = "*",
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
-        """The topic's messages as Arrow batches, up to where its queues end at this call; each queue's in order.
+        """Reads the topic's messages as Arrow batches, up to the present ends of its queues.  Messages of a queue are
+        in order.
 
-        `queues`: only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where it has
-        none); a time of storing in ms since 1970; or the offset for each queue (others are not read).  `end`: the
-        offset to stop before for each queue.  `expression`: as in `pull`.  `columns`: only these of topic, brokerName,
-        queueId, queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes,
-        messageGroup, properties, bornHost, storeHost (without it, all but the hosts).  Commits nothing.
+        `queues`: reads only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where
+        it has none); a store time in ms since 1970; or an offset for each queue (others are not read).  `end`: for each
+        queue, the offset to stop before.  `expression`: as in `pull`.  `columns`: some of topic, brokerName, queueId,
+        queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup,
+        properties, bornHost, storeHost (None: all but the hosts).  It commits no offsets.
 
-        OffsetIllegal, here or while batches are read: the queue does not have these offsets (any more).
+        OffsetIllegal, here or while batches are read: the queue does not have these offsets, or not any more.
         """
         from rocketsim_client import arrow, topic_read
 
@@ -333,28 +334,29 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """The next offset to read; -1: the group has none, as the queue's master says.  While the master is away, it
-        is the newest that its slaves have; MasterNotExist if none has an offset: they may not have heard of it yet."""
+        """The next offset to read; -1: the queue's master says that the group has none.  While the master does not
+        answer, it is the newest offset of its slaves.  MasterNotExist: no slave has one, but the master may."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """`committed` for many queues.  MasterNotExist names those of which only a slave answered, and had none."""
+        """`committed` for many queues.  MasterNotExist names the queues for which only a slave answered, without an
+        offset."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
-                f"nobody knows whether group {self.group!r} has an offset of {', '.join(map(str, unknown))}: the "
-                "master is away and its slave has none; ask again when the master is back"
+                f"it is not known if group {self.group!r} has an offset of {', '.join(map(str, unknown))}: the "
+                "master does not answer and its slave has none; ask again when the master is back"
             )
         return found
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commit the next offset to read: to the master, to any broker of the name while it is gone, to the master
-        again when it is back.  Returns the offset as it is now: a lower one changes nothing.  `commit_all` says who
-        has it: with SYNC_MASTER, what is COMMIT_OK does not go back with the loss of one broker."""
+        """Commits the next offset to read, at the master, or at another broker of the name while the master does not
+        answer.  Returns the offset as it is now; a lower one changes nothing.  `commit_all` says which brokers have it:
+        after COMMIT_OK of a SYNC_MASTER the offset survives the loss of one broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
-        """Commit the next offset to read of several queues: master first, a slave while there is none."""
+        """`commit` for several queues."""
         return self._cluster.commit(self.group, offsets)
 
     # --- the queues' offsets --------------------------------------------------------------------------------------
@@ -364,15 +366,15 @@ class PullConsumer:
         return self._cluster.bounds(topic)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that can be read; a slave's answer while there is no master."""
+        """The first offset that can be read; from a slave while the master does not answer."""
         return self._bounds(queue).min_offset
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last offset."""
+        """The offset after the last message."""
         return self._bounds(queue).max_offset
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the timestamp; the end if nothing is that young."""
+        """The first offset stored at or after the timestamp; the queue's end if all messages are older."""
         return self._cluster.search(queue.topic, {queue: timestamp_ms})[queue]
 
     def _bounds(self, queue: MessageQueue) -> QueueBounds:

@@ -1,20 +1,21 @@
-"""How far a pull of ranges has come, so that it can go on at another broker.  Pure."""
+"""The progress of a pull of ranges, with which it can continue at another broker.  Pure."""
 
 from typing import TYPE_CHECKING
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame, QueueRange, Ranges
 
-if TYPE_CHECKING:  # the start of a query would wait for it
+if TYPE_CHECKING:  # the start of a query would wait for the import
     import numpy as np
     import numpy.typing as npt
 
-# What a frame costs on both sides whatever it holds is little then; larger ones gained nothing.
+# The fixed cost of a frame is small at this size; larger frames were not faster.
 FRAME_BYTES = 3 << 20
 
 
 class RangeProgress:
-    """The caller numbers its ranges once; each new stream carries only the open ones, from where they stand."""
+    """Segments have the numbers of the caller's ranges; each new stream asks only for the open ranges, from where they
+    are."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges: list[QueueRange | OffsetRange] = list(ranges)
@@ -24,16 +25,16 @@ class RangeProgress:
         self._steps = 0
 
     def open_ranges(self) -> list[QueueRange | OffsetRange]:
-        """What to ask for now.  The next frames number their segments by this list."""
+        """The ranges to ask for now.  The segments of the next frames are numbered by this list."""
         self._asked = [index for index, is_open in enumerate(self._open) if is_open]
         return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]
 
     def total(self) -> int:
-        """Grows with every segment that says something new."""
+        """A count that grows with every segment that makes progress."""
         return self._steps
 
     def advance(self, frame: PullFrame) -> PullFrame:
-        """The frame with its segments numbered as the caller's ranges are."""
+        """Notes the frame's progress, and gives its segments the numbers of the caller's ranges."""
         for segment in frame.segments:
             index = self._asked[segment.range_index]
             if segment.next_offset < self._next[index]:
@@ -58,11 +59,11 @@ def check_rows(
     start: int,
     end: int,
 ) -> None:
-    """BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
+    """Raises BadAnswer unless these are records of the queue with rising offsets in [start, end)."""
     if not len(offsets):
         return
     in_order = len(offsets) == 1 or bool((offsets[1:] > offsets[:-1]).all())
     if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
         raise BadAnswer(
-            f"records that are not {queue} from {start} to {end} in order: offsets {offsets[0]} to {offsets[-1]}"
+            f"records of {queue} from {start} to {end} expected, in order; got offsets {offsets[0]} to {offsets[-1]}"
         )

@@ -4,8 +4,8 @@ from rocketsim_client.message_view import MessageView
 
 
 class ReceivedMessage(MessageView):
-    """`topic` is the one that was subscribed to; `queue_id` and `queue_offset` of a message that is delivered again are
-    those of the group's retry topic.  `delivery_attempt` counts from 1.  `receipt_handle` names this delivery."""
+    """`topic` is the subscribed topic.  If the message is delivered again, `queue_id` and `queue_offset` are those of
+    the group's retry topic.  `delivery_attempt` counts from 1.  `receipt_handle` names this delivery."""
 
     __slots__ = ("_topic", "delivery_attempt", "receipt_handle")
 
@@ -28,13 +28,13 @@ class ReceivedMessage(MessageView):
 
     @property
     def topic(self) -> str:
-        """The topic that was subscribed to, also for a retry."""
+        """The subscribed topic, also for a message that is delivered again."""
         return self._topic
 
     @property
     def store_size(self) -> int:
-        """Bytes of its record, as brokers store it: the body (packed, if the producer compressed it), properties, and
-        some 100 more."""
+        """The bytes of its stored record: the body (compressed, if the producer compressed it), the properties, and
+        about 100 more."""
         return int.from_bytes(self._data[self._start : self._start + 4], "big")
 
     def __repr__(self) -> str:

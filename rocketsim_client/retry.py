@@ -1,12 +1,12 @@
-"""What to try again after an error, and after which pause: one table for the client, the sink, and the source's tasks
-and driver.  Pure: `now` is an argument.  docs/spark.md and docs/client.md show the same table to users.
+"""Which calls are repeated after an error, and after which pause: one table for the client, the Spark sink, and the
+source's tasks and driver.  Pure: `now` is an argument. docs/spark.md and docs/client.md show the same table to users.
 
-`another`  whether another member of the broker name is asked at once
-`read`     whether what was asked for is asked for again a moment later: pulls by a task (pullRetries), bounds, searches
-           and offsets by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
-`send`     whether a message is sent again, at another broker name where it may move, else at the same; RocketMQ 4.9's
-           codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID, NOT_IN_CURRENT_UNIT)
-           and 5.x's SYSTEM_BUSY: the broker has not stored anything, and another one may be idle
+`another`  another member of the broker name is asked at once
+`read`     the same question is asked again a moment later: pulls by a task (pullRetries), bounds, searches and offsets
+           by the driver (the queues wait meanwhile), commits (commitRetries, then the next round)
+`send`     the message is sent again, to another broker name if it may move, else to the same.  These are RocketMQ
+           4.9's codes (TOPIC_NOT_EXIST, SERVICE_NOT_AVAILABLE, SYSTEM_ERROR, NO_PERMISSION, NO_BUYER_ID,
+           NOT_IN_CURRENT_UNIT), and 5.x's SYSTEM_BUSY, after which the broker has stored nothing
 """
 
 import math
@@ -37,8 +37,8 @@ from rocketsim_client.model import MASTER_ID
 
 class Another(StrEnum):
     YES = "yes"
-    OF_A_SLAVE = "if a slave says it"  # it may not have heard yet; a master's word is final
-    BY_A_TASK = "by a task"  # who reads one message at a time is told
+    OF_A_SLAVE = "if a slave says it"  # a slave may not have heard of it yet, but a master's answer is final
+    BY_A_TASK = "by a task"  # a reader of single messages gets the error
     NO = "no"
 
 
@@ -49,7 +49,7 @@ class RetryRule:
     send: bool
 
 
-# The most particular class first: the first that fits counts.
+# Subclasses come before their bases, because the first class that matches counts.
 RETRY_RULES: dict[type[RocketSimError], RetryRule] = {
     NameServerUnavailable: RetryRule(Another.NO, read=True, send=True),
     Unreachable: RetryRule(Another.YES, read=True, send=True),
@@ -69,7 +69,7 @@ RETRY_RULES: dict[type[RocketSimError], RetryRule] = {
     TlsFailed: RetryRule(Another.NO, read=False, send=True),
 }
 NO_RETRY = RetryRule(Another.NO, read=False, send=False)
-# Of a broker's other refusals (BrokerRefused), those that a send is repeated for.
+# The codes of a broker's other refusals (BrokerRefused) after which a send is repeated.
 SENT_AGAIN = frozenset({1, 204, 205})
 
 
@@ -78,7 +78,7 @@ def retry_rule_of(error: BaseException) -> RetryRule:
 
 
 def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
-    """Whether to ask another member of the name now that this one has failed."""
+    """True if another member of the name should be asked after this one has failed."""
     match retry_rule_of(error).another:
         case Another.YES:
             return True
@@ -88,20 +88,20 @@ def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
 
 
 def is_worth_asking_again(error: BaseException) -> bool:
-    """For who reads: the same question may be answered in a moment."""
+    """For readers: True if the same question may be answered in a moment."""
     return retry_rule_of(error).read
 
 
 def is_worth_sending_again(error: BaseException) -> bool:
-    """For who sends: another attempt may be acknowledged."""
+    """For senders: True if another attempt may be acknowledged."""
     if type(error) is BrokerRefused:
         return error.code in SENT_AGAIN
     return retry_rule_of(error).send
 
 
 def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
-    """Of the failures of several members the caller gets one: an answer tells more than silence, and what only a slave
-    says to be missing tells least.
+    """True if the caller should get `error` rather than `than`.  Of several members' failures an answer tells more than
+    a timeout, and a slave's answer that something does not exist tells least.
     """
     return than is None or _rank(error) >= _rank(than)
 
@@ -124,17 +124,17 @@ class Backoff:
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s) if failures else 0.0
 
 
-SENDS = Backoff(0.05)  # of a batch to the same broker; the timeout of the send ends it
-SETTLEMENTS = Backoff(0.05, 1.0)  # of acks and their relatives, and of ends of transactions
+SENDS = Backoff(0.05)  # of a batch to the same broker, until the timeout of the send
+SETTLEMENTS = Backoff(0.05, 1.0)  # of acks and similar calls, and of ends of transactions
 POLLS = Backoff(0.1, 1.0)  # of the pops of a consumer at one broker
 PULLS = Backoff(0.02, 1.0)  # of a queue whose broker is behind
-COPIES = Backoff(1.0, 30.0)  # of a replayed message that a broker has not stored as safely as its mode asks
-BACKGROUND = Backoff(0.1, 5.0)  # of what no caller waits for: replay of a spool, and questions about transactions
+COPIES = Backoff(1.0, 30.0)  # of a spooled message that a broker has not stored safely enough
+BACKGROUND = Backoff(0.1, 5.0)  # of calls for which no caller waits: spool replay, questions about transactions
 
 
 @dataclass(slots=True)
 class Budget:
-    """One total timeout over all attempts, checked before each: 1 + `retries` of them."""
+    """One timeout for at most 1 + `retries` attempts, checked before each."""
 
     deadline: float
     retries: int

@@ -7,7 +7,7 @@ from rocketsim_client.model import MASTER_ID, MessageQueue
 
 PERM_READ = 4
 PERM_WRITE = 2
-DEFAULT_TOPIC = "TBW102"  # Its route names the brokers that create topics on demand.
+DEFAULT_TOPIC = "TBW102"  # its route has the brokers that create topics on demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The members of one broker name: broker id -> address; 0 is the master.  `epoch` is the newest known, `roles` are
-    ASYNC_MASTER, SYNC_MASTER and SLAVE by broker id, of those that say it."""
+    """The members of one broker name: broker id -> address; 0 is the master.  `epoch` is the newest known one.
+    `roles`: ASYNC_MASTER, SYNC_MASTER or SLAVE by broker id, of members that tell it."""
 
     cluster_name: str
     broker_name: str
@@ -34,7 +34,7 @@ class BrokerData:
 
 @dataclass(frozen=True, slots=True)
 class TopicRoute:
-    """Where a topic is: its queues by broker name, and these brokers' addresses."""
+    """A topic's queues by broker name, and the addresses of these brokers."""
 
     topic: str
     queues: tuple[QueueData, ...]
@@ -59,8 +59,8 @@ class TopicRoute:
         ]
 
     def writable_queues(self) -> list[MessageQueue]:
-        """Only brokers with write permission and a live master, as RocketMQ's producers do.  Neighbours are of
-        different brokers, so that a producer that goes round them spreads its load."""
+        """The queues of brokers with write permission and a registered master, as RocketMQ's producers choose them.
+        Neighbours belong to different brokers, so that a producer that uses them in turn spreads its load."""
         queues = [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
@@ -80,7 +80,7 @@ class TopicRoute:
         return broker.epoch if broker else 0
 
     def for_new_topic(self, topic: str, queue_nums: int) -> "TopicRoute":
-        """This is the default topic's route: what `topic` will look like once a broker has made it."""
+        """Makes the route that `topic` will have once a broker has made it; this route is the default topic's."""
         queues = tuple(
             QueueData(
                 data.broker_name,

@@ -1,4 +1,4 @@
-"""TLS of a client: which files it is made of, and why it did not come about with a server."""
+"""A client's TLS: its files, and the reason why a TLS connection to a server fails."""
 
 import os
 import socket
@@ -11,15 +11,15 @@ from rocketsim_proto.pem import Pem, PemError, PemFiles, Stamps
 
 from rocketsim_client.errors import InvalidParameter, TlsFailed
 
-LOOK_S = 1.0  # for the look at a server that has closed a connection at once
+LOOK_S = 1.0  # the timeout of a test connection
 
 File = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files.  An empty `ca` stands for the CAs that gRPC brings; `cert` and `key` are this client's own,
-    for servers that ask for one."""
+    """Paths of PEM files.  An empty `ca` stands for the CAs that come with gRPC.  `cert` and `key` are this client's
+    own, for servers that ask for a certificate."""
 
     ca: str = ""
     cert: str = ""
@@ -42,7 +42,7 @@ def files_of(tls: Tls) -> PemFiles:
 
 
 def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
-    """The files, for a connection to that address.  Raises TlsFailed with the option and the file."""
+    """Reads the files for a connection to that address.  TlsFailed names the option and the file."""
     try:
         return files_of(tls).read(server=False)
     except PemError as error:
@@ -50,8 +50,8 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
-    """What is wrong between this client and whoever listens there, by connections of its own; empty if that is not
-    TLS.  For a server that accepts connections and closes them: gRPC does not say why."""
+    """Finds out by test connections why a server that accepts connections closes them, because gRPC does not say it;
+    empty: TLS is not the reason."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS
@@ -61,7 +61,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
         )
     found = _handshake(address, pem.context)
     if found is HandshakeOutcome.CLOSED:
-        found = _handshake(address, pem.context)  # perhaps it was just ending
+        found = _handshake(address, pem.context)  # the server may have been ending just then
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
         host = address.rpartition(":")[0]
@@ -69,7 +69,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
     if found is HandshakeOutcome.PLAINTEXT:
         return "the server speaks plaintext, and this client TLS: leave out the option tls"
     if found in (HandshakeOutcome.CLOSED, HandshakeOutcome.ALERT):
-        own = f"tlsCert={tls.cert} is none" if tls.cert else "set tlsCert and tlsKey"
+        own = f"tlsCert={tls.cert} is not one" if tls.cert else "set tlsCert and tlsKey"
         return f"the server takes only clients with a certificate of a CA that it knows: {own}"
     return ""
 
@@ -78,10 +78,10 @@ SPEAKS_TLS = "the server speaks TLS, and this client plaintext: set the option t
 
 
 class HandshakeOutcome(Enum):
-    """Of a TLS handshake at a server's address."""
+    """The outcome of a TLS handshake with a server."""
 
-    OPEN = auto()  # TLS, and its first byte
-    CLOSED = auto()  # TLS, and then the end: so it is with a client whose certificate is not taken
+    OPEN = auto()  # TLS, and the server's first byte came
+    CLOSED = auto()  # TLS, and then the server closed: it does so if it refuses the client's certificate
     ALERT = auto()  # TLS, and a refusal
     PLAINTEXT = auto()
     NOTHING = auto()
@@ -122,7 +122,7 @@ def _of_handshake(reason: str) -> HandshakeOutcome:
 
 
 def _trusting() -> ssl.SSLContext:
-    """Takes any certificate: it is only to see whether there is one."""
+    """Accepts any certificate, because it only tests if the server speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
-"""Ranges of a topic's queues -> Arrow batches, one broker after the other.
+"""Reads ranges of a topic's queues as Arrow batches, one broker after the other.
 
-Nothing of an answer that does not add up is given to the caller, and nothing is left out: what was deleted, or cut by
-the promotion of a slave, while it was read is an error.
+A wrong answer raises, and the caller gets no part of it. Missing messages raise, too: messages may be deleted, or cut
+by the promotion of a slave, while they are read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +21,7 @@ from rocketsim_client.range_pull import check_rows
 def batches(
     cluster: Cluster, group: str, ranges: Collection[OffsetRange], expression: Expression, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """All messages of the ranges, those of a queue in their order, that `expression` selects."""
+    """Yields the messages of the ranges that `expression` selects; those of a queue are in order."""
     decoder = RecordDecoder(schema, expression=expression)
     of_queue = {one.queue: one for one in ranges}
     for topic, broker_name, queues in by_broker(of_queue):
@@ -44,7 +44,7 @@ def batches(
 def _advance(
     frame: PullFrame, records: Records, ranges: Sequence[OffsetRange], at: list[int], *, is_filtered: bool
 ) -> list[OfQueue]:
-    """Whose the frame's records are; moves `at`, which has the next offset of each range."""
+    """Returns the queues of the frame's records, and moves `at`, which has the next offset of each range."""
     offsets, queue_ids, row = records.queue_offset, records.queue_id, 0
     found: list[OfQueue] = []
     for segment in frame.segments:
@@ -70,7 +70,7 @@ def _check_whole(queue: MessageQueue, segment: Segment, start: int, until: int) 
         case GetMessageStatus.OFFSET_TRUNCATED:
             reason = "a slave was promoted that did not have all of them"
         case GetMessageStatus.NO_MATCHED_LOGIC_QUEUE:
-            reason = "the queue is not there (any more)"
+            reason = "the queue does not exist, or not any more"
         case _:
             reason = "the broker that answers does not have all of them; its master may"
     raise OffsetIllegal(

@@ -1,5 +1,4 @@
-"""The rules that messages and arguments have to keep, checked before anything is sent: MESSAGE_ILLEGAL with the reason.
-Pure."""
+"""Checks messages and arguments before they are sent; MessageIllegal gives the reason.  Pure."""
 
 import re
 from collections.abc import Sequence
@@ -12,12 +11,12 @@ from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import Message
 
 MAX_GROUP_SIZE = 255
-# What a record adds to body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
+# The bytes of a record beside body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
 OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
-_LONG_TEXT = 500  # far below what fits into a record
+_LONG_TEXT = 500  # far fewer characters than fit into a record
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*")  # the broker's own, which may be read
+_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*")  # the broker makes them, and they may be read
 NOT_FOR_SENDING = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -42,7 +41,7 @@ _ARGUMENTS = {
 
 
 def seconds(value_s: float | None, older_name_ms: float) -> float:
-    """A duration that has an older name, in milliseconds."""
+    """The duration in seconds, or the one given by its older name in milliseconds."""
     return older_name_ms / 1000 if value_s is None else value_s
 
 
@@ -67,8 +66,8 @@ def check_topic_for_sending(topic: str) -> None:
 
 
 def property_problem(name: object, value: object) -> str:
-    """What is wrong with a property of the sender's own; empty: nothing.  `sending/property_columns.py` has the same
-    rule for columns."""
+    """What is wrong with a sender's own property; empty: nothing.  `sending/property_columns.py` has the same rule for
+    columns."""
     if not isinstance(name, str) or not name:
         return f"property name {name!r}: a string that is not empty expected"
     if name in PROPERTIES:
@@ -83,7 +82,8 @@ def property_problem(name: object, value: object) -> str:
 
 
 def text_problem(name: str, text: str) -> str:
-    """What is wrong with the text of a property, whoever sets it; empty: nothing.  An empty text is no property."""
+    """What is wrong with the text of any property; empty: nothing.  An empty text means that the property is
+    missing."""
     try:
         (name + text).encode()
     except UnicodeEncodeError:
@@ -97,8 +97,8 @@ def check_message_group(message_group: str) -> None:
 
 
 def check(message: Message, max_message_size: int) -> int:
-    """The size of the message's record, near enough; MessageIllegal says what is wrong with it.  The topic is checked
-    elsewhere."""
+    """Returns about the size of the message's record.  MessageIllegal says what is wrong with the message.  The topic
+    is checked elsewhere."""
     body = message.body
     if type(body) is not bytes:
         cure = "; body.encode() makes bytes of a text" if isinstance(body, str) else ""
@@ -110,7 +110,7 @@ def check(message: Message, max_message_size: int) -> int:
     size = OVERHEAD + len(body) + len(message.topic)
     tags, keys = message.tags, message.keys
     if not message.properties and (tags is None or type(tags) is str) and (keys is None or type(keys) is str):
-        # The fast path for ordinary messages; all others are checked in full below.
+        # A fast check for ordinary messages; all others are checked in full below.
         if not tags and not keys:
             return size + 16
         text = f"{tags or ''}{keys or ''}"
@@ -120,8 +120,7 @@ def check(message: Message, max_message_size: int) -> int:
 
 
 def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
-    """The sum of `check` over the messages of a batch if all of them are ordinary; None: each has to be checked by
-    itself."""
+    """The sum of `check` over the messages of a batch if all are ordinary; None: each has to be checked by itself."""
     first, count = messages[0], len(messages)
     bodies = [message.body for message in messages]
     tags, keys = [message.tags for message in messages], [message.keys for message in messages]
@@ -168,7 +167,7 @@ def _check_properties(message: Message) -> int:
         text = name + value
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
-    most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own have to fit, too.
+    most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own properties have to fit, too.
     if size > most:
         raise MessageIllegal(f"topic {message.topic!r}: properties of {size} bytes; {most} at most")
     return size

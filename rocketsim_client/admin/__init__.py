@@ -1,4 +1,4 @@
-"""The operator's side: each method is a command of mqadmin, under its name in snake_case.
+"""The operator's client: each method is a command of mqadmin, under its name in snake_case.
 
 Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`; with neither, all clusters.  A command
 that changes something goes to masters (a slave learns it from its master), one that shows something to masters, or to a
@@ -22,9 +22,9 @@ TIMEOUT_S = 5.0
 
 class Admin(TopicCommands, GroupCommands, BrokerCommands, UserCommands, MessageCommands):
     """Blocking; every call has a deadline of `timeout_s` (5) for each broker it asks.  `timeout_ms` is its older name,
-    in milliseconds.  `name_server`: `host:port;host:port`, or a Connection, whose time-out counts unless one is given.
-    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with
-    access control.  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
+    in milliseconds.  `name_server`: `host:port;host:port`, or a Connection, whose timeout is used unless one is given.
+    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Admin(TopicCommands, GroupCommands, BrokerCommands, UserCommands, MessageC
         self.close()
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Closes the connections.  A second call does nothing."""
         self._cluster.close()
 
     @property

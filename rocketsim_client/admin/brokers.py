@@ -12,15 +12,16 @@ from rocketsim_client.errors import InvalidParameter
 
 class BrokerCommands(Commands):
     def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Take the write permission of a broker's topics away at every name server: how many topics, by its address."""
+        """Takes the write permission of a broker's topics away, at every name server.  Returns the number of topics by
+        name server."""
         return self._cluster.transport.routes.write_perm(broker_name, False, self._timeout_s)
 
     def add_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Give the write permission back that `wipe_write_perm` took: how many topics, by name server."""
+        """Gives back the write permission that `wipe_write_perm` took.  Returns the number of topics by name server."""
         return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
 
     def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
-        """Replication of one broker, or of all, slaves too."""
+        """The state of replication of one broker, or of all, slaves included."""
         answers = self._call_members(pb.HaStatusRequest(), broker_addr, cluster_name, lambda answer: answer)
         return [
             plain(HaStatus, answer, address=address, slaves=[plain(HaSlave, slave) for slave in answer.slaves])
@@ -42,8 +43,8 @@ class BrokerCommands(Commands):
     def update_broker_config(
         self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """Run-time keys only; by broker address, the values as they are now.  `brokerRole`, which only a master can
-        change, goes to masters."""
+        """Changes settings that can be changed at run time.  Returns all settings by broker address.  `brokerRole` goes
+        to masters only, because only they can change it."""
         request = pb.UpdateBrokerConfigRequest(values=dict(values))
         find = self.masters if "brokerRole" in values else self._members
         return at_each(find(broker_addr, cluster_name), lambda at: _values(self._call(at, request)))
@@ -57,10 +58,10 @@ class BrokerCommands(Commands):
         broker_role: str = "",
         force: bool = False,
     ) -> Promotion:
-        """Make a slave the master of its name, with a new epoch.  Refused, unless by `force`, while the old master
-        answers, and while another slave has more or does not answer.  What it costs is in the answer.
+        """Makes a slave the master of its name, with a new epoch.  Without `force` it is refused while the old master
+        answers, or while another slave has a longer log or does not answer.  The answer says what is lost.
 
-        `broker_role`: SYNC_MASTER or ASYNC_MASTER; empty: what the old master was, so that `SEND_OK` keeps its meaning.
+        `broker_role`: SYNC_MASTER or ASYNC_MASTER; empty: the old master's role, so that `SEND_OK` keeps its meaning.
         """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]
@@ -80,7 +81,7 @@ class BrokerCommands(Commands):
         return plain(Promotion, answer, address=broker_addr, forfeits=forfeits)
 
     def remove_slave(self, broker_addr: str, broker_id: int) -> SlavesLeft:
-        """Make that broker forget a slave that is gone for good; the slaves that it still knows, by id."""
+        """Makes that broker forget a slave that will not come back.  Returns the slaves that it still knows, by id."""
         answer = self._call(broker_addr, pb.RemoveSlaveRequest(broker_id=broker_id))
         return SlavesLeft(answer.known_slaves, status_of(answer))
 

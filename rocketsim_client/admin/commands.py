@@ -82,7 +82,7 @@ class Commands:
         return found
 
     def topic_route(self, topic: str) -> TopicRoute:
-        """Where the topic is, asked anew.  Raises NoRoute."""
+        """Which brokers have the topic, asked of the name servers.  Raises NoRoute."""
         return self._cluster.route(topic, fresh=True)
 
     def _names_of(self, topic: str) -> list[str]:

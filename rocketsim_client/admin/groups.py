@@ -17,7 +17,7 @@ class GroupCommands(Commands):
     def update_sub_group(
         self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
-        """Make the group, or replace all its settings.  By broker address, what they are now."""
+        """Makes the group, or replaces all its settings.  Returns the new settings by broker address."""
         request = pb.UpdateSubGroupRequest(group=GroupMessage(**values_of(config)))
 
         def made(answer: Any) -> SubscriptionGroupConfig:
@@ -33,10 +33,10 @@ class GroupCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> ChangedAt:
-        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion.
+        """Deletes the group.  Returns the brokers that had it; `statuses`: which brokers have the change.
 
-        With `remove_offset` all goes that the group has read: its offsets, what it has under way, and its retry topics.
-        Without, a group of that name goes on where this one was.
+        `remove_offset`: also deletes the group's offsets, its messages under way, and its retry topics.  Otherwise a
+        later group of that name continues where this one was.
         """
         request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
         return self._delete(request, broker_addr, cluster_name, GroupNotExist, f"consumer group {group!r} is not")
@@ -47,8 +47,8 @@ class GroupCommands(Commands):
         return [plain(SubscriptionGroupConfig, group) for group in answer.groups]
 
     def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
-        """Where groups are, queue by queue; of a name whose master is gone, for each queue the figures of the slave
-        (`broker_id`) with the newest offset."""
+        """The progress of groups in each queue.  While a broker name's master is gone, a queue has the figures of the
+        slave with the newest offset (`broker_id`)."""
         request = pb.ConsumerProgressRequest(group=group or "", topic=topic or "")
         found: list[ConsumeProgress] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):
@@ -74,8 +74,8 @@ class GroupCommands(Commands):
         queue_ids: Iterable[int] = (),
         broker_name: str | None = None,
     ) -> list[ResetOffset]:
-        """Move a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
-        backwards.  Only masters do that."""
+        """Moves a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
+        backwards.  Only masters can do this."""
         request = pb.ResetOffsetByTimeRequest(
             group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
         )

@@ -29,9 +29,9 @@ class TopicCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, TopicConfig]:
-        """Make the topic, or change it.  By broker address, what it is there now.
+        """Makes or changes the topic.  Returns its new settings by broker address.
 
-        `attributes`: all of them, as in {"message.type": "FIFO"}.
+        `attributes`: all attributes of the topic, as in {"message.type": "FIFO"}.
         """
         config = TopicConfig(
             topic_name=topic,
@@ -46,12 +46,12 @@ class TopicCommands(Commands):
         return at_each(masters, lambda at: _made(config, self._call(at, request), at))
 
     def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> ChangedAt:
-        """The addresses of the brokers that had it, and have it no more; `statuses` says who else has the deletion."""
+        """Deletes the topic.  Returns the brokers that had it; `statuses`: which brokers have the change."""
         request = pb.DeleteTopicRequest(topic=topic)
         return self._delete(request, broker_addr, cluster_name, TopicNotExist, f"topic {topic!r} is not")
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
-        """Bounds and last store time of every queue of the topic."""
+        """The bounds and the last store time of every queue of the topic."""
         request = pb.TopicStatusRequest(topic=topic)
         return [
             TopicStatus(

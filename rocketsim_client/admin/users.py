@@ -21,7 +21,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """`user_type`: Super or Normal.  By broker address."""
+        """Makes a user.  `user_type`: Super or Normal.  Returns the user by broker address."""
         request = pb.CreateUserRequest(user=User(username=username, password=password, user_type=user_type))
         return self._call_masters(request, broker_addr, cluster_name, _changed_user)
 
@@ -35,7 +35,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """What is None stays as it is.  `user_status`: enable or disable."""
+        """Changes a user; what is None stays as it is.  `user_status`: enable or disable."""
         changes = {"password": password, "user_type": user_type, "user_status": user_status}
         for what, value in changes.items():
             if value == "":
@@ -46,15 +46,15 @@ class UserCommands(Commands):
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """With its policies.  The addresses of the brokers that had it, and have it no more; `statuses` says who else
-        has the deletion."""
+        """Deletes a user with its policies.  Returns the addresses of the brokers that had it; `statuses`: which
+        brokers have the deletion."""
         request = pb.DeleteUserRequest(username=username)
         return self._delete(request, broker_addr, cluster_name, NotFound, f"User:{username} is not")
 
     def users(
         self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, list[UserInfo]]:
-        """All, or the one of that name, by broker address.  Nobody is told a password."""
+        """All users, or the one of that name, by broker address.  Passwords are not returned."""
 
         def read(answer: pb.ListUsersResponse) -> list[UserInfo]:
             return [UserInfo(user.username, user.user_type, user.user_status) for user in answer.users]
@@ -70,7 +70,8 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """`subject`: `User:name`.  A policy replaces the one of the same resource, others stay.  By broker address."""
+        """Gives a user policies.  `subject`: `User:name`.  A policy replaces the one for the same resource; the others
+        stay.  Returns the policies by broker address."""
         request = pb.CreateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 
@@ -82,15 +83,15 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """As `create_acl`, for a user that has policies."""
+        """Like `create_acl`, for a user that already has policies."""
         request = pb.UpdateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """All policies of the user, or the one of a resource.  The addresses of the brokers that had them; `statuses`
-        says who else has the deletion."""
+        """Deletes the user's policy for a resource, or all.  Returns the addresses of the brokers that had them;
+        `statuses`: which brokers have the deletion."""
         request = pb.DeleteAclRequest(subject=subject, resource=resource)
         missing = f"{subject} has no policy{f' for {resource}' if resource else ''}"
         return self._delete(request, broker_addr, cluster_name, NotFound, missing)
@@ -103,7 +104,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, list[AclInfo]]:
-        """Of all users or of one, for all resources or for one; by broker address."""
+        """The policies of all users or one, for all resources or one, by broker address."""
 
         def read(answer: pb.ListAclsResponse) -> list[AclInfo]:
             return [_acl(acl) for acl in answer.acls]

@@ -1,7 +1,7 @@
 """Producer and consumers for programs that use asyncio: the same clients, whose blocking calls run in threads.
 
-One rule for cancellation: a call that was made goes on in its thread, and cancelling the task ends only the wait for
-it.  A receive hands messages out in the task itself, so that a cancelled one has taken none.
+If a task is cancelled, a call that it has made continues in its thread, and only the wait for it ends.  A receive takes
+messages in the task itself, so a cancelled receive has taken none.
 """
 
 from rocketsim_client.aio.consumer import AsyncConsumer

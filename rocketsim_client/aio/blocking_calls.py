@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 
 class BlockingCalls:
-    """Makes calls in `most_threads` threads of its own, in the order in which they are given.  Threads start when they
-    are needed.  The default executor of the event loop stays free for the program."""
+    """Makes calls in at most `most_threads` threads of its own, in the order in which they are given, so that the event
+    loop's default executor stays free for the program."""
 
     def __init__(self, client: str, most_threads: int) -> None:
         self._client = client
@@ -23,7 +23,7 @@ class BlockingCalls:
         self._under_way: set[Future[Any]] = set()
 
     def start(self, call: Callable[[], T]) -> "Future[T]":
-        """The future of a call, which nobody cancels.  ClientClosed: after `finish`."""
+        """Starts a call and returns its future, which is never cancelled.  ClientClosed: `finish` was called before."""
         try:
             future = self._threads.submit(call)
         except RuntimeError:
@@ -33,25 +33,25 @@ class BlockingCalls:
         return future
 
     async def result(self, call: Callable[[], T]) -> T:
-        """What the call returns or raises.  The call goes on when the task is cancelled."""
+        """Makes the call, and returns or raises what it does.  It continues if the task is cancelled."""
         return await outcome(self.start(call))
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Returns when the calls under way have ended, or the time is over.  Calls that have not begun by then are not
-        made.  Blocks."""
+        """Blocks until the calls under way have ended, at most for `timeout_s`.  Calls that have not begun by then are
+        not made."""
         self._threads.shutdown(wait=False)
         wait(list(self._under_way), timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class Closing:
-    """The end of a client: one call in a thread of its own, for which everybody who closes the client waits."""
+    """Closes a client by one call in a thread of its own.  All tasks that close the client wait for that call."""
 
     def __init__(self) -> None:
         self._future: Future[None] | None = None
 
     async def result(self, call: Callable[[], None]) -> None:
-        """Makes the call unless it was made, and waits for its end.  The call goes on when the task is cancelled."""
+        """Makes the call unless it was made before, and waits for its end.  It continues if the task is cancelled."""
         if self._future is None:
             thread = ThreadPoolExecutor(1, thread_name_prefix="closing")
             self._future = thread.submit(call)
@@ -60,14 +60,14 @@ class Closing:
 
 
 async def outcome(future: "Future[T]") -> T:
-    """The result of a future that a thread completes.  Unlike `asyncio.wrap_future`, a cancelled task leaves it alone.
-    ClientClosed: its call was not made, because the client was closed first."""
+    """Waits for a future that a thread completes.  Unlike with `asyncio.wrap_future`, cancelling the task does not
+    cancel the future.  ClientClosed: the client was closed before the call began."""
     if not future.done():
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[None] = loop.create_future()
 
         def tell(_: "Future[T]") -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile, and the task with it
+            with contextlib.suppress(RuntimeError):  # the loop and its task have ended meanwhile
                 loop.call_soon_threadsafe(wake, heard)
 
         future.add_done_callback(tell)
@@ -78,7 +78,7 @@ async def outcome(future: "Future[T]") -> T:
 
 
 def wake(waiter: "asyncio.Future[None]") -> None:
-    """Completes what a task waits for, unless the task was cancelled."""
+    """Completes a future for which a task waits, unless the task was cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 

@@ -1,7 +1,7 @@
 """The consumer of a group for asyncio.
 
-Tasks that wait for a message share one thread, which asks brokers.  What the brokers answer waits in the inbox of the
-Consumer, and the task that wakes takes it from there.
+Tasks that wait for a message share one thread, which asks brokers.  It puts messages into the inbox of the Consumer,
+and wakes the tasks, which take them from there.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from rocketsim_client.errors import ClientClosed, InvalidParameter
 from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 
-MOST_THREADS = 8  # of acks and the like
+MOST_THREADS = 8  # for acks and similar calls
 
 
 class AsyncConsumer:
@@ -28,10 +28,10 @@ class AsyncConsumer:
             async for message in consumer:
                 await consumer.ack(message)
 
-    Any number of tasks may iterate, receive and acknowledge.  A receive that is cancelled, by `asyncio.timeout` for
-    instance, has taken no message: what arrives waits for the next receive, and `close` gives it back.  The thread that
-    asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel its `ack`, `nack` or
-    `extend`.
+    Any number of tasks may iterate, receive and acknowledge.  A receive that is cancelled, for example by
+    `asyncio.timeout`, has taken no message: messages that arrive wait for the next receive, and `close` gives them
+    back.  The thread that asks brokers ends within 15 seconds when no task waits.  Cancelling a task does not cancel
+    its `ack`, `nack` or `extend`.
     """
 
     @arguments_of(Consumer.__init__)
@@ -51,7 +51,7 @@ class AsyncConsumer:
 
     @property
     def blocking(self) -> Consumer:
-        """The Consumer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        """The Consumer that this one uses.  Call its other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -61,12 +61,12 @@ class AsyncConsumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, those included that wait here to be handed out."""
+        """How many messages are received and not settled, also those that no task has got yet."""
         return self._blocking.in_flight
 
     @property
     def in_flight_bytes(self) -> int:
-        """The bytes of their records, as stored."""
+        """The bytes of the messages in flight, as stored."""
         return self._blocking.in_flight_bytes
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class AsyncConsumer:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        """Waits for a message; the iteration ends when the consumer is closed.  Several tasks may iterate."""
+        """Waits for a message.  The iteration ends when the consumer is closed.  Several tasks may iterate."""
         try:
             (message,) = await self._receive(1, BATCH, None)
         except ClientClosed:
@@ -83,8 +83,8 @@ class AsyncConsumer:
         return message
 
     async def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
-        """Waits for a first message, for `timeout_s` (None: without end), and returns it with those that are there,
-        32 at most; an empty list if none came.  Errors are those of `Consumer.receive`."""
+        """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
+        most; an empty list if none came.  Errors are those of `Consumer.receive`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
         return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -106,8 +106,8 @@ class AsyncConsumer:
         return self._blocking._poller  # of the same package; a forked child has another one
 
     async def _ask(self, batch: int, left_s: float) -> bool:
-        """Returns when a message may be there, or the time is over.  False: an ack or the like has woken the task, and
-        brokers are still being asked.  Raises what asking again would repeat."""
+        """Returns when the inbox may have a message, or the time is over.  False: a settlement has woken the task, and
+        brokers are still being asked.  Raises errors that asking again would repeat."""
         loop = asyncio.get_running_loop()
         asked = self._round
         if asked is None or asked.done():
@@ -131,7 +131,7 @@ class AsyncConsumer:
         try:
             loop.call_soon_threadsafe(self._wake_all)
         except RuntimeError:
-            pass  # the loop has ended meanwhile, and its tasks with it
+            pass  # the loop and its tasks have ended meanwhile
 
     def _wake_all(self) -> None:
         for waiter in self._waiters:
@@ -142,7 +142,7 @@ class AsyncConsumer:
     async def ack(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
     ) -> CommitStatus:
-        """The messages are done.  Status and errors are those of `Consumer.ack`."""
+        """Acknowledges the messages.  Status and errors are those of `Consumer.ack`."""
         return await self._settle(partial(self._blocking.ack, messages, timeout_s=timeout_s))
 
     async def nack(
@@ -152,7 +152,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """The messages have failed and are delivered again later, as by `Consumer.nack`."""
+        """Gives back messages that could not be processed, like `Consumer.nack`."""
         return await self._settle(partial(self._blocking.nack, messages, delay_s, timeout_s=timeout_s))
 
     async def extend(
@@ -162,7 +162,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """The messages are this consumer's for `invisible_s` from now on, as by `Consumer.extend`."""
+        """Keeps the messages for `invisible_s` from now on, like `Consumer.extend`."""
         return await self._settle(partial(self._blocking.extend, messages, invisible_s, timeout_s=timeout_s))
 
     async def _settle(self, call: "partial[CommitStatus]") -> CommitStatus:
@@ -174,9 +174,9 @@ class AsyncConsumer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Waits for acks that are under way, ends receives, and gives back what is not settled: it is delivered to
-        others at once.  Takes `timeout_s` for each of the two at most.  If the task is cancelled, the closing goes on,
-        and a second `close` waits for the same end."""
+        """Waits for acks that are under way, at most for `timeout_s`.  Then ends receives, and gives back messages that
+        are not settled, so that other consumers get them at once, again at most for `timeout_s`.  If the task is
+        cancelled, closing continues, and a second `close` waits for it."""
         await self._closing.result(partial(self._close, timeout_s))
 
     def _close(self, timeout_s: float) -> None:

@@ -20,13 +20,13 @@ class AsyncProducer:
         async with AsyncProducer(name_server, group="orders") as producer:
             result = await producer.send(Message("TopicTest", b"a body"))
 
-    Cancelling a task does not cancel its send: the message goes on to its broker, whole, and `close` waits for it.
+    Cancelling a task does not cancel its send: the message is still sent, and `close` waits for it.
     """
 
     @arguments_of(Producer.__init__)
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._blocking = Producer(*arguments, **options)
-        # One thread accepts messages, so their order is that of the calls.  It waits for routes and for room.
+        # One thread accepts messages, so that they keep the order of the calls.  It may wait for a route or for room.
         self._accepting = BlockingCalls("AsyncProducer", 1)
         self._calls = BlockingCalls("AsyncProducer", MOST_THREADS)
         self._closing = Closing()
@@ -39,7 +39,7 @@ class AsyncProducer:
 
     @property
     def blocking(self) -> Producer:
-        """The Producer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        """The Producer that this one uses.  Call its other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -49,7 +49,7 @@ class AsyncProducer:
 
     @property
     def stats(self) -> ProducerStats:
-        """What became of the messages so far, as live counters."""
+        """Live counters of what happened to the messages."""
         return self._blocking.stats
 
     async def send(
@@ -60,8 +60,8 @@ class AsyncProducer:
         message_group: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> SendResult:
-        """Returns when a broker has acknowledged the message; messages of many tasks share batches.  Arguments, errors
-        and order are those of `Producer.send_async`.  The order of the sends is that in which `send` was called."""
+        """Sends the message, and returns when a broker has acknowledged it.  Messages of many tasks share batches.
+        Arguments, errors and order are those of `Producer.send_async`, in the order in which `send` is called."""
         accept = partial(
             self._blocking.send_async, message, queue=queue, message_group=message_group, deliver_at=deliver_at
         )
@@ -70,7 +70,7 @@ class AsyncProducer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """As `Producer.send_batch`."""
+        """Like `Producer.send_batch`."""
         return await self._calls.result(partial(self._blocking.send_batch, messages, queue=queue, timeout_s=timeout_s))
 
     async def send_columns(
@@ -86,7 +86,7 @@ class AsyncProducer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResults:
-        """As `Producer.send_columns`."""
+        """Like `Producer.send_columns`."""
         send = partial(
             self._blocking.send_columns,
             topic,
@@ -102,13 +102,13 @@ class AsyncProducer:
         return await self._calls.result(send)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when everything that was given to `send` is acknowledged or has failed.  CallTimeout: not in time."""
-        await self._accepting.result(lambda: None)  # comes after all that were given before
+        """Returns when all messages passed to `send` are acknowledged or have failed.  CallTimeout: some still wait."""
+        await self._accepting.result(lambda: None)  # runs after all sends before it
         await self._calls.result(partial(self._blocking.flush, timeout_s))
 
     async def close(self) -> None:
-        """Sends what was accepted, waits for the answers, then stops.  If the task is cancelled, the closing goes on,
-        and a second `close` waits for the same end."""
+        """Sends the accepted messages, waits for the answers, then stops.  If the task is cancelled, closing continues,
+        and a second `close` waits for it."""
         await self._closing.result(self._close)
 
     def _close(self) -> None:

@@ -12,7 +12,7 @@ from rocketsim_client.model import CommitResult, MessageQueue, QueueBounds
 from rocketsim_client.pull_consumer import PullConsumer, PullResult
 
 MOST_READS = 32  # a pull that a broker holds has a thread for as long
-MOST_CALLS = 8  # of those that are answered at once
+MOST_CALLS = 8  # calls that are answered at once
 
 
 class AsyncPullConsumer:
@@ -22,9 +22,9 @@ class AsyncPullConsumer:
             for queue in await consumer.message_queues("TopicTest"):
                 pulled = await consumer.pull(queue, await consumer.min_offset(queue))
 
-    A pull changes nothing, so a cancelled one is made again from the same offset.  A cancelled commit goes on.  At most
-    32 pulls and reads are under way; others wait for one of these to end.  Each call returns and raises what the call
-    of PullConsumer with its name does.
+    A pull changes nothing, so it can be repeated after a cancellation.  A cancelled commit continues.  At most 32 pulls
+    and reads are under way; others wait until one of these ends.  Each call returns and raises the same as the call of
+    PullConsumer with its name.
     """
 
     @arguments_of(PullConsumer.__init__)
@@ -42,7 +42,7 @@ class AsyncPullConsumer:
 
     @property
     def blocking(self) -> PullConsumer:
-        """The PullConsumer underneath.  Make calls that are not here with `asyncio.to_thread`."""
+        """The PullConsumer that this one uses.  Call its other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -66,7 +66,7 @@ class AsyncPullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """One pull, as `PullConsumer.pull`."""
+        """Pulls once, like `PullConsumer.pull`."""
         pull = partial(
             self._blocking.pull,
             queue,
@@ -123,16 +123,16 @@ class AsyncPullConsumer:
         return await self._calls.result(partial(self._blocking.min_offset, queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """One past the last offset."""
+        """The offset after the last message."""
         return await self._calls.result(partial(self._blocking.max_offset, queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the timestamp; the end if nothing is that young."""
+        """The first offset stored at or after the timestamp; the queue's end if all messages are older."""
         return await self._calls.result(partial(self._blocking.search_offset, queue, timestamp_ms))
 
     async def close(self) -> None:
-        """Waits for commits and the like, ends pulls and reads, then stops.  If the task is cancelled, the closing goes
-        on, and a second `close` waits for the same end."""
+        """Waits for commits and other short calls, ends pulls and reads, then stops.  If the task is cancelled, closing
+        continues, and a second `close` waits for it."""
         await self._closing.result(self._close)
 
     def _close(self) -> None:

@@ -1,1 +1,1 @@
-"""The consumer of a group: what it has received, asks brokers for, settles and renews."""
+"""The consumer of a group: it receives messages, settles them and renews their deadlines."""

@@ -1,6 +1,6 @@
-"""The consumer of a group: receives messages, and acknowledges each.  The broker keeps which messages are under way.
+"""The consumer of a group: receives messages, and acknowledges each.  The broker knows which messages are under way.
 
-`Poller` asks brokers, `Settler` acknowledges and gives back, `Renewal` moves deadlines; `Inbox` is what they share.
+`Poller` asks brokers, `Settler` acknowledges and gives back, `Renewal` moves deadlines.  They share an `Inbox`.
 """
 
 import logging
@@ -35,14 +35,15 @@ from rocketsim_client.tls import File
 
 logger = logging.getLogger(__name__)
 
-BATCH = 32  # RocketMQ's, of one call
+BATCH = 32  # of one call, as in RocketMQ
 RENEW_FOR_S = 3 * 3600.0
-MAX_IN_FLIGHT_BYTES = 64 << 20  # as RocketMQ 5's push consumers keep
+MAX_IN_FLIGHT_BYTES = 64 << 20  # as in RocketMQ 5's push consumers
 
 
 class Consumer:
-    """Receives messages of topics for a group: each goes to one consumer of the group, and again to one unless it is
-    acknowledged.  Thread-safe; `close` (or leaving a `with` block) gives back what is not acknowledged.
+    """Receives messages of topics for a group.  Each message goes to one consumer of the group, and again to one until
+    it is acknowledged.  Thread-safe.  `close` (or leaving a `with` block) gives back messages that are not
+    acknowledged.
 
         with Consumer(name_server, "billing", "TopicTest") as consumer:
             for message in consumer:
@@ -53,19 +54,18 @@ class Consumer:
     filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their `enablePropertyFilter`).
     Durations are in seconds:
 
-    `invisible_s` (60): how long a message is this consumer's; after half of it the consumer asks for more, for
-    `renew_for_s` (three hours; 0: never) from its receipt on
-    `timeout_s` (3): of an ack and the like over all attempts; how much longer than it waits each call of a receive may
-    take
-    `poll_interval_s` (30): how old a route may be
+    `invisible_s` (60): how long the broker gives a message to no other consumer.  After half of that time this consumer
+    asks for more, until `renew_for_s` after it received the message (three hours; 0: never).  `timeout_s` (3): of an
+    ack and similar calls over all attempts; a call that receives takes at most so much longer than it waits.
+    `poll_interval_s` (30): how long a route is used.
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 
-    `max_in_flight` (1000), `max_in_flight_bytes` (64 MiB): messages that are received and not settled, and the bytes of
-    their records, as stored; with so many of either, a receive waits.  What a broker answers at a time, less than 4 MiB
-    and one message more, may exceed the bytes: a message that is larger than them is received, too.  Whether a group
-    consumes in order, how often a message is delivered before it becomes a dead letter, and the back-off are settings
-    of the group (`Admin.update_sub_group`).  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as of Cluster.
+    `max_in_flight` (1000), `max_in_flight_bytes` (64 MiB): how many messages may be received and not settled, and the
+    bytes of their stored records.  A receive waits at either limit.  The last answer may exceed the bytes by less than
+    4 MiB and one message, so a larger message is received, too.  The order in which a group consumes, the number of
+    deliveries before a message becomes a dead letter, and the back-off are settings of the group
+    (`Admin.update_sub_group`).  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Consumer:
         self._poller = Poller(cluster, options, self._inbox, self._renewal, clock)
 
     def forget_parent(self) -> None:
-        """What the parent has received is the parent's."""
+        """Starts without messages, because those that the parent has received belong to the parent."""
         was_closed = self._inbox.closed.is_set()
         self._start()
         if was_closed:
@@ -147,12 +147,12 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, those included that wait here to be handed out."""
+        """How many messages are received and not settled, also those that no caller has got yet."""
         return len(self._inbox.in_flight)
 
     @property
     def in_flight_bytes(self) -> int:
-        """The bytes of their records, as stored."""
+        """The bytes of the messages in flight, as stored."""
         return self._inbox.in_flight.size_bytes
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Consumer:
         return self
 
     def __next__(self) -> ReceivedMessage:
-        """Waits for a message; the iteration ends when the consumer is closed.  Several threads may iterate."""
+        """Waits for a message.  The iteration ends when the consumer is closed.  Several threads may iterate."""
         try:
             (message,) = self._poller.receive(1, BATCH, None)
         except ClientClosed:
@@ -169,15 +169,15 @@ class Consumer:
         return message
 
     def poll(self, timeout_s: float | None = None) -> ReceivedMessage | None:
-        """The next message, as by iterating: up to 32 are received in advance.  None if none came in `timeout_s` (None:
-        waits without end).  Errors are those of `receive`."""
+        """The next message, as in an iteration: up to 32 are received in advance.  None: no message came in `timeout_s`
+        (None: no limit).  Errors are those of `receive`."""
         found = self._poller.receive(1, BATCH, timeout_s)
         return found[0] if found else None
 
     def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
-        """Waits for a first message, for `timeout_s` (None: without end), and returns it with those that are there,
-        32 at most; an empty list if none came.  A broker that does not answer is asked again; raises if none has
-        answered when the time is over."""
+        """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
+        most; an empty list if none came.  Brokers that do not answer are asked again; raises if none has answered in
+        that time."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
         return self._poller.receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -187,14 +187,16 @@ class Consumer:
     def ack(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
     ) -> CommitStatus:
-        """The messages are done.  The status says who has that; of several brokers it is the one that promises least.
-        `COMMIT_OK`: final in the broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost
-        before a slave has followed, they are delivered again.
+        """Acknowledges the messages: they are not delivered again.  The status says which brokers have the ack; with
+        several brokers it is the least safe one.  `COMMIT_OK`: the ack is final in the broker's mode.
+        `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost before a slave has caught up, the messages are
+        delivered again.
 
         InvalidReceiptHandle: some deliveries were over, and these messages are delivered again; the others are
-        acknowledged.  TopicNotExist: their topic was deleted, and they are not delivered again.  Any other error: it
-        is unknown which are; the consumer keeps them, so acknowledge them again.  That is also the error when a disk
-        or slave that is there does not take the ack in time, again and again until `timeout_s` is over."""
+        acknowledged.  TopicNotExist: the topic was deleted, and the messages are not delivered again.  After any other
+        error it is unknown which messages are acknowledged; the consumer keeps them, so acknowledge them again.  Such
+        an error is also raised if a disk or slave does not take the ack before `timeout_s` is over.
+        """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)
 
@@ -205,8 +207,9 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """The messages have failed: each is delivered again after `delay_s`, or (None) after the group's back-off, and
-        is a dead letter after the last delivery that the group allows.  Status and errors are those of `ack`."""
+        """Gives back messages that could not be processed.  Each is delivered again after `delay_s` (None: the group's
+        back-off), and becomes a dead letter after the last delivery that the group allows.  Status and errors are those
+        of `ack`."""
         if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
             raise InvalidParameter(f"delay_s {delay_s}: 0 to {MAX_INVISIBLE_S:g} s")
         self._inbox.check_open()
@@ -219,8 +222,8 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """The messages are this consumer's for `invisible_s` from now on, and longer while it renews them
-        (`renew_for_s`): it asks for more after half of that.  Status and errors are those of `ack`."""
+        """Keeps the messages for `invisible_s` from now on, and longer while the consumer renews them (`renew_for_s`),
+        which it does after half of that time.  Status and errors are those of `ack`."""
         check_invisible(invisible_s)
         self._inbox.check_open()
         status = self._settler.extend(_listed(messages), invisible_s, timeout_s)
@@ -230,8 +233,9 @@ class Consumer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends receives, and gives back what is not settled: it is delivered to others at once.  Takes `timeout_s` at
-        most; what could not be given back then is delivered again after its invisible time."""
+        """Ends receives, and gives back messages that are not settled, so that other consumers get them at once.  It
+        takes `timeout_s` at most.  Messages that could not be given back are delivered again after their invisible
+        time."""
         until = self._clock() + timeout_s
         with self._inbox.changed:
             if self._inbox.closed.is_set():
@@ -240,15 +244,15 @@ class Consumer:
             self._renewal.sooner.set()
             self._inbox.changed.notify_all()
         self._poller.end(until)
-        self._renewal.join(max(0.0, until - self._clock()) / 2)  # the rest is for what is given back
+        self._renewal.join(max(0.0, until - self._clock()) / 2)  # the other half is for giving back
         with self._inbox.changed:
             handed_out, waiting = self._inbox.in_flight.take_all()
         try:
             self._settler.give_back(handed_out, waiting, max(0.0, until - self._clock()))
         except (InvalidReceiptHandle, TopicNotExist):
-            pass  # over already
+            pass  # these deliveries were over before
         except RocketSimError as error:
-            logger.warning("%s: messages come again after their invisible time only: %s", self, error)
+            logger.warning("%s: messages are delivered again only after their invisible time: %s", self, error)
         if self._owns_cluster:
             self._cluster.close()
 

@@ -1,4 +1,4 @@
-"""The messages that a consumer has: received, and not settled yet.  Pure: `now` (seconds) is an argument."""
+"""The messages that a consumer has received and not settled.  Pure: `now` (seconds) is an argument."""
 
 import math
 from collections import deque
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from rocketsim_client.received_message import ReceivedMessage
 
-# Of a group that consumes in order: broker name, the topic where the message lies, queue, message group.
+# For a group that consumes in order: broker name, the topic of the record, queue, message group.
 OrderKey = tuple[str, str, int, str]
 
 
 @dataclass(slots=True)
 class _Held:
-    """`deadline`: until when the broker gives it to nobody else, as far as is known here.  More time is asked for from
-    `renew_at` on, and not after `renew_until`."""
+    """`deadline`: until then the broker gives the message to no other consumer, as far as is known here.  The consumer
+    asks for more time from `renew_at` to `renew_until`."""
 
     message: ReceivedMessage
     deadline: float
@@ -24,9 +24,9 @@ class _Held:
 
 
 class InFlight:
-    """At most `most` messages (a pop may exceed it that gets the batch of an earlier attempt), and no more are asked
-    for while they have `most_bytes`.  They wait in the order in which they came, and are handed out once; in a group
-    that consumes in order, one of a message group at a time.
+    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  With `most_bytes` or
+    more no further messages are asked for.  Messages are handed out once, in the order in which they came.  In a group
+    that consumes in order, one message of a message group is handed out at a time.
     """
 
     def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
@@ -34,10 +34,10 @@ class InFlight:
         self._most_bytes = most_bytes
         self._invisible_s = invisible_s
         self._renew_for_s = renew_for_s
-        self.size_bytes = 0  # of all that are held, as stored
+        self.size_bytes = 0  # of all held messages, as stored
         self._held: dict[str, _Held] = {}  # by receipt handle
         self._waiting: deque[str] = deque()
-        self._busy: dict[OrderKey | None, str] = {}  # the message that is handed out
+        self._busy: dict[OrderKey | None, str] = {}  # the message that is handed out, by its order key
 
     def __len__(self) -> int:
         return len(self._held)
@@ -47,7 +47,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many messages may be asked for; none once one of the two limits is reached."""
+        """How many messages may be asked for; 0 at one of the two limits."""
         return self._most - len(self._held) if self.size_bytes < self._most_bytes else 0
 
     @property
@@ -67,8 +67,9 @@ class InFlight:
         self._held[handle] = _Held(message, deadline, deadline - self._invisible_s / 2, now + self._renew_for_s, key)
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
-        """The broker gives out this message group anew: what is past its deadline, and may never be settled, is over,
-        and what waits behind it comes again behind the new delivery."""
+        """Called when the broker delivers this message group again.  A message past its deadline is forgotten, because
+        it may never be settled, and with it the messages behind it, which are delivered again after the new delivery.
+        """
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)
@@ -108,7 +109,7 @@ class InFlight:
         return held
 
     def settle(self, handle: str) -> None:
-        """It is acknowledged, given back, or over."""
+        """Forgets a message that is acknowledged or given back, or whose delivery is over."""
         held = self._remove(handle)
         if held is not None and held.order_key is not None and self._busy.get(held.order_key) == handle:
             del self._busy[held.order_key]
@@ -123,33 +124,34 @@ class InFlight:
         ]
 
     def settle_with_those_behind(self, handle: str) -> None:
-        """They come again behind the next delivery of this message."""
+        """Forgets the message and those behind it, which are delivered again after the next delivery of this
+        message."""
         for message in self.behind(handle):
             self._remove(message.receipt_handle)
         self.settle(handle)
 
     def expire(self, now: float) -> None:
-        """Forget what is past its deadline: others get it."""
+        """Forgets messages past their deadlines, because other consumers get them."""
         for handle in [handle for handle, held in self._held.items() if held.deadline <= now]:
             self.settle(handle)
 
     def to_renew(self, now: float) -> list[ReceivedMessage]:
-        """Those with less than half of the time left that was asked for last."""
+        """The messages that have less than half of their invisible time left."""
         return [held.message for held in self._held.values() if held.renew_at < now < held.renew_until]
 
     def next_renewal(self, now: float) -> float:
-        """When the next one is due; infinity: none is."""
+        """When the next renewal is due; infinity: no message is renewed."""
         renewed = (one for one in self._held.values() if max(one.renew_at, now) < one.renew_until)
         return min((one.renew_at for one in renewed), default=math.inf)
 
     def moved(self, handle: str, now: float, invisible_s: float) -> None:
-        """The broker has been asked for `invisible_s` from `now` on."""
+        """Notes that the broker has given the message `invisible_s` from `now` on."""
         if (held := self._held.get(handle)) is not None:
             held.deadline = now + invisible_s
             held.renew_at = now + invisible_s / 2
 
     def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-        """(those that were handed out, those that were not); none is in flight any more."""
+        """Empties it.  Returns (messages that were handed out, messages that were not)."""
         held, self._held = list(self._held.values()), {}
         self.size_bytes = 0
         self._waiting.clear()

@@ -1,4 +1,4 @@
-"""What the threads of a consumer share: the messages that it has, and whether it is closed."""
+"""The state that a consumer's threads share: its messages, and a mark that it is closed."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from rocketsim_client.errors import ClientClosed
 
 
 class Inbox:
-    """`changed` guards `in_flight`, and is notified when messages come or go."""
+    """`changed` guards `in_flight`, and is notified when messages are added or removed."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.group = options.group
@@ -32,7 +32,7 @@ class Inbox:
             raise ClientClosed(f"the consumer of group {self.group} has been closed")
 
     def settle(self, handles: Iterable[str]) -> None:
-        """These messages are nobody's any more."""
+        """Removes messages that do not have to be settled any more."""
         with self.changed:
             for handle in handles:
                 self.in_flight.settle(handle)

@@ -10,7 +10,7 @@ from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
 
 MAX_INVISIBLE_S = MAX_INVISIBLE_MS / 1000
-RENEWALS = 6  # how often in an invisible time what is due is looked for
+RENEWALS = 6  # how often within an invisible time due renewals are looked for
 
 Topics = str | Iterable[str] | Mapping[str, str | SqlExpression | None]
 
@@ -23,7 +23,7 @@ class ConsumerOptions:
     max_in_flight_bytes: int
     invisible_s: float
     renew_for_s: float
-    timeout_s: float  # of an ack and the like over all attempts
+    timeout_s: float  # of an ack and similar calls, over all attempts
 
     def __post_init__(self) -> None:
         validation.check_group(self.group)

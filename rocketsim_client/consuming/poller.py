@@ -1,4 +1,4 @@
-"""Asks brokers for messages.  One thread at a time does that; all others wait for what it brings."""
+"""Asks brokers for messages.  One thread at a time does that, and all others wait for its messages."""
 
 import itertools
 import logging
@@ -31,7 +31,7 @@ LAST_ANSWER_S = 1.0  # how long a consumer that is closed waits for the answer t
 
 @dataclass(slots=True)
 class Source:
-    """A topic on a broker name.  `attempt_id` is that of a pop that was not answered, and "" otherwise."""
+    """A topic on a broker name.  `attempt_id`: the id of a pop that was not answered; "" otherwise."""
 
     topic: str
     broker_name: str
@@ -43,7 +43,7 @@ class Source:
 
 
 class Poller:
-    """Thread-safe.  What brokers answer goes to the inbox."""
+    """Thread-safe.  Messages from brokers go to the inbox."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Poller:
         self._turn = itertools.count()
         self._sources: dict[tuple[str, str], Source] = {}
         self._is_asking = False  # guarded by the inbox's condition
-        self._asks: threading.Thread | None = None  # the last thread that did
+        self._asks: threading.Thread | None = None  # the last thread that asked
         self._asked: tuple[str, PopCall] | None = None  # the broker's address, and the last pop there
         self._under_way = UnderWay()
 
     def receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
-        """Messages of the inbox; while it has none, brokers are asked for `batch` at a time.  Empty: none came in time.
-        Raises if every source has failed."""
+        """Returns messages of the inbox; while it has none, asks brokers for `batch` at a time.  Empty: no message came
+        in time.  Raises if every source has failed."""
         found = self._wait_until(lambda now: self._inbox.in_flight.hand_out(at_most, now), batch, timeout_s)
         if not found and (error := self.failure()) is not None:
             raise error
@@ -108,7 +108,7 @@ class Poller:
                 room = min(batch, self._inbox.in_flight.room)
                 if room <= 0 or self._is_asking:
                     if left_s <= 0:
-                        return None  # what the other thread has heard is the answer
+                        return None  # the other thread's answers count for this call, too
                     if room <= 0 and not was_told:
                         logger.warning(
                             "%s: max_in_flight or max_in_flight_bytes is reached; the next receive waits for acks",
@@ -147,7 +147,7 @@ class Poller:
             self._pop(waits_for, room, min(left_s, longest_s))
 
     def current_sources(self) -> list[Source]:
-        """The sources by the current routes.  NoRoute: no name server has ever named a topic."""
+        """The sources by the current routes.  NoRoute: no route of a topic was ever known."""
         self._sources = {
             (topic, name): self._sources.get((topic, name)) or Source(topic, name, expression)
             for topic, expression in self._options.expressions.items()

@@ -1,4 +1,4 @@
-"""Moves the deadlines of messages that are worked on, in a thread of its own."""
+"""Moves the deadlines of messages that are being processed, in a thread of its own."""
 
 import logging
 import math
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 
 class Renewal:
-    """Its thread begins with the first messages, and ends with the consumer, also if nobody closes that."""
+    """The thread starts with the first messages, and ends when the consumer is closed or garbage."""
 
     def __init__(self, settler: Settler, options: ConsumerOptions, inbox: Inbox, clock: Callable[[], float]) -> None:
         self._settler = settler
         self._options = options
         self._inbox = inbox
         self._clock = clock
-        self.sooner = threading.Event()  # set for a look before the one that is waited for
+        self.sooner = threading.Event()  # set to look for due renewals before the pause is over
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -52,7 +52,7 @@ class Renewal:
             name, due = left.popitem()
             share_s = max(0.0, until - self._clock()) / (len(left) + 1)
             with self._settler.moving(due):
-                with self._inbox.changed:  # some may be settled
+                with self._inbox.changed:  # some messages may be settled by now
                     due = _by_broker_name(self._inbox.in_flight.to_renew(self._clock())).get(name, [])
                 try:
                     self._settler.move(due, self._options.invisible_s, share_s, renews=True)
@@ -63,7 +63,8 @@ class Renewal:
                     has_failed = True
         with self._inbox.changed:
             now = self._clock()
-            return math.inf if has_failed else self._inbox.in_flight.next_renewal(now) - now  # not at once again
+            # A failed renewal is not repeated at once.
+            return math.inf if has_failed else self._inbox.in_flight.next_renewal(now) - now
 
 
 def _renew_while_alive(

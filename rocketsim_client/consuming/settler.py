@@ -29,12 +29,13 @@ UNSUPPORTED = 3  # a broker that is too old for these calls
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What is done to messages.
+    """A way to settle messages.
 
-    `what` is its word in errors.  `call` does it for messages of one topic and broker, at an address, within some
-    seconds.  `done` takes the receipt handle of each message for which it is done.  `gives_back`: the call ends
-    deliveries, so a repeated call may find them ended.  `renews`: no caller waits for it, and messages that were
-    settled meanwhile do not need it."""
+    `what` names it in errors.  `call` settles messages of one topic and broker, at an address, within some seconds.
+    `done` takes the receipt handle of each message for which it is done.  `gives_back`: the call ends deliveries, so a
+    repeated call may find them ended.  `renews`: no caller waits for it, and messages that were settled meanwhile do
+    not need it.
+    """
 
     what: str
     call: Callable[[Sequence[ReceivedMessage], str, float], Settled]
@@ -65,7 +66,7 @@ class Settler:
         self._options = options
         self._inbox = inbox
         self._clock = clock
-        # By broker name: one call at a time moves deadlines there, so that none comes too late.
+        # By broker name: one call at a time moves deadlines there, so that an older call cannot overtake a newer one.
         self._deadlines: dict[str, threading.Lock] = {}
 
     def ack(self, messages: Sequence[ReceivedMessage], timeout_s: float | None) -> CommitStatus:
@@ -79,8 +80,8 @@ class Settler:
 
     def nack(self, messages: Sequence[ReceivedMessage], delay_s: float | None, timeout_s: float | None) -> CommitStatus:
         with self.moving(messages):
-            # They are delivered again behind the ones that have failed.  Until it is known that these are given back,
-            # they are kept: the caller may settle the ones that have failed otherwise.
+            # The messages behind the failed ones are given back as well, to be delivered after them.  They are kept
+            # until the broker has answered, because the caller may settle the failed ones in another way.
             with self._inbox.changed:
                 found = (self._inbox.in_flight.behind(message.receipt_handle) for message in messages)
                 behind = [other for others in found for other in others]
@@ -102,7 +103,8 @@ class Settler:
     def give_back(
         self, handed_out: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage], timeout_s: float
     ) -> CommitStatus:
-        """All are delivered again at once.  The deliveries of those that wait here do not count as attempts."""
+        """Gives all messages back, to be delivered again at once.  Deliveries of messages that no caller has got do not
+        count as attempts."""
         uncounted = {message.receipt_handle for message in waiting}
 
         def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
@@ -166,14 +168,14 @@ class Settler:
                 except RocketSimError as error:
                     if not may_succeed_later(error):
                         given_up.append(error)
-                        if _is_deleted(error):  # they are nobody's any more
+                        if _is_deleted(error):  # nobody needs to settle them
                             self._inbox.settle(message.receipt_handle for message in batch.messages)
                         continue
                     batch.failed(error)
                     again.append(batch)
                 else:
                     over += self._note_settled(settlement, batch, answer.valid)
-                    # What an earlier attempt has done, whose answer was lost, is not looked at again by the broker.
+                    # The broker does not check again what an earlier attempt, whose answer was lost, has done.
                     statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
             pause_s = SETTLEMENTS.pause_s(failures)
@@ -218,7 +220,7 @@ class Settler:
                 if is_valid or (batch.may_be_done and settlement.gives_back):
                     settlement.done(handle)
                     continue
-                if not settlement.renews or handle in self._inbox.in_flight:  # else it was settled meanwhile
+                if not settlement.renews or handle in self._inbox.in_flight:  # otherwise it was settled meanwhile
                     over.append(message)
                 self._inbox.in_flight.settle(handle)
             self._inbox.changed.notify_all()
@@ -226,14 +228,14 @@ class Settler:
 
 
 def may_succeed_later(error: RocketSimError) -> bool:
-    """Tells whether the same call may succeed in a moment."""
+    """True if the same call may succeed in a moment."""
     if type(error) is BrokerRefused and error.code == UNSUPPORTED:
         return False
     return is_worth_asking_again(error)
 
 
 def _is_deleted(error: RocketSimError) -> bool:
-    """Tells whether a master has said that the topic is gone."""
+    """True if a master has said that the topic does not exist."""
     return isinstance(error, TopicNotExist) and not isinstance(error, NoRoute)
 
 

@@ -1,1 +1,1 @@
-"""Which broker to ask: routes and how old they are, the members of a broker name, what brokers suggest."""
+"""Chooses the broker to ask, by routes, the members of a broker name, and brokers' suggestions."""

@@ -1,4 +1,4 @@
-"""Which member of a broker name to ask: RocketMQ's rule (table D5).  Pure."""
+"""Chooses the member of a broker name to ask, by RocketMQ's rule (table D5).  Pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -13,8 +13,8 @@ class Member(NamedTuple):
 
 
 def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this: bool = False) -> Member | None:
-    """RocketMQ's findBrokerAddressInSubscribe: the exact id; else, for a slave, the next id; else the lowest there
-    is."""
+    """RocketMQ's findBrokerAddressInSubscribe: the member with that id; for a slave's id else the next id; else the
+    lowest id."""
     if broker_id in addresses:
         return Member(broker_id, addresses[broker_id], broker_id != MASTER_ID)
     if broker_id != MASTER_ID and broker_id + 1 in addresses:
@@ -26,8 +26,8 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
 
 
 def candidates(addresses: Mapping[int, str], broker_id: int, unreachable: frozenset[str] = frozenset()) -> list[Member]:
-    """All members in the order to try them: D5's choice first, then the others by id; those known not to answer at the
-    end."""
+    """All members in the order in which to ask them: first the choice of table D5, then the others by id; unreachable
+    ones come last."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []

@@ -1,4 +1,4 @@
-"""The routes that were learned, and when each has to be asked again.  Pure: `now` is an argument."""
+"""Keeps the known routes, and decides when to ask for one again.  Pure: `now` is an argument."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ class _Known:
 
 @dataclass(slots=True)
 class RouteCache:
-    """What was learned, and whether to ask again: every `poll_interval_s`, and after a failure, but not more than once
-    in `retry_interval_s` a topic."""
+    """A topic's route is asked for again every `poll_interval_s`, and after a failure, but then at most once in
+    `retry_interval_s`."""
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2
@@ -31,7 +31,8 @@ class RouteCache:
         return known is None or now - known.asked_at >= self.poll_interval_s
 
     def may_refresh(self, topic: str, now: float) -> bool:
-        """After a failure: yes, and remembered; no, if that was asked a moment ago."""
+        """True if the route may be asked for again after a failure, which is noted; False if it was asked for a moment
+        ago."""
         last = self._refreshed_at.get(topic)
         if last is not None and now - last < self.retry_interval_s:
             return False
@@ -39,14 +40,14 @@ class RouteCache:
         return True
 
     def refresh_failed(self, topic: str, now: float) -> None:
-        """No name server answered, or none knows the topic: not asked again for a while, since each question may cost a
-        timeout."""
+        """Notes that no name server answered, or none knows the topic.  It is not asked for again for a while, because
+        each question may cost a timeout."""
         self._refreshed_at[topic] = now + self.failed_interval_s - self.retry_interval_s
 
     def learned(self, topic: str, route: TopicRoute, now: float) -> None:
         self._routes[topic] = _Known(route, now)
 
     def ask_failed(self, topic: str, now: float) -> None:
-        """Keep the old route, as RocketMQ does; ask again at the next poll."""
+        """Keeps the old route, as RocketMQ does, until the next poll."""
         if known := self._routes.get(topic):
             known.asked_at = now

@@ -1,8 +1,8 @@
-"""Which broker to ask: routes from the name servers, members of a broker name in RocketMQ's order (table D5).
-Thread-safe; channels are opened by the first call.
+"""Asks brokers: it gets routes from the name servers, and asks the members of a broker name in RocketMQ's order (table
+D5).  Thread-safe.  The first call opens connections.
 
-A broker that cannot be reached is left at once and tried last for a moment; a route is asked for again as soon as it
-proves wrong.
+If a broker cannot be reached, the next member is asked at once, and that broker is asked last for a while.  A route is
+asked for again as soon as it proves wrong.
 """
 
 import logging
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-LIST_FOR_S = 1.0  # how long a list of all brokers serves
+LIST_FOR_S = 1.0  # how long the list of all brokers is used
 
 
 def no_answer(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
-    """What to raise when no member of the broker name has answered."""
+    """The error to raise if no member of the broker name has answered."""
     if failure is None:
         wanted = "" if only_id is None else f"broker id {only_id} of "
         return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
     if retry_rule_of(failure).another is Another.OF_A_SLAVE:
-        error = MasterNotExist(f"no master of broker {broker_name!r} is there, and its slave may not know: {failure}")
+        error = MasterNotExist(f"broker {broker_name!r} has no master now, and its slave may not know: {failure}")
         error.__cause__ = failure
         return error
     return failure
@@ -72,7 +72,7 @@ class Router:
 
     @property
     def transport(self) -> Transport:
-        """The calls to the servers.  The first use makes it; it opens a channel at the first call."""
+        """The calls to the servers.  It is made at its first use, and opens a connection at the first call."""
         return self._transport.get()
 
     @property
@@ -105,17 +105,17 @@ class Router:
         return self.transport.routes.topic_list(self.timeout_s)
 
     def members(self) -> list[BrokerData]:
-        """All brokers the name server knows."""
+        """All brokers that the name server knows."""
         return self.transport.routes.cluster_list(self.timeout_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The topic's route; from memory if it is not older than the poll interval and `fresh` is not asked for.  An
-        old route is kept when no name server answers (but not for `fresh`)."""
+        """The topic's route.  A known route is used until it is older than the poll interval, and further if no name
+        server answers.  `fresh`: always asks, and raises if no name server answers."""
         known = self._routes.get(topic)
         if known and not fresh and not self._routes.is_due(topic, self._clock()):
             return known
         if known and not fresh and self._asking.locked():
-            return known  # Somebody asks already.
+            return known  # another thread is asking
         with self._asking:
             again = self._routes.get(topic)
             if again is not known and again and not fresh:
@@ -129,7 +129,7 @@ class Router:
                 return known
 
     def route_within(self, wait_s: float, topic: str) -> TopicRoute:
-        """As `route`, but where a route is known, a newer one is waited for no longer than `wait_s`."""
+        """Like `route`, but if a route is known, it waits for a newer one at most `wait_s`."""
         known = self._routes.get(topic)
         if known is None:
             return self.route(topic)
@@ -138,13 +138,13 @@ class Router:
         return self._routes.get(topic) or known
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, waited for no longer than `wait_s`: a name
-        server that does not answer takes more time than a send has left."""
+        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, but it waits at most `wait_s`, because a send
+        may have less time left than a name server takes that does not answer."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._routes.get(topic)
 
     def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
-        """Run `ask` in a thread of its own, one at a time for a topic; return after `wait_s` at the latest."""
+        """Runs `ask` in a thread of its own, one at a time for a topic.  Returns after `wait_s` at the latest."""
 
         def run() -> None:
             try:
@@ -157,22 +157,25 @@ class Router:
             thread = threading.Thread(target=run, name=f"rocketsim-route-{topic}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts none at its end, where a forgotten producer is closed
+            except (
+                RuntimeError
+            ):  # Python 3.12 starts no threads at its end, when producers that were not closed are closed
                 run()
                 return
             self._asked_aside[topic] = thread
         thread.join(max(wait_s, 0.0))
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
-        """Ask again now, unless that was done a moment ago.  Never raises: the old route is better than none."""
+        """Asks for the route now, unless that was done a moment ago.  Never raises, because the old route is better
+        than none."""
         if self._routes.may_refresh(topic, self._clock()):
             with self._asking:
                 return self._refreshed(topic)
         return self._routes.get(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """As `refresh_after_failure`, after an answer that shows the route to be old: it cannot be used, so this
-        waits for the answer if somebody asks already."""
+        """Like `refresh_after_failure`, but after an answer that shows that the route is old and cannot be used.  So if
+        another thread is asking, it waits for that answer."""
         known = self._routes.get(topic)
         with self._asking:
             if self._routes.get(topic) is known and self._routes.may_refresh(topic, self._clock()):
@@ -187,7 +190,7 @@ class Router:
             return self._routes.get(topic)
 
     def _ask_route(self, topic: str) -> TopicRoute:
-        """By whom `_asking` is held."""
+        """Asks for the route.  The caller holds `_asking`."""
         route = self.transport.routes.topic_route(topic, self.timeout_s)
         known = self._routes.get(topic)
         if known is not None and known != route:
@@ -200,8 +203,8 @@ class Router:
         return self.route(topic, fresh=fresh).readable_queues()
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
-        """The members of the broker name.  A route that does not have it (the topic was deleted there, or its brokers
-        were away a moment ago) says nothing about where the brokers are: that is asked of the list of brokers.
+        """The addresses of the broker name's members.  If the topic's route does not have the name (the topic was
+        deleted there, or its brokers did not run a moment ago), the list of all brokers is asked.
         """
         try:
             found = self.route(topic).addresses(broker_name)
@@ -216,15 +219,15 @@ class Router:
             self._listed_at = now
         return self._list
 
-    # --- whom to ask ----------------------------------------------------------------------------------------------
+    # --- which broker to ask --------------------------------------------------------------------------------------
 
     @property
     def has_bad_addresses(self) -> bool:
-        """A quick check: whether `bad_addresses` may have any."""
+        """A quick check: False if `bad_addresses` is empty."""
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:
-        """Those that did not answer a moment ago."""
+        """The addresses that recently did not answer."""
         return self._unreachable.current(self._clock())
 
     def failed(self, address: str, error: RocketSimError) -> None:
@@ -238,14 +241,14 @@ class Router:
     def next_member(
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
     ) -> Member | None:
-        """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses and with those that just
-        failed last; with `only_this` this broker or None.
+        """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses; unreachable ones come
+        last.  `only_this`: only the member with that id, or None.
 
-        When that is not the master that was asked for, or one has failed, the route is asked for again: it may have
-        changed.
+        If that is not the master that was asked for, or a member has failed, the route is first asked for again,
+        because it may have changed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
-        # Not for a suggested slave that is not there (yet): suggestions name ids that need not exist.
+        # Not for a suggested slave that is not in the route: suggestions may name ids that do not exist.
         if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
             self.refresh_after_failure(topic)
             member = self._find(topic, broker_name, broker_id, tried, only_this)
@@ -267,7 +270,7 @@ class Router:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """`call`'s answer from the first member that gives one, in the order of `next_member`."""
+        """Makes the call to members, in the order of `next_member`, and returns the first answer."""
         return self.ask_until(topic, broker_name, call, lambda _: True, broker_id=broker_id, only_this=only_this)[-1]
 
     def ask_until(
@@ -280,10 +283,10 @@ class Router:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> list[T]:
-        """What the members of the name answer, in the order of `next_member`, up to the first answer that is enough, if
-        there is one.  Who does not answer is left out; raises if nobody does.
+        """Makes the call to members, in the order of `next_member`, until an answer is enough.  Returns all answers.
+        Members that do not answer are left out; raises if none answers.
 
-        Once a slave has answered, a master that did not a moment ago is not waited for.
+        After a slave has answered, a master that recently did not answer is not asked.
         """
         tried: list[str] = []
         answers: list[T] = []
@@ -310,12 +313,12 @@ class Router:
         raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
-        """`call(address)`'s answer from the master of a name, from another member when it does not answer.  For
-        operators: the members are asked of the name server each time."""
+        """Makes the call to the master of a name, or to another member if the master does not answer.  For operators:
+        it asks the name server for the members each time."""
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
-        """As `ask_name`, but of all slaves when the master does not answer; who does not answer is left out."""
+        """Like `ask_name`, but if the master does not answer, it returns the answers of all slaves that do."""
         return self._ask_name(broker_name, call, all_slaves=True)
 
     def _ask_name(self, broker_name: str, call: Callable[[str], T], *, all_slaves: bool) -> list[T]:

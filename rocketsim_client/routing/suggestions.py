@@ -1,5 +1,4 @@
-"""Which broker to pull a queue from next: the brokers' suggestions, kept per queue, and what to do when one does not
-help.  Pure."""
+"""Keeps the brokers' suggestions from which broker to pull a queue next, and replaces those that do not help.  Pure."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +8,12 @@ from rocketsim_client.retry import PULLS
 
 @dataclass(slots=True)
 class Suggestions:
-    """RocketMQ's pullFromWhichNodeTable: default 0, updated by every answer, not cleared when a broker cannot be
-    reached.
+    """RocketMQ's pullFromWhichNodeTable: the default is 0, every answer updates it, and it stays when a broker cannot
+    be reached.
 
-    Beyond RocketMQ: an answer PULL_RETRY_IMMEDIATELY that leaves the offset where it was (a slave behind a client that
-    was already further) sends the next pull to the master, after a pause that doubles while it goes on like that.
+    In addition to RocketMQ: after an answer PULL_RETRY_IMMEDIATELY with the same offset, the next pull goes to the
+    master.  Such an answer comes from a slave that is behind the offset that this client has read.  A pause comes
+    before that pull, and doubles while this repeats.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

@@ -185,7 +185,7 @@ def test_a_server_that_asks_for_a_certificate_is_named(mutual: BrokerThread) -> 
         mutual, **TRUSTED
     )
     own = {"tls_cert": DATA / "stranger.pem", "tls_key": DATA / "stranger.key"}
-    assert f"of a CA that it knows: tlsCert={DATA / 'stranger.pem'} is none" in refusal(mutual, **TRUSTED, **own)
+    assert f"of a CA that it knows: tlsCert={DATA / 'stranger.pem'} is not one" in refusal(mutual, **TRUSTED, **own)
 
 
 def test_tls_against_plaintext_names_the_option(tmp_path: Path) -> None:

@@ -1,5 +1,4 @@
-"""What generated messages mean: answers turned into the client's values, or BadAnswer where they contradict
-themselves.  Pure."""
+"""Turns generated messages into the client's values, or raises BadAnswer where they contradict themselves.  Pure."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -28,13 +27,13 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
-    """The offsets of every message: those of a queue are consecutive in frame order, and the records of an extent
-    (`runs`) lie back to back in the log.  For many messages they are arrays."""
+    """Works out the offsets of every message.  The offsets of a queue are consecutive in the order of the frame, and
+    the records of an extent (`runs`) lie one after the other in the log.  The offsets of many messages are arrays."""
     count = len(sizes)
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
         raise BadAnswer(
-            f"{address} acknowledged another number of messages than the {count} it was sent", address=address
+            f"{address} did not acknowledge the {count} messages that it was sent, but another number", address=address
         )
     if count == 1:
         only_queue, only_extent = queues[0].first_queue_offset, extents[0].commit_log_offset
@@ -88,7 +87,7 @@ def _many_offsets(
         rows = slice(at, at + extent.count)
         log_offsets[rows] += extent.commit_log_offset - log_offsets[at]
         at += extent.count
-    # As arrays: the results of a batch of columns are seldom read message by message.
+    # They stay arrays, because the results of a batch of columns are seldom read message by message.
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 
@@ -96,7 +95,7 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
     log_epoch = LogEpoch(answer.log_epoch.epoch, answer.log_epoch.epoch_id)
     ends = {LogEpoch(item.epoch.epoch, item.epoch.epoch_id): item.offsets for item in answer.epoch_ends}
     if any(len(offsets) != len(answer.entries) for offsets in ends.values()):
-        raise BadAnswer(f"{address} said where epochs end for another number of queues than it has", address=address)
+        raise BadAnswer(f"{address} sent the ends of epochs for another number of queues than it has", address=address)
     return {
         entry.queue_id: QueueBounds(
             entry.min_offset,

@@ -1,4 +1,4 @@
-"""Operators' calls of RocketMQ's brokers, as far as users of Spark need them."""
+"""Calls for operators to RocketMQ's brokers: those that users of Spark need."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -113,7 +113,7 @@ class RemotingAdmin:
             request = Request(RequestCode.GET_CONSUME_STATS, f"consumerProgress of {name}", fields)
             (reply,) = self._connections.calls(address, [request], timeout_s)
             if reply.header.code and not asked.group:
-                continue  # of a group that has consumed nothing
+                continue  # the group has consumed nothing
             entries += [
                 pb.ConsumerProgressResponse.Entry(
                     group=name,
@@ -136,8 +136,8 @@ class RemotingAdmin:
     def _reset_offset_by_time(
         self, address: str, asked: pb.ResetOffsetByTimeRequest, timeout_s: float
     ) -> pb.ResetOffsetByTimeResponse:
-        """As the old way of RocketMQ's tools: a search by time, and a commit of what it finds, forwards or back.  It
-        is for groups whose consumers are not running: these would commit their own offsets again."""
+        """Searches by time and commits what it finds, forwards or back, as RocketMQ's older tools do.  The group's
+        consumers must not be running, because they would commit their own offsets again."""
         from rocketsim_client.transport.remoting.groups import Groups
         from rocketsim_client.transport.remoting.pace import Pace
         from rocketsim_client.transport.remoting.reads import RemotingReads
@@ -228,7 +228,7 @@ class RemotingAdmin:
 
     @staticmethod
     def _entries(reply: Reply) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """Of a table by queue, whose keys are objects."""
+        """The entries of a table by queue, whose keys are objects."""
         table = part(body_of(reply.body, reply.address), "offsetTable", dict, reply.address)
         if not all(isinstance(key, tuple) and isinstance(value, dict) for key, value in table.items()):
             raise BadAnswer(f"{reply.address} sent a table of queues that cannot be read", address=reply.address)
