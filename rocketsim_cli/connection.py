@@ -1,5 +1,5 @@
-"""How a command reaches the cluster: the address that it was given, keys from the environment, and the options that
-stand before the command."""
+"""How a command connects to the cluster: by the given address, keys from the environment, and the options before the
+command."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def connection_to(name_server: str, context: typer.Context) -> "Connection":
-    """`context`: of the command; `rocketsim` itself has left its own options there."""
+    """`context`: the command's, where `rocketsim` has put the options before the command."""
     from rocketsim_client.connection import Connection
 
     given = context.find_object(ConnectionOptions) or ConnectionOptions()

@@ -1,4 +1,4 @@
-"""`rocketsim console`: the web console, and the one that `up` and `demo` serve beside what they start."""
+"""`rocketsim console`: the web console. `up` and `demo` serve one for the cluster that they start."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     pass
 
 PORT = 8088
-ASK_TIMEOUT_S = 2.0  # of a call to one broker: a page says sooner that one is silent
+ASK_TIMEOUT_S = 2.0  # of a call to one broker; short, so that a page soon shows that a broker does not answer
 INSTALL = "pip install 'rocketsim[console]'"
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
 
@@ -30,10 +30,10 @@ def console(
     bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name by which browsers may come, beside localhost and addresses."),
+        typer.Option(help="Another host name that browsers may use, beside localhost and addresses."),
     ] = None,
     cert: Annotated[
-        Path | None, typer.Option(help="Speak TLS with this certificate and those that lead to its CA, PEM.", **_FILE)
+        Path | None, typer.Option(help="Speak TLS with this certificate and its chain to the CA, PEM.", **_FILE)
     ] = None,
     key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.", **_FILE)] = None,
     client_ca: Annotated[
@@ -59,14 +59,15 @@ def console(
         raise Trouble(f"cannot listen on {bind} port {port}: {error.strerror}; --port names another one") from None
     with taken, Admin(replace(connection_to(name_server, context), timeout_s=ASK_TIMEOUT_S)) as admin:
         if bind not in ("127.0.0.1", "::1", "localhost") and client_ca is None:
-            note(f"whoever reaches {bind} sees all that this console may see, messages too; --client-ca restricts that")
+            note(f"anybody who reaches {bind} sees the cluster, messages included; --client-ca restricts that")
         terminal().print(f"console on {url_of(listen, taken)} (Ctrl-C ends it)", markup=False)
         server_of(Console(admin, hosts=host or ()).app, listen).run([taken])
 
 
 @contextlib.contextmanager
 def beside(name_server: str) -> Iterator[str | None]:
-    """Serve a console of a cluster on this machine until the block ends; gives its URL, None without its packages."""
+    """Serves a console of a cluster on this machine until the block ends. Yields its URL; None: its packages are not
+    installed."""
     try:
         _need_packages()
     except Trouble:

@@ -1,4 +1,4 @@
-"""`rocketsim consume`: a topic's messages, shown and committed, or acknowledged."""
+"""`rocketsim consume`: shows a topic's messages, and commits or acknowledges them."""
 
 import signal
 import threading
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 COMMIT_EVERY_S = 1.0
 IDLE_S = 0.2
-WAIT_S = 1.0  # for a popped message
-AHEAD = 1000  # messages at most that are received and not acknowledged
-ACKS = 32  # messages at most that are shown and not acknowledged
+WAIT_S = 1.0  # how long a pop waits for a message
+AHEAD = 1000  # at most so many messages are received and not acknowledged
+ACKS = 32  # at most so many messages are shown and not acknowledged
 
 
 class Start(StrEnum):
@@ -47,23 +47,28 @@ def consume(
     ] = None,
     pop: Annotated[
         bool,
-        typer.Option("--pop", help="As a member of the group: gets what no other member has, and acknowledges it."),
+        typer.Option(
+            "--pop",
+            help="Consume as a member of the group: get messages that no other member has, and acknowledge them.",
+        ),
     ] = False,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C.")] = False,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", help="End after so many.", min=1)] = None,
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", help="End after this number of messages.", min=1)
+    ] = None,
     tags: Annotated[str, typer.Option("--tags", help="RocketMQ's expression: '*' or 'TagA || TagB'.")] = "*",
     sql: Annotated[
         str | None, typer.Option("--sql", help='An SQL92 condition over properties, as in "price > 20".')
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
+        bool, typer.Option("--json", help="One JSON line for each message; errors are JSON on standard error.")
     ] = False,
 ) -> None:
-    """Show messages and commit what was shown.
+    """Show messages and commit the offsets of those that were shown.
 
-    It reads all queues at offsets, up to their ends. With --pop the brokers choose what to deliver, as to RocketMQ 5's
-    clients: each message goes to one member of the group, what was shown is acknowledged, and what was not is delivered
-    to others. It ends when none has come for a second.
+    The command pulls all queues up to their ends. With --pop the brokers choose which messages to deliver, as to
+    RocketMQ 5's clients: each message goes to one member of the group. Messages that were shown are acknowledged;
+    others are delivered to other members. The command ends when no message has come for a second.
     """
     from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
@@ -73,7 +78,7 @@ def consume(
         raise WrongCommandLine("--pop needs a group: -g NAME")
     if pop and start is not None:
         raise WrongCommandLine(
-            "--pop goes on where the group is; `rocketsim admin resetOffsetByTime` moves it, not --from"
+            "--pop continues where the group is, without --from; `rocketsim admin resetOffsetByTime` moves it"
         )
     if sql is not None and tags != "*":
         raise WrongCommandLine("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
@@ -98,7 +103,7 @@ def consume(
 
 
 class Source(Protocol):
-    """A message counts as taken when the next one is asked for; `commit` is of those that were taken."""
+    """A message counts as taken when the next one is asked for. `commit` commits the messages that were taken."""
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]": ...
     def commit(self) -> None: ...
@@ -112,7 +117,7 @@ def show_until(
     follow: bool,
     max_messages: int | None,
 ) -> None:
-    """Commits what was shown, whatever ends it."""
+    """Shows messages until the event, and commits those that were shown even after an error."""
     try:
         for number, message in enumerate(source.messages(stop, follow=follow), 1):
             show(message)
@@ -124,7 +129,8 @@ def show_until(
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event: between two messages, so that all that was shown is committed, and no more."""
+    """Ctrl-C and SIGTERM set the event instead of interrupting, so that exactly the messages that were shown are
+    committed."""
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -135,7 +141,7 @@ def stop_on_signal() -> Iterator[threading.Event]:
 
 
 class Reader:
-    """All queues of a topic in turn; commits what its caller has taken."""
+    """Reads all queues of a topic in turn, and commits the messages that its caller has taken."""
 
     def __init__(
         self,
@@ -157,7 +163,7 @@ class Reader:
         self._last_commit = time.monotonic()
 
     def start(self, start: Start) -> None:
-        """Where nothing is committed, `committed` is the earliest."""
+        """Sets the positions; `committed` is the earliest offset of a queue for which the group has none."""
         topic = self._queues[0].topic
         bounds = self._consumer.bounds(topic)
         committed = self._consumer.committed_all(self._queues) if start is Start.COMMITTED else {}
@@ -168,7 +174,7 @@ class Reader:
         self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]":
-        """Up to where the queues ended at the start, or until `stop`."""
+        """Yields messages up to the ends that the queues had at the start, or until `stop`."""
         from rocketsim_client.errors import Unreachable
 
         while not stop.is_set():
@@ -220,7 +226,7 @@ class Reader:
 
 
 class Member:
-    """A consumer of a group; acknowledges what its caller has taken, some messages with one call."""
+    """A member of a group. It acknowledges messages that its caller has taken, several with one call."""
 
     def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
         self._consumer = consumer
@@ -229,7 +235,7 @@ class Member:
         self._taken: list[ReceivedMessage] = []
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
-        """Until none has come for `WAIT_S`, or until `stop`."""
+        """Yields messages until none has come for `WAIT_S`, or until `stop`."""
         from rocketsim_client.consuming.settler import may_succeed_later
         from rocketsim_client.errors import RocketSimError
 
@@ -237,7 +243,7 @@ class Member:
             try:
                 if len(self._taken) >= ACKS:
                     self.commit()
-                message = self._consumer.poll(0 if self._taken else WAIT_S)  # an ack waits for no message
+                message = self._consumer.poll(0 if self._taken else WAIT_S)  # an ack does not wait for another message
                 if message is None:
                     if not self._taken and not follow:
                         return
@@ -253,20 +259,20 @@ class Member:
                 self._taken.append(message)
 
     def commit(self) -> None:
-        """What is kept after an error is acknowledged with the next call."""
+        """Acknowledges the taken messages. After an error they are kept for the next call."""
         from rocketsim_client import InvalidReceiptHandle
 
         if not self._taken:
             return
         try:
             self._statuses.tell(self._consumer.ack(self._taken))
-        except InvalidReceiptHandle as error:  # this process was stopped for long
+        except InvalidReceiptHandle as error:  # this process was suspended for long
             self._tell(str(error))
         self._taken = []
 
 
 class _Statuses:
-    """Tells a status of what is done to messages that promises less than `COMMIT_OK`, once until it changes."""
+    """Reports a status that is less safe than `COMMIT_OK`, once until it changes."""
 
     def __init__(self, done: str, tell: Callable[[str], None]) -> None:
         self._done, self._tell = done, tell

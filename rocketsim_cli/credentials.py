@@ -1,7 +1,7 @@
-"""Whose calls the command line makes, for servers with access control.
+"""The user and secret key with which the command line signs its calls, for servers with access control.
 
-A secret has no place on a command line, where all users of the machine see it: it comes from the environment
-(`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`) or from a file as RocketMQ's `tools.yml`, which `ROCKETSIM_TOOLS`
+All users of the machine can see a command line, so the secret is not an option. It comes from the environment
+(`ROCKETSIM_ACCESS_KEY`, `ROCKETSIM_SECRET_KEY`), or from a file like RocketMQ's `tools.yml`, which `ROCKETSIM_TOOLS`
 names:
 
     accessKey: admin
@@ -22,14 +22,14 @@ _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """What each client of `rocketsim_client` takes; empty without access control."""
+    """Arguments of each client of `rocketsim_client`; empty without access control."""
 
     access_key: str
     secret_key: str
 
 
 def credentials() -> Keys:
-    """The environment goes before the file."""
+    """The keys; those in the environment come before those in the file."""
     access_key, secret_key = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
     if not access_key and not secret_key and (path := os.environ.get(TOOLS)):
         return of_file(Path(path))
@@ -39,14 +39,14 @@ def credentials() -> Keys:
 
 
 def where_from() -> str:
-    """For whom a server has refused; empty if keys are given."""
+    """A hint for an error after a server has refused; empty if keys are given."""
     if any(map(os.environ.get, (ACCESS_KEY, SECRET_KEY, TOOLS))):
         return ""
     return f" The command line has its keys from {ACCESS_KEY} and {SECRET_KEY}, or {TOOLS}=FILE."
 
 
 def of_file(path: Path) -> Keys:
-    """`accessKey` and `secretKey` of a file of `name: value` lines; other names are RocketMQ's and pass."""
+    """Reads `accessKey` and `secretKey` from a file of `name: value` lines. RocketMQ's other names are ignored."""
     lines = path.read_text("utf-8").splitlines()
     if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         print(f"rocketsim: {path}: others may read it; chmod 600 keeps its secret", file=sys.stderr)
@@ -58,7 +58,7 @@ def of_file(path: Path) -> Keys:
 
 
 def password(given: str) -> str:
-    """As it was given; `-`: the first line of standard input."""
+    """The password; `-`: the first line of standard input."""
     if given != "-":
         return given
     return sys.stdin.readline().rstrip("\n")

@@ -1,7 +1,7 @@
 """A name server and broker pairs on this machine, each a process of its own, on free ports.
 
-Knows how to write their configuration, start, kill, restart and stop them; knows no gRPC, so that Spark can be started
-beside it in the same process.
+Writes their configuration, and starts, kills, restarts and stops them.  It does not use gRPC, so the same process can
+start Spark.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from rocketsim_cli.trouble import Trouble
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 15.0
 
-# RocketMQ preallocates 1 GiB of log and 400 MB of index per broker, and needs a tenth of the disk free: too much for a
-# trial on a laptop.
+# RocketMQ preallocates 1 GiB of log and 400 MB of index for each broker, and needs a tenth of the disk free.  That is
+# too much for a trial on a laptop.
 LAPTOP = {
     "mappedFileSizeCommitLog": str(32 * 1024 * 1024),
     "mappedFileSizeConsumeQueue": str(50_000 * 20),
@@ -34,7 +34,8 @@ LAPTOP = {
 
 
 def end_in_order() -> None:
-    """SIGTERM and a closed terminal end this process as Ctrl-C does: whatever it has started ends first."""
+    """Makes SIGTERM and a closed terminal act like Ctrl-C, so that the processes that this one has started end
+    first."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
 
@@ -42,11 +43,12 @@ def end_in_order() -> None:
 def pair_properties(
     pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
 ) -> list[dict[str, str]]:
-    """Master and slave of the pair with this number (0: broker-a), in RocketMQ's keys.
+    """The configurations of the master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
 
-    `ports`: where master and slave listen; 0, any free port, which is also taken where another process was faster.
-    `grpc_port`: the port for RocketMQ 5's clients, the same for both: only the master opens it.  `remoting_port`: that
-    for RocketMQ 4's clients and tools, which both open: 0, any free one.  -1: none.
+    `ports`: where master and slave listen; 0: any free port.  A free port is also used if another process takes the
+    given one first.  `grpc_port`: the port for RocketMQ 5's clients.  Both have the same, because only the master opens
+    it.  `remoting_port`: the port for RocketMQ 4's clients and tools, which both open; 0: any free one. -1: no such
+    port.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
     shared = {
@@ -71,15 +73,15 @@ def _remoting(port: int) -> dict[str, str]:
 
 
 def free_port(preferred: int) -> int:
-    """`preferred` if nobody listens there, else any."""
+    """Returns `preferred` if it is free, else any free port."""
     for port in (preferred, 0):
         if found := _bound_to(port):
             return found
-    raise Trouble("there is no free port on 127.0.0.1")
+    raise Trouble("127.0.0.1 has no free port")
 
 
 def _bound_to(port: int) -> int:
-    """The port that a server would have; 0 if it is taken."""
+    """The port on which a server could listen; 0: the port is taken."""
     with contextlib.suppress(OSError), socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         trial.bind(("127.0.0.1", port))
@@ -90,7 +92,7 @@ def _bound_to(port: int) -> int:
 class ServerProcess:
     """One server: its configuration file, its log, and the process while it runs.
 
-    `keys` are those of the configuration.  `listenPort` may be 0 for the first start: the process keeps its port then.
+    `keys`: the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
     """
 
     module = "broker_service"  # what Python runs
@@ -125,7 +127,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """host:port, also after the end of the process; empty before it listens."""
+        """host:port, also after the process has ended; empty: it does not listen yet."""
         return self.address_path.read_text().strip() if self.address_path.exists() else ""
 
     def __str__(self) -> str:
@@ -136,12 +138,12 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, **keys: object) -> Self:
-        """Start, with some keys changed for good, and return when it listens."""
+        """Starts the server, with these keys changed also for later starts, and returns when it listens."""
         self.launch(**keys)
         return self.wait_until_ready()
 
     def launch(self, **keys: object) -> Self:
-        """Start without waiting, for servers that start side by side."""
+        """Starts the server without waiting, so that several start at the same time."""
         assert not self.is_running(), f"{self.name} runs already"
         self.keys |= keys
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +155,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                process_group=0,  # Ctrl-C in the terminal must reach only this process, which stops the servers
+                process_group=0,  # so that Ctrl-C in the terminal reaches only this process, which stops the servers
                 pass_fds=[until_parent_ends.lifeline()],
                 **self.options(),
             )
@@ -175,15 +177,15 @@ class ServerProcess:
         return self
 
     def log(self) -> str:
-        """Its whole log, over all its starts."""
+        """The server's whole log, of all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def said(self) -> str:
-        """The part of its log that an error shows."""
+        """The part of the log that an error shows."""
         return f"{self.last_words()} (with --dir DIR, DIR/{self.log_path.name} stays)"
 
     def last_words(self) -> str:
-        """The last line of its log: usually the reason why it ended."""
+        """The last line of the log, which usually says why the server ended."""
         lines = (line.strip() for line in reversed(self.log().split("\n")))
         return next(filter(None, lines), "it said nothing")
 
@@ -195,18 +197,18 @@ class ServerProcess:
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash is."""
+        """Ends the server like a crash, with SIGKILL."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit status of a clean end."""
+        """Ends the server with SIGTERM, and returns its exit status."""
         self.signal(signal.SIGTERM)
         return self.wait()
 
     def wait(self) -> int:
-        """The exit status, once it has ended."""
+        """Waits for the end, and returns the exit status."""
         assert self._process is not None, f"{self.name} was never started"
         try:
             return self._process.wait(self.stop_timeout_s)
@@ -230,7 +232,7 @@ def _ready(server: ServerProcess) -> ServerProcess:
 
 
 class LocalCluster:
-    """A context: the servers are started by `start` and gone when the `with` block ends, however it ends."""
+    """A context.  `start` starts the servers, and the end of the `with` block stops them, also after an error."""
 
     def __init__(self, folder: Path, brokers: Iterable[dict[str, str]], remoting_port: int = -1, port: int = 0) -> None:
         """`port`: where the name server listens; 0: any free port, which is also taken where another process was
@@ -275,7 +277,7 @@ class LocalCluster:
         return ServerProcess(name, "broker", keys, self.folder)
 
     def stop(self) -> None:
-        """Masters first, so that their slaves have everything; the name server last."""
+        """Stops masters first, so that their slaves get everything, and the name server last."""
         for generation in (self.masters, self.slaves, [self.namesrv]):
             for server in generation:
                 server.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The `rocketsim` command: puts the commands together and turns expected trouble into one line and a status.
+"""The `rocketsim` command: puts the commands together, and turns expected errors into one line and a status.
 
 Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help` and completion are quick.
 """
@@ -40,7 +40,7 @@ app.add_typer(admin, name="admin")
 
 def show_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata  # with what reads mail: a tenth of a command's start
+        from importlib import metadata  # imported here, because it takes a tenth of a command's start
 
         from rocketsim_proto.records import kernels
 
@@ -52,7 +52,7 @@ def show_version(wanted: bool) -> None:
 def rocketsim(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", callback=show_version, is_eager=True)
+        bool, typer.Option("--version", help="Show the version.", callback=show_version, is_eager=True)
     ] = False,
     tls: tls_options.Tls = False,
     tls_ca: tls_options.TlsCa = None,
@@ -64,7 +64,7 @@ def rocketsim(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Ends with SystemExit, always."""
+    """Runs the command line. It always ends with SystemExit."""
     words = sys.argv[1:] if arguments is None else list(arguments)
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:

@@ -18,11 +18,11 @@ OptionalGroup = Annotated[str | None, typer.Option("-g", "--group", help="The co
 BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One broker, host:port.")]
 BrokerName = Annotated[str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")]
 ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines, errors too (on standard error).")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines; errors are JSON on standard error.")]
 
 
 class Truth(StrEnum):
-    """mqadmin's switches take a word."""
+    """A switch that takes a word, as in mqadmin."""
 
     TRUE = "true"
     FALSE = "false"

@@ -1,4 +1,4 @@
-"""`rocketsim produce`: messages by hand and by pipe."""
+"""`rocketsim produce`: sends messages from arguments or standard input."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
 
-# Sends on their way at once: enough to fill batches, few enough to stop soon after the first failure.
+# How many sends are under way at once: enough to fill batches, but few, so that it stops soon after the first failure.
 IN_FLIGHT = 4096
 
 
@@ -25,21 +25,23 @@ def produce(
     context: typer.Context,
     name_server: NameServer,
     topic: Topic,
-    bodies: Annotated[list[str] | None, typer.Argument(help="Bodies. None: the lines of standard input.")] = None,
+    bodies: Annotated[list[str] | None, typer.Argument(help="The bodies; none: the lines of standard input.")] = None,
     tag: Annotated[str | None, typer.Option("--tag", help="RocketMQ's TAGS.")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="RocketMQ's KEYS: findable with queryMsgByKey.")] = None,
-    count: Annotated[int, typer.Option(help="Send everything that often.", min=1)] = 1,
-    rate: Annotated[float | None, typer.Option(help="At most so many messages a second.", min=0.001)] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="RocketMQ's KEYS, by which queryMsgByKey finds messages.")
+    ] = None,
+    count: Annotated[int, typer.Option(help="How often to send all bodies.", min=1)] = 1,
+    rate: Annotated[float | None, typer.Option(help="The most messages per second.", min=0.001)] = None,
     group: Annotated[str, typer.Option(help="The producer group.")] = "rocketsim-produce",
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line a message, errors too (on standard error).")
+        bool, typer.Option("--json", help="One JSON line for each message; errors are JSON on standard error.")
     ] = False,
 ) -> None:
-    """Send messages and say where each one went.  A topic that does not exist is made (autoCreateTopicEnable).
+    """Send messages and show where each one was stored.  A topic that does not exist is made (autoCreateTopicEnable).
 
-    The status is 0 when every one is as safe as the broker's mode asks for, 1 when one could not be sent (or may not
-    have been), and 3 when all are stored, and some only on the master or not on the disk yet: FLUSH_DISK_TIMEOUT,
-    FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
+    The exit status is 0 if every message is as safe as the broker's mode asks for.  It is 1 if a message was not sent,
+    or may not have been.  It is 3 if all are stored, but some only on the master or not yet on the disk:
+    FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
     """
     from rocketsim_client import Message, Producer
 
@@ -64,7 +66,7 @@ def produce(
             _show_sent(result, as_json, sum(statuses.values()))
     total = sum(statuses.values())
     if total == 0:
-        raise Trouble("there was nothing to send: give bodies as arguments, or lines on standard input")
+        raise Trouble("no message to send: give bodies as arguments, or lines on standard input")
     took_s = round(time.monotonic() - started, 2)
     if as_json:
         show_json({"kind": "summary", "messages": total, "seconds": took_s, "statuses": dict(statuses)}, stderr=True)
@@ -76,7 +78,7 @@ def produce(
 
 
 def _is_new(producer: "Producer", topic: str) -> bool:
-    """Tell whether the name servers say that no broker has the topic; any other failure is left to the send."""
+    """True if the name servers know no broker with the topic.  Other failures are left to the send."""
     from rocketsim_client.errors import NoRoute, RocketSimError
 
     try:
@@ -91,7 +93,7 @@ def _is_new(producer: "Producer", topic: str) -> bool:
 def _results(
     producer: "Producer", messages: "Iterator[Message]", rate: float | None, in_flight: int
 ) -> "Iterator[SendResult]":
-    """Send as fast as allowed and give the results in the order of the messages; the first failure ends it."""
+    """Sends as fast as allowed and yields the results in the order of the messages.  The first failure ends it."""
     waiting: deque[Future[SendResult]] = deque()
     started = time.monotonic()
     for number, message in enumerate(messages):

@@ -1,6 +1,6 @@
-"""Waits until a local cluster is complete: every broker registered with the name server, every slave in sync.
+"""Waits until a local cluster is complete: every broker is registered at the name server, and every slave is in sync.
 
-Opens gRPC channels, so Spark has to be started before.
+It opens gRPC channels, so Spark has to be started before.
 """
 
 import time
@@ -19,7 +19,7 @@ READY_TIMEOUT_S = 30.0
 
 @contextmanager
 def open_admin(cluster: LocalCluster) -> "Iterator[Admin]":
-    """An admin client of the cluster, once it is complete."""
+    """Waits until the cluster is complete, and yields an admin client for it."""
     from rocketsim_client import Admin
     from rocketsim_client.errors import RocketSimError
 

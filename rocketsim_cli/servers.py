@@ -1,4 +1,4 @@
-"""`rocketsim namesrv`, `rocketsim broker` and `rocketsim up`: the processes that serve."""
+"""`rocketsim namesrv`, `rocketsim broker` and `rocketsim up`: run servers."""
 
 import tempfile
 import time
@@ -102,12 +102,12 @@ def _name_server_port(wanted: int | None, remoting_port: int) -> int:
 
 
 def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
-    """Report every server that ends by itself, once."""
-    mourned: set[str] = set()
+    """Reports every server that ends by itself, once."""
+    reported: set[str] = set()
     while True:
         for server in cluster.servers:
-            if not server.is_running() and server.name not in mourned:
-                mourned.add(server.name)
+            if not server.is_running() and server.name not in reported:
+                reported.add(server.name)
                 say(
                     f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
                     f"(log: {server.log_path})",
@@ -134,7 +134,7 @@ The cluster is up: name server {name_server}, logs and stores in {cluster.folder
   rocketsim consume -n {name_server} -t {topic} -g people
   rocketsim admin clusterList -n {name_server}
 
-RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).  A topic of another type than NORMAL, for them:
+RocketMQ 5's clients: endpoints 127.0.0.1:{grpc_port} (docs/clients.md).  Ordered messages need a FIFO topic:
 
   rocketsim admin updateTopic -n {name_server} -c DefaultCluster -t Orders -a +message.type=FIFO
 
@@ -152,7 +152,7 @@ RocketMQ 4's clients, mqadmin and RocketMQ's dashboard: name server {name_server
 
 
 def snippet(name_server: str, topic: str) -> str:
-    """PySpark code that can be pasted and run while the cluster runs."""
+    """PySpark code that a user can paste and run while the cluster runs."""
     return f"""import os, sys
 from pyspark.sql import SparkSession
 

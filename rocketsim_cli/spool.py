@@ -1,4 +1,4 @@
-"""`rocketsim spool`: what a producer's spool has, and what brokers have refused for good."""
+"""`rocketsim spool`: shows the waiting and the dead messages of a producer's spool."""
 
 import base64
 from collections import Counter
@@ -19,10 +19,12 @@ DEAD_COLUMNS = ("topic", "msgId", "spooled", "refused", "reason")
 
 def spool(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="What Producer(spool=) was given.", exists=True, file_okay=False)
+        Path,
+        typer.Argument(metavar="DIR", help="The directory passed as Producer(spool=).", exists=True, file_okay=False),
     ],
     dead: Annotated[
-        bool, typer.Option("--dead", help="The dead messages; with --json with their properties and bodies (base64).")
+        bool,
+        typer.Option("--dead", help="Show the dead messages; with --json also their properties and bodies (base64)."),
     ] = False,
     discard_dead: Annotated[
         bool, typer.Option("--discard-dead", help="Delete the dead messages. No producer may have DIR open.")
@@ -31,7 +33,7 @@ def spool(
 ) -> None:
     """Show how many messages wait for brokers in a producer's spool, since when, and how many are dead.
 
-    Dead are those that a broker has refused for good, or that are damaged. A producer may be at work meanwhile.
+    Dead messages are damaged, or a broker has refused them for good. A producer may use the spool meanwhile.
     """
     from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 
@@ -99,7 +101,7 @@ def _facts(one: "Dead") -> dict[str, object]:
         body = found.body
         if found.sys_flag & record.SYS_FLAG_COMPRESSED:
             body = decompress(body, found.sys_flag)
-    except (record.RecordError, CompressionError):  # damaged: what is there
+    except (record.RecordError, CompressionError):  # damaged: the record as it is
         return facts | {"record": base64.b64encode(one.record).decode()}
     return facts | {
         "bornTimestamp": found.born_timestamp,

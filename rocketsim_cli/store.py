@@ -1,4 +1,4 @@
-"""`rocketsim store`: look into a store directory without a broker.  Reads only, takes no lock."""
+"""`rocketsim store`: reads a store directory without a broker and without a lock."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from rocketsim_cli.trouble import EXIT_TROUBLE
 if TYPE_CHECKING:
     from broker_service.store.offline.survey import Survey
 
-commands = typer.Typer(help="Look into a store directory, offline and read-only.", no_args_is_help=True)
+commands = typer.Typer(help="Read a store directory without a broker; nothing is changed.", no_args_is_help=True)
 
 StoreDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A broker's storePathRootDir.", exists=True, file_okay=False)
@@ -26,7 +26,7 @@ NOTE_EVERY_S = 10.0  # elsewhere
 
 @commands.command()
 def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Records, blanks, queues, the log's bounds and committed offsets: JSON lines, with or without --json.
+    """Print records, blanks, queues, the log's bounds and committed offsets as JSON lines, with or without --json.
 
     Progress and the amount read go to standard error.
     """
@@ -46,9 +46,9 @@ def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 @commands.command()
 def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Report what is damaged and where, and how much was checked.
+    """Report damage and its place, and how much was checked.
 
-    The status is 0 when there is nothing, or nothing worse than a warning; 1 otherwise.
+    The exit status is 0 if nothing is worse than a warning, and 1 otherwise.
     """
     from broker_service.store.offline.survey import Survey, check_is_store
     from broker_service.store.offline.verification import Severity, verify

@@ -1,4 +1,4 @@
-"""Answers for two readers: tables for people, JSON lines for scripts.  Decides nothing else."""
+"""Prints answers: tables for people, JSON lines for scripts."""
 
 import json
 import re
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from rocketsim_proto.printable import printable, printable_json
 
-if TYPE_CHECKING:  # a fifth of a command's start: most commands print no table
+if TYPE_CHECKING:  # importing it takes a fifth of a command's start, and most commands print no table
     from rich.console import Console
     from rich.table import Table
 
-# Piped output is not cut at 80 columns: `grep` and `awk` want whole lines.
+# Piped output is not cut at 80 columns, because `grep` and `awk` need whole lines.
 PIPED_WIDTH = 400
 UNLIMITED = 1 << 16
 
-# The place in a camel-case name before which a heading may go on in the next line.
+# The place in a camel-case name where a heading may be broken.
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 Row = Mapping[str, object]
@@ -39,9 +39,9 @@ def table(
     formats: Formats | None = None,
     narrow: bool = False,
 ) -> "Table":
-    """Numbers to the right, None as a dash; columns come in the order given, whatever the rows hold.
+    """A table with these columns, in this order. Numbers are aligned right; None is a dash.
 
-    A narrow table breaks its headings at the humps of their names, and shows each item of a list in a line of its own.
+    A narrow table breaks its headings before capital letters, and shows each item of a list on its own line.
     """
     from rich import box
     from rich.table import Table
@@ -62,7 +62,7 @@ def _shown(value: object, form: Callable[[object], str], narrow: bool) -> str:
 
 
 def when(ms: object) -> str:
-    """A timestamp in ms, in this machine's time zone; none at all as a dash."""
+    """A timestamp in ms, in this machine's time zone; a missing one is a dash."""
     if not isinstance(ms, int) or ms <= 0:
         return "-"
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
@@ -91,7 +91,7 @@ def show_rows(
     formats: Formats | None = None,
     heading: str | None = None,
 ) -> None:
-    """A table, or a JSON line a row with the same names; `formats` are for people only.
+    """Prints a table, or a JSON line for each row with the same names; `formats` are only for the table.
 
     A table that is wider than the terminal becomes a narrow one, then a table for each value of the column `heading`.
     If that is still too wide, each row becomes a block of `name: value` lines, like psql's automatic expanded display.
@@ -119,7 +119,7 @@ def show_rows(
 def _layouts(
     columns: Sequence[str], rows: Sequence[Row], title: str | None, formats: Formats | None, heading: str | None
 ) -> "Iterator[list[Table]]":
-    """Each way to show the rows as tables, the widest first."""
+    """Yields each way to show the rows as tables, the widest first."""
     yield [table(columns, rows, title=title, formats=formats)]
     yield [table(columns, rows, title=title, formats=formats, narrow=True)]
     if heading is not None:
@@ -134,14 +134,14 @@ def _layouts(
 
 
 def fits(shown: "Table", out: "Console") -> bool:
-    """Tell whether the table can be printed without breaking a cell."""
+    """True if the table can be printed without breaking a cell."""
     from rich.measure import Measurement
 
     return Measurement.get(out, out.options.update(width=UNLIMITED), shown).maximum <= out.width
 
 
 def show_values(values: Mapping[str, object], *, as_json: bool, separator: str = ": ") -> None:
-    """Sorted `key: value` lines, as mqadmin's brokerStatus prints them."""
+    """Prints sorted `key: value` lines, as mqadmin's brokerStatus does."""
     if as_json:
         show_json(dict(values))
         return
@@ -150,13 +150,13 @@ def show_values(values: Mapping[str, object], *, as_json: bool, separator: str =
 
 
 def show_json(value: Row, *, stderr: bool = False) -> None:
-    """One object in one line."""
+    """Prints one object in one line."""
     line = printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def note(text: str, *, as_json: bool = False) -> None:
-    """Something beside the answer: on standard error, in a line."""
+    """Prints a note to the user, which is not part of the answer, as a line on standard error."""
     if as_json:
         show_json({"kind": "note", "message": text}, stderr=True)
     else:

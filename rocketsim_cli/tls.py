@@ -1,5 +1,4 @@
-"""How the command line speaks to servers: with TLS, and in which protocol.  Options of `rocketsim` itself, for all its
-commands."""
+"""The options of `rocketsim` itself, for all commands: TLS and the protocol."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +13,32 @@ _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": Fals
 Tls = Annotated[bool, typer.Option("--tls", envvar="ROCKETSIM_TLS", help="Servers speak TLS.")]
 TlsCa = Annotated[
     Path | None,
-    typer.Option("--tls-ca", envvar="ROCKETSIM_TLS_CA", help="CAs that servers are checked with, PEM.", **_FILE),
+    typer.Option("--tls-ca", envvar="ROCKETSIM_TLS_CA", help="The CAs of the servers' certificates, PEM.", **_FILE),
 ]
 TlsCert = Annotated[
     Path | None,
-    typer.Option("--tls-cert", envvar="ROCKETSIM_TLS_CERT", help="Our own certificate, if they ask, PEM.", **_FILE),
+    typer.Option(
+        "--tls-cert",
+        envvar="ROCKETSIM_TLS_CERT",
+        help="This client's certificate, for servers that ask for one, PEM.",
+        **_FILE,
+    ),
 ]
-PROTOCOLS = ("auto", "grpc", "remoting")  # as rocketsim_client.connection has them, which is not imported for --help
+PROTOCOLS = ("auto", "grpc", "remoting")  # the same as in rocketsim_client.connection, which is not imported for --help
 Protocol = Annotated[
     str,
     typer.Option(
         "--protocol",
         envvar="ROCKETSIM_PROTOCOL",
-        help="grpc for RocketSim's servers, remoting for Apache RocketMQ's, auto to look.",
+        help="grpc for RocketSim's servers, remoting for Apache RocketMQ's, auto to find out.",
     ),
 ]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", envvar="ROCKETSIM_TLS_KEY", help="Its key, PEM.", **_FILE)]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--tls-key", envvar="ROCKETSIM_TLS_KEY", help="The key of that certificate, PEM.", **_FILE),
+]
 
-# For errors of the client, which call the options by the names that they have in Python and Spark.
+# For errors of the client, which use the options' names in Python and Spark.
 WHERE_FROM = (
     "On the command line these options are --tls, --tls-ca, --tls-cert and --tls-key before the command "
     "(`rocketsim --tls admin …`), or ROCKETSIM_TLS, ROCKETSIM_TLS_CA, ROCKETSIM_TLS_CERT and ROCKETSIM_TLS_KEY"

@@ -1,10 +1,10 @@
-"""Expected trouble: what the command line says in one line instead of a traceback."""
+"""Expected errors, which the command line reports in one line instead of a traceback."""
 
 EXIT_TROUBLE = 1
 EXIT_USAGE = 2
-"""The command line is wrong: the same words would fail against any cluster.  Typer's own status for it, too."""
+"""The command line is wrong and would fail with any cluster. Typer uses the same status."""
 EXIT_LESS_SAFE = 3
-"""`produce`: all is stored, and some of it not as safely as the broker's mode asks for."""
+"""`produce`: all messages are stored, but some less safely than the broker's mode asks for."""
 
 
 class Trouble(Exception):
@@ -12,20 +12,20 @@ class Trouble(Exception):
 
 
 class WrongCommandLine(Trouble):
-    """Words of the command line that are wrong or do not go together."""
+    """Words of the command line are wrong or do not fit together."""
 
 
 def exit_status(error: BaseException) -> int:
-    """The status of a command that ended with `error`, which `explain` has a line for."""
+    """The status of a command that ended with an error that `explain` knows."""
     from rocketsim_client.errors import ExpressionInvalid, InvalidParameter
 
-    # The client refuses a bad address, name or filter before it calls anybody: no server's address is in the error.
+    # The client refuses a bad address, name or filter before it calls a server, so the error has no server's address.
     refused_here = isinstance(error, ExpressionInvalid | InvalidParameter) and not error.address
     return EXIT_USAGE if refused_here or isinstance(error, WrongCommandLine) else EXIT_TROUBLE
 
 
 def explain(error: BaseException) -> str | None:
-    """The line to show for `error`, or None when it is a bug, which is shown with its traceback."""
+    """The line to show for `error`; None: it is a bug, which is shown with its traceback."""
     # Imported here, because only a command that has failed needs them.
     from broker_service.errors import RocketSimError as ServerError
     from rocketsim_cli import credentials, tls
@@ -49,7 +49,8 @@ def explain(error: BaseException) -> str | None:
 
 
 def usage(error: BaseException) -> tuple[int, str] | None:
-    """Status and line of what typer says of a wrong command line; its own class for that depends on its version."""
+    """The status and line of typer's error for a wrong command line. The class of that error depends on typer's
+    version."""
     if not hasattr(error, "exit_code") or not hasattr(error, "format_message"):
         return None
     return int(error.exit_code), str(error.format_message())

@@ -1,9 +1,10 @@
-"""`until_parent_ends.py FD MODULE ARGUMENT...`: as `python -m MODULE ARGUMENT...`, dead once FD is closed elsewhere.
+"""`until_parent_ends.py FD MODULE ARGUMENT...`: like `python -m MODULE ARGUMENT...`, but it ends when FD's other end
+closes.
 
     Popen(until_parent_ends.command("broker_service", "broker", "-c", "FILE"), pass_fds=[until_parent_ends.lifeline()])
 
-The process that starts a server holds the other end, so no server survives it, even after a SIGKILL.  The server exits
-at once, without an orderly stop: no process is left to wait for one, and its store survives it.
+The process that starts a server holds the other end, so no server survives that process, even after a SIGKILL.  The
+server exits at once, without an orderly stop, because no process is left to wait for one.  Its store survives that.
 """
 
 import functools
@@ -15,7 +16,8 @@ import threading
 
 @functools.cache
 def lifeline() -> int:
-    """What the children of this process are to inherit.  Its other end is never closed, and no child gets it."""
+    """The end of a pipe that the children of this process inherit.  No child gets the other end, which is never
+    closed."""
     watched, _ = os.pipe()
     return watched
 
@@ -32,5 +34,5 @@ def die_with(fd: int) -> None:
 if __name__ == "__main__":
     threading.Thread(target=die_with, args=(int(sys.argv[1]),), daemon=True).start()
     sys.argv = sys.argv[2:]
-    sys.path[0] = os.getcwd()  # as `python -m` has it
+    sys.path[0] = os.getcwd()  # as with `python -m`
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

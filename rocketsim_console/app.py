@@ -1,4 +1,4 @@
-"""The console's addresses: pages, JSON for them, and live streams of the same JSON."""
+"""The console's URLs: pages, JSON for them, and live streams of the same JSON."""
 
 import asyncio
 import contextlib
@@ -41,15 +41,15 @@ from rocketsim_console.watch import Watch
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/topics", "/topics/{name:path}", "/groups", "/groups/{name:path}", "/messages", "/failovers")
-THREADS = 8  # that ask the cluster
+THREADS = 8  # threads that call the cluster
 LOOK_S = 1.0
-IDLE_LOOK_S = 5.0  # while nobody looks
+IDLE_LOOK_S = 5.0  # without viewers
 
 T = TypeVar("T")
 
 
 class Console:
-    """One cluster, and all who look at it.  `admin` is the console's own access to the cluster."""
+    """The console of one cluster, for all its viewers.  `admin` is its access to the cluster."""
 
     def __init__(self, admin: Admin, *, hosts: Collection[str] = ()) -> None:
         self.watch = Watch(admin)
@@ -90,10 +90,10 @@ class Console:
     async def _in_thread(self, call: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments)
 
-    # --- what pages show ------------------------------------------------------------------------------------------
+    # --- views ----------------------------------------------------------------------------------------------------
 
     def _view(self, request: Request) -> tuple[str, Callable[[], View]]:
-        """A key that is the same for the same view, and what makes the view."""
+        """Returns a key, which is the same for the same view, and a function that makes the view."""
         asked = request.query_params
         name, text = request.path_params["view"], asked.get("q", "")[:200]
         page = int(number) if (number := asked.get("page", "1")).isascii() and number.isdecimal() else 1
@@ -110,7 +110,7 @@ class Console:
             "group": ((wanted,), lambda: GroupView(self._admin, wanted)),
         }
         if name not in makers:
-            raise NotFound(f"there is no view {name[:40]!r}")
+            raise NotFound(f"view {name[:40]!r} does not exist")
         asked_for, make = makers[name]
         return repr((name, *asked_for)), make
 
@@ -137,7 +137,7 @@ class Console:
         return JSONResponse(messages.shown(message))
 
     async def _body(self, request: Request) -> Response:
-        """The body itself, which a browser saves and never shows."""
+        """The body as a download, which a browser does not show."""
         message = await self._in_thread(messages.one, self._admin, *_place(request))
         name = f"body-{message.queue_id}-{message.queue_offset}.bin"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -162,7 +162,7 @@ async def _too_many(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: RocketSimError) -> int:
-    """HTTP's status for an error of the client.  Pure."""
+    """The HTTP status for an error of the client.  Pure."""
     if isinstance(error, AccessDenied):
         return 403
     if isinstance(error, NotFound | TopicNotExist | GroupNotExist):

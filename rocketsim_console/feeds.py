@@ -1,4 +1,4 @@
-"""Feeds: what pages show, live.  One task asks for a view, for all who look at it, while somebody does."""
+"""Feeds: the live data of pages.  While a view has viewers, one task asks for it, for all of them."""
 
 import asyncio
 import json
@@ -9,27 +9,27 @@ from typing import Any
 from rocketsim_client.errors import RocketSimError
 from rocketsim_console.views import View
 
-MAX_FEEDS = 32  # different views that are looked at at once
+MAX_FEEDS = 32  # different views at the same time
 MAX_VIEWERS = 200
-ALIVE_S = 15.0  # a stream says something at least this often, so that a peer that is gone is noticed
+ALIVE_S = 15.0  # a stream sends something at least this often, so that it notices when the browser is gone
 
 
 class TooManyViewers(Exception):
-    """A further live page would cost the cluster or this process too much."""
+    """Another live page would be too much work for the cluster or this process."""
 
 
 def event(kind: str, value: dict[str, Any]) -> str:
-    """A server-sent event.  JSON has no line break of its own, so nothing in a value can begin another event."""
+    """A server-sent event.  JSON in one line has no line breaks, so a value cannot begin another event."""
     return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n"
 
 
 def trouble_of(error: RocketSimError) -> dict[str, Any]:
-    """An error of the cluster, as pages show it."""
+    """An error of the cluster as JSON for the pages."""
     return {"error": type(error).__name__, "message": str(error)}
 
 
 class _Feed:
-    """The newest event of one view, and who waits for the next one."""
+    """The newest event of one view, and the number of its viewers."""
 
     def __init__(self, view: View) -> None:
         self.view = view
@@ -52,7 +52,7 @@ class _Feed:
 
 
 class Feeds:
-    """To be used by one event loop.  `threads` make the blocking calls."""
+    """Used by one event loop.  `threads` make the blocking calls."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -66,8 +66,8 @@ class Feeds:
         return len(self._feeds)
 
     async def follow(self, key: str, make: Callable[[], View]) -> AsyncGenerator[str, None]:
-        """The events of the view, the newest first seen; those that a slow viewer misses are left out.  `key` is the
-        same for all who look at the same view.  Raises TooManyViewers before the first event."""
+        """Yields the events of the view, beginning with the newest; a slow viewer does not get all of them.  `key`: the
+        same for all viewers of the same view.  Call `check_room` before."""
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = _Feed(make())
@@ -96,7 +96,7 @@ class Feeds:
                     feed.task.cancel()
 
     def check_room(self, key: str) -> None:
-        """Raises TooManyViewers if `follow` would be one too many."""
+        """Raises TooManyViewers if there is no room for another `follow`."""
         if self.viewers >= MAX_VIEWERS:
             raise TooManyViewers(f"{MAX_VIEWERS} live pages are open already: close some of them")
         if key not in self._feeds and len(self._feeds) >= MAX_FEEDS:
@@ -113,5 +113,5 @@ class Feeds:
                 feed.publish(text)
                 await asyncio.sleep(feed.view.every_s)
         except Exception as error:
-            feed.failure = error  # raised in the streams of those who look at it
+            feed.failure = error  # the streams of its viewers raise it
             feed.wake()

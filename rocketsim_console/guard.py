@@ -1,4 +1,4 @@
-"""What every request and answer passes: the check of the Host header, and the headers that keep a browser safe."""
+"""Checks the Host header of every request, and adds the headers that keep a browser safe to every answer."""
 
 import ipaddress
 import json
@@ -22,10 +22,10 @@ SECURITY = {
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a browser that sends this Host header has been led here by one of these names, or by an address.
+    """True if the Host header is an address, `localhost` or one of these names.  Pure.
 
-    Another site whose name its owner lets lead to this machine (DNS rebinding) has another name, and never an address.
-    Pure.
+    This refuses DNS rebinding: another site lets its own name resolve to this machine, so the Host header has that
+    name.
     """
     try:
         name = urlsplit(f"//{host}").hostname or ""
@@ -41,7 +41,7 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 class Guard:
-    """ASGI middleware.  `names`: by which, beside `localhost` and addresses, browsers come here."""
+    """ASGI middleware.  `names`: the host names that browsers may use, beside `localhost` and addresses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
         self._app = app
@@ -63,7 +63,7 @@ class Guard:
 
         host = Headers(scope=scope).get("host", "")
         if not is_ours(host, self._names):
-            await _refuse(guarded, f"this console is not known by the name {host[:100]!r}; --host NAME allows it")
+            await _refuse(guarded, f"this console does not have the host name {host[:100]!r}; --host NAME allows it")
             return
         await self._app(scope, receive, guarded)
 

@@ -1,4 +1,4 @@
-"""One message as JSON for the pages: its facts, and its body as text, as formatted JSON and as hex.  Pure."""
+"""One message as JSON for the pages: its fields, and its body as text, as formatted JSON and as hex.  Pure."""
 
 import json
 from typing import Any
@@ -9,13 +9,13 @@ from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import MessageView
 
 PREVIEW = 160  # characters of a body in a list
-SHOWN_BYTES = 64 << 10  # of a body on its page; the rest is in the download
+SHOWN_BYTES = 64 << 10  # of a body on the page of its message; the download has the rest
 HEX_BYTES = 4 << 10
 HEX_COLUMNS = 16
 
 
 def row_of(message: MessageView) -> dict[str, Any]:
-    """What a list shows."""
+    """The message as a row of a list."""
     body, trouble = _body(message)
     return {
         "topic": message.topic,
@@ -33,7 +33,7 @@ def row_of(message: MessageView) -> dict[str, Any]:
 
 
 def message_of(message: MessageView) -> dict[str, Any]:
-    """What its own page shows."""
+    """The message as its own page shows it."""
     body, trouble = _body(message)
     return {
         **row_of(message),
@@ -56,7 +56,7 @@ def message_of(message: MessageView) -> dict[str, Any]:
 
 
 def _body(message: MessageView) -> tuple[bytes, str]:
-    """The body, or why it cannot be unpacked."""
+    """Returns the body, or why it cannot be decompressed."""
     try:
         return message.body, ""
     except BadAnswer as error:
@@ -64,7 +64,8 @@ def _body(message: MessageView) -> tuple[bytes, str]:
 
 
 def text_of(body: bytes) -> str | None:
-    """The first part as text; None if it is not UTF-8.  Line breaks and tabs stay, other control characters do not."""
+    """The first part of the body as text; None: it is not UTF-8.  Line breaks and tabs are kept, but no other control
+    characters."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -73,7 +74,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def json_of(body: bytes) -> str | None:
-    """Formatted; None if it is no JSON, or too long to be formatted."""
+    """The body as formatted JSON; None: it is not JSON, or too long."""
     if not body or len(body) > SHOWN_BYTES:
         return None
     try:
@@ -83,7 +84,7 @@ def json_of(body: bytes) -> str | None:
 
 
 def hex_of(body: bytes) -> str:
-    """The first part: place, bytes, and what of them is ASCII."""
+    """The first part of the body in lines of place, bytes in hex, and ASCII characters."""
     lines = []
     for at in range(0, min(len(body), HEX_BYTES), HEX_COLUMNS):
         part = body[at : min(at + HEX_COLUMNS, HEX_BYTES)]

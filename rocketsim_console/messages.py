@@ -1,4 +1,5 @@
-"""Finds messages by key, id, place, time, or the newest ones.  Reads without a group, so it moves nobody's offsets."""
+"""Finds messages by key, id, offset or time, or the newest ones.  It reads without a group, so it changes no
+offsets."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,15 +15,16 @@ from rocketsim_console.message_json import message_of, row_of
 
 WAYS = ("newest", "time", "offset", "key", "id")
 SHOWN = 50
-MAX_QUEUES = 64  # that one search reads; of a topic with more, one queue is named
-FRAME_BYTES = 256 << 10  # of one broker's answer; what is cut off is said
+MAX_QUEUES = 64  # the most queues for one search; in a topic with more, the user has to name a queue
+FRAME_BYTES = 256 << 10  # of one broker's answer
 
 
 def find(admin: Admin, topic: str, by: str, value: str, queue: str) -> dict[str, Any]:
-    """`by` is one of WAYS, `value` what it looks for, `queue` as `broker-a:3` (empty: all queues of the topic).
+    """`by`: one of WAYS.  `value`: the key, id, offset or time to look for.  `queue`: as in `broker-a:3`; empty: all
+    queues.
 
-    `rows` are the messages found; `more` says that there may be further ones.  Raises InvalidParameter, NotFound and
-    what the cluster answers.
+    Returns the messages as `rows`; `more`: further ones may exist.  Raises InvalidParameter, NotFound and the errors of
+    the cluster.
     """
     if not topic:
         raise InvalidParameter("name a topic")
@@ -55,7 +57,7 @@ def find(admin: Admin, topic: str, by: str, value: str, queue: str) -> dict[str,
 
 
 def one(admin: Admin, topic: str, broker: str, queue: str, offset: str) -> MessageView:
-    """The message at this place."""
+    """Returns the message at this offset."""
     where = MessageQueue(topic, broker, _number(queue, "a queue id"))
     return admin.query_msg_by_offset(where, _number(offset, "an offset"))
 
@@ -82,7 +84,7 @@ def _bounds(admin: Admin, topic: str, queue: str) -> dict[MessageQueue, QueueBou
         named = MessageQueue(topic, broker, _number(queue_id, "a queue, as broker-a:0"))
         found = admin.cluster.bounds(topic, [named])
         if named not in found:
-            raise NotFound(f"there is no queue {named}")
+            raise NotFound(f"queue {named} does not exist")
         return {named: found[named]}
     bounds = {one: place for one, place in admin.cluster.bounds(topic, fresh=True).items() if place.readable}
     if len(bounds) > MAX_QUEUES:
@@ -93,7 +95,7 @@ def _bounds(admin: Admin, topic: str, queue: str) -> dict[MessageQueue, QueueBou
 def _read(
     admin: Admin, starts: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
 ) -> list[MessageView]:
-    """Up to one more than SHOWN messages of each queue from its start on; fewer if their bodies are large."""
+    """Reads up to SHOWN + 1 messages of each queue from its start on; fewer if their bodies are large."""
     found: list[MessageView] = []
     for _, name, queues in by_broker(starts):
         ranges = [
@@ -107,7 +109,7 @@ def _read(
 
 
 def _frames(admin: Admin, broker_name: str, ranges: list[QueueRange]) -> Iterator[MessageView]:
-    left = 16  # frames: bounds the work when bodies are large
+    left = 16  # the most frames, which bounds the work if bodies are large
     frames = admin.cluster.pull_range(broker_name, ranges, max_frame_bytes=FRAME_BYTES)
     for frame in frames:
         data = bytes(frame.records)

@@ -1,4 +1,4 @@
-"""A picture of the cluster at one moment: its brokers, and what each of them says.  Pure."""
+"""A picture of the cluster at one moment: its brokers and their answers.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,13 +9,13 @@ from rocketsim_client.admin_model import ClusterMember, HaSlave, HaStatus
 State = Literal["master", "slave", "silent", "away"]
 Level = Literal["ok", "warning", "critical"]
 
-# The name of the part of `brokerStatus` -> the counter of the charts.
+# The name of a chart -> the counter in `brokerStatus`.
 COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker process.  `ha` and `status` are its answers, None and empty if it did not answer; `trouble` says why.
+    """One broker process.  `ha` and `status`: its answers; None and empty if it did not answer, and `trouble` says why.
     `registered`: the name server knows it."""
 
     name: str
@@ -29,14 +29,15 @@ class Broker:
 
     @property
     def state(self) -> State:
-        """`silent` brokers are registered and do not answer; `away` ones were seen before and are not registered."""
+        """A `silent` broker is registered and does not answer.  An `away` broker was seen before and is not
+        registered."""
         if self.ha is not None:
             return "master" if self.ha.is_master else "slave"
         return "silent" if self.registered else "away"
 
     @property
     def writable(self) -> bool:
-        """Whether clients may send to it."""
+        """True if clients may send to it."""
         return self.status.get("brokerActive") == "true"
 
     @property
@@ -51,7 +52,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The brokers of one name.  `summary` says in a sentence how it stands."""
+    """The brokers of one name.  `summary`: a sentence about their state."""
 
     name: str
     brokers: tuple[Broker, ...]
@@ -66,14 +67,14 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`trouble`: why the name server was not asked with success; the brokers are those known before, then."""
+    """`trouble`: why the name server did not answer; `brokers` are then those known before."""
 
     at_ms: int
     brokers: tuple[Broker, ...] = ()
     trouble: str = ""
 
     def pairs(self) -> list[Pair]:
-        """By broker name."""
+        """The pairs, sorted by broker name."""
         names: dict[str, list[Broker]] = {}
         for broker in self.brokers:
             names.setdefault(broker.name, []).append(broker)
@@ -84,7 +85,7 @@ class Picture:
 
 
 def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]:
-    """The brokers to ask: those that are registered, and those that were seen before and are not."""
+    """The brokers to ask: registered ones, and those seen before."""
     brokers = {
         member.address: Broker(member.broker_name, member.broker_id, member.address, member.cluster_name)
         for member in registered
@@ -97,7 +98,7 @@ def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]
 
 
 def slave_of(master: Broker | None, broker: Broker) -> HaSlave | None:
-    """What the master says of this slave; None if it does not follow it."""
+    """The slave as its master sees it; None: it does not follow this master."""
     if master is None or master.ha is None:
         return None
     of_address = (slave for slave in master.ha.slaves if slave.address == broker.address)

@@ -1,4 +1,4 @@
-"""Rates of counters between two looks.  Pure."""
+"""Rates of counters between two calls.  Pure."""
 
 from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
@@ -7,17 +7,16 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates(Generic[Key]):
-    """Remembers the counters of the last look."""
+    """Keeps the counters of the last call."""
 
     def __init__(self) -> None:
         self._at_s: float | None = None
         self._counters: dict[Key, int] = {}
 
     def per_second(self, now_s: float, counters: Mapping[Key, int]) -> dict[Key, float | None]:
-        """By key, how much each counter has risen per second since the last call.
+        """By key, how much each counter has risen per second since the last call; None: it has no earlier value.
 
-        None without an earlier value.  A counter that has fallen belongs to a process that has started again: it counts
-        from 0.
+        A counter that has fallen belongs to a process that has restarted, so it counts from 0.
         """
         before, since, elapsed_s = self._counters, self._at_s, 0.0
         if since is not None:

@@ -1,4 +1,4 @@
-"""Serves the console over HTTP: until it is told to stop, or beside something else in a thread of its own."""
+"""Serves the console over HTTP, in the foreground or in a thread."""
 
 import contextlib
 import socket
@@ -11,7 +11,7 @@ from pathlib import Path
 import uvicorn
 from starlette.types import ASGIApp
 
-STOP_S = 2  # that open streams have to end
+STOP_S = 2  # the time that open streams have to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Listen:
 
 
 def bound(listen: Listen) -> socket.socket:
-    """A socket that listens there; raises OSError."""
+    """Returns a socket that listens there.  Raises OSError."""
     family = socket.AF_INET6 if ":" in listen.bind else socket.AF_INET
     taken = socket.create_server((listen.bind, listen.port), family=family)
     taken.set_inheritable(False)
@@ -39,14 +39,14 @@ def bound(listen: Listen) -> socket.socket:
 
 
 def url_of(listen: Listen, taken: socket.socket) -> str:
-    """What a browser on this machine opens."""
+    """The URL for a browser on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.bind, listen.bind)
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{listen.scheme}://{host}:{taken.getsockname()[1]}/"
 
 
 def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
-    """Logs warnings and errors only: an access log would have message keys in it."""
+    """It logs only warnings and errors, because an access log would contain message keys."""
     return uvicorn.Server(
         uvicorn.Config(
             app,

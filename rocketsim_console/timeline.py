@@ -1,4 +1,4 @@
-"""What has happened to the brokers, as the console has seen it: events between two pictures.  Pure."""
+"""What has happened to the brokers: the events between two pictures of the cluster.  Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from rocketsim_console.picture import Broker, Picture, slave_of
 
 Weight = Literal["good", "note", "warning", "critical"]
 
-PROMOTION = 10**12  # an epoch's number: promotions times this, and the starts since
+PROMOTION = 10**12  # an epoch's number is promotions * PROMOTION + starts since the last one
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind` is a word for filters and colours, `text` a sentence for people."""
+    """`kind`: a word for filters and colours.  `text`: a sentence for people."""
 
     at_ms: int
     kind: str
@@ -24,7 +24,7 @@ class Event:
 
 
 def events_between(before: Picture, after: Picture) -> list[Event]:
-    """In the order of the brokers.  A broker that the first picture of all has is no news."""
+    """Returns the events in the order of the brokers.  Brokers in the first picture of all are not events."""
     known = before.by_address()
     events: list[Event] = []
     for broker in after.brokers:
@@ -54,7 +54,7 @@ def _changes(before: Picture, after: Picture, earlier: Broker, broker: Broker) -
         if broker.state == "master":
             yield event("promoted", "good", f"is the master now, epoch {epoch_words(broker.epoch)}")
         else:
-            yield event("replaced", "note", "is no master any more, and follows another one")
+            yield event("replaced", "note", "is not the master any more, and follows another one")
     elif broker.epoch > earlier.epoch and broker.state == "master":
         yield event("epoch", "note", f"has begun epoch {epoch_words(broker.epoch)}")
     if answered and broker.state == "master" and earlier.state == "master" and earlier.writable != broker.writable:
@@ -77,7 +77,7 @@ def _following(before: Picture, after: Picture, earlier: Broker, broker: Broker)
 
 
 def _in_sync(picture: Picture, broker: Broker) -> bool | None:
-    """None without a master that answers."""
+    """True if the slave is in sync; None: no master answers."""
     master = next((pair.master for pair in picture.pairs() if pair.name == broker.name), None)
     if master is None or master.address == broker.address:
         return None

@@ -1,4 +1,4 @@
-"""What the pages about topics and groups show.  Each view asks the cluster anew, and only for what it shows."""
+"""The data of the pages about topics and groups.  Each view asks the cluster only for what it shows."""
 
 import threading
 import time
@@ -17,16 +17,16 @@ from rocketsim_client.model import MessageQueue, QueueBounds
 from rocketsim_console.rates import Rates
 from rocketsim_console.watch import Watch
 
-PAGE = 25  # topics or groups on a page: each costs a call for each broker name
+PAGE = 25  # topics or groups on a page; each needs a call to every broker name
 MAX_ROWS = 500  # queues on a page
-NAMES_S = 5.0  # how old a list of names may be
-CONFIG_S = 30.0  # how old the settings on a page may be: a broker tells those of all its topics at once
+NAMES_S = 5.0  # how long a list of names is used
+CONFIG_S = 30.0  # how long settings are used; long, because a broker sends those of all its topics together
 
 KINDS = ("users", "retry", "dead letters", "system", "all")
 
 
 class View(Protocol):
-    """What one page shows, for all who look at it.  `ask` is called again after `every_s`, by one thread at a time."""
+    """The data of one page, for all its viewers.  `ask` is called again after `every_s`, by one thread at a time."""
 
     every_s: float
 
@@ -34,7 +34,7 @@ class View(Protocol):
 
 
 class Names:
-    """The names of topics and groups, asked for once for all pages.  Any thread may call it."""
+    """The names of topics and groups, which all pages share.  Any thread may call it."""
 
     def __init__(self, admin: Admin, clock: Callable[[], float] = time.monotonic) -> None:
         self._admin = admin
@@ -59,7 +59,7 @@ class Names:
 
 
 def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
-    """All groups with their settings, as the first broker name that has the group says."""
+    """All groups, with the settings of the first broker name that has the group."""
     names = sorted({member.broker_name for member in admin.cluster_list()})
 
     def of_name(name: str) -> list[SubscriptionGroupConfig]:
@@ -76,7 +76,7 @@ def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
 
 
 def kind_of(topic: str) -> str:
-    """One of KINDS but `all`.  Pure."""
+    """The topic's kind: one of KINDS, but not `all`.  Pure."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DLQ_PREFIX):
@@ -85,7 +85,7 @@ def kind_of(topic: str) -> str:
 
 
 def page_of(names: list[str], text: str, page: int) -> tuple[list[str], dict[str, int]]:
-    """The names of one page of those that contain the text, and which page of how many it is.  Pure."""
+    """The names on one page of those that contain the text, and the numbers of the page and of all pages.  Pure."""
     found = [name for name in names if text.lower() in name.lower()] if text else names
     pages = max(1, -(-len(found) // PAGE))
     page = min(max(page, 1), pages)
@@ -93,7 +93,7 @@ def page_of(names: list[str], text: str, page: int) -> tuple[list[str], dict[str
 
 
 class OverviewView:
-    """The watch's newest picture; asks nobody."""
+    """The watch's newest picture; it calls no broker."""
 
     every_s = 1.0
 
@@ -105,7 +105,7 @@ class OverviewView:
 
 
 class FailoversView:
-    """The events that the watch has seen; asks nobody."""
+    """The events that the watch has seen; it calls no broker."""
 
     every_s = 1.0
 
@@ -243,8 +243,8 @@ class GroupsView:
 
 
 def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
-    """Of several queues together.  `age_ms`: how long ago the oldest last settled message of a queue with a lag was
-    stored, None without a lag or without a settled message."""
+    """The lag of several queues together.  `age_ms`: how long ago the last settled message was stored, in the queue
+    with a lag where that is longest ago; None: no queue has a lag and a settled message."""
     late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
     return {
         "topics": sorted({place.queue.topic for place in places}),
@@ -310,7 +310,7 @@ class GroupView:
         return config
 
     def _dead_letters(self) -> dict[str, Any] | None:
-        """None if the group has none; `trouble` if nobody has answered."""
+        """The number of dead letters; None: the group has none; `trouble`: why no broker has answered."""
         topic = f"{DLQ_PREFIX}{self._group}"
         try:
             bounds = self._admin.cluster.bounds(topic)

@@ -1,4 +1,4 @@
-"""Asks all brokers how they are, once for all viewers, and remembers the last minutes."""
+"""Asks all brokers for their state, once for all viewers, and keeps the last minutes."""
 
 import time
 from collections import deque
@@ -14,14 +14,15 @@ from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_o
 from rocketsim_console.rates import Rates
 from rocketsim_console.timeline import Event, epoch_words, events_between
 
-POINTS = 900  # of each chart: a quarter of an hour, a look a second
+POINTS = 900  # of each chart: a quarter of an hour with one look per second
 EVENTS = 500
-FORGET_MS = 3_600_000  # a broker that is away for an hour is not shown any more
+FORGET_MS = 3_600_000  # a broker that was away for an hour is not shown any more
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One look for the charts, by broker address: messages per second in and out, and bytes behind the master."""
+    """The values of one look for the charts, by broker address: messages per second in and out, and bytes behind the
+    master."""
 
     at_ms: int
     rates: dict[str, dict[str, float | None]]
@@ -32,9 +33,9 @@ class Point:
 
 
 class Watch:
-    """`look` is called by one thread at a time; everything else reads the newest values and may be called anywhere.
+    """One thread at a time calls `look`.  The other methods read the newest values, and any thread may call them.
 
-    `now_ms` is the time of day for events and charts, `clock` the time between two looks in seconds.
+    `now_ms`: the time of day, for events and charts.  `clock`: seconds, for the time between two looks.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Watch:
         self.events: deque[Event] = deque(maxlen=EVENTS)
 
     def look(self) -> None:
-        """Ask the name server and all brokers.  Errors become part of the picture."""
+        """Asks the name server and all brokers.  Errors become part of the picture."""
         before, trouble = self.picture, ""
         try:
             registered = self._admin.cluster_list()

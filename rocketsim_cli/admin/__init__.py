@@ -12,7 +12,7 @@ from rocketsim_cli.admin.session import camel
 
 
 class AnyCase(TyperGroup):
-    """mqadmin takes its commands in any case, and scripts use that."""
+    """Takes the names of commands in any case, as mqadmin does, because scripts rely on that."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the class of both depends on typer's version
         meant = (name for name in self.commands if name.lower() == cmd_name.lower())

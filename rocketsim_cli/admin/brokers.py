@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def cluster_list(
     context: typer.Context, name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False
 ) -> None:
-    """All live brokers, slaves included, with role, rates and use of the disk."""
+    """List all live brokers, slaves included, with role, rates and disk usage."""
     from rocketsim_client.errors import RocketSimError
 
     rows = []
@@ -27,17 +27,18 @@ def cluster_list(
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
                 refused += 1
-                status = {}  # it is registered; its columns are dashes
-                note(f"{member.address} does not tell its state: {error}", as_json=as_json)
+                status = {}  # a registered broker is shown, with dashes in these columns
+                note(f"{member.address} does not report its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
     show_rows(columns, rows, as_json=as_json, heading="clusterName")
     if rows and refused == len(rows):
-        raise Trouble("no broker tells its state")
+        raise Trouble("no broker reports its state")
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """What clusterList shows of a brokerStatus.  Rates are of the last ten seconds: the first of three."""
+    """The values of brokerStatus that clusterList shows.  Rates are those of the last ten seconds, the first of
+    three."""
     return {
         "inTPS": _first_number(status.get("putTps")),
         "outTPS": _first_number(status.get("getTransferedTps")),
@@ -56,7 +57,7 @@ def ha_status(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replication: each master's slaves, their offsets, and whether they are in sync."""
+    """Show the replication: each master's slaves, their offsets, and which are in sync."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
@@ -83,7 +84,7 @@ def broker_status(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """All values that a broker reports, sorted by name."""
+    """Show all values that a broker reports, sorted by name."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.broker_status(broker_addr=broker_addr, cluster_name=cluster)
     _show_by_address(found, as_json, separator=": ")
@@ -96,7 +97,7 @@ def get_broker_config(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """A broker's settings as they are now."""
+    """Show a broker's settings as they are now."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.get_broker_config(broker_addr=broker_addr, cluster_name=cluster)
     _show_by_address(found, as_json, separator=" = ")
@@ -111,7 +112,7 @@ def update_broker_config(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change one setting of a running broker, until it restarts.  What a promotion set stays changed."""
+    """Change one setting of a running broker, until it restarts.  A setting that a promotion made stays."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.update_broker_config({key: value}, broker_addr=broker_addr, cluster_name=cluster)
     rows = [{"brokerAddr": address, "key": key, "value": values.get(key)} for address, values in found.items()]
@@ -137,7 +138,7 @@ def promote_slave(
         bool | None,
         typer.Option(
             "--sync/--async",
-            help="SYNC_MASTER or ASYNC_MASTER from now on.  Without either it is what the old master was.",
+            help="The role as SYNC_MASTER or ASYNC_MASTER; without either, the old master's role.",
         ),
     ] = None,
     expected_epoch: Annotated[
@@ -146,12 +147,12 @@ def promote_slave(
     force: Annotated[
         bool,
         typer.Option(
-            "--force", help="Promote even if the master still answers, or another slave has or may have more."
+            "--force", help="Promote even if the master still answers, or another slave has or may have a longer log."
         ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a slave the master of its name, for good.  The old one is fenced when it comes back."""
+    """Make a slave the master of its name.  The old master is fenced when it comes back."""
     with open_admin(context, name_server) as admin:
         promotion = admin.promote_slave(
             broker_addr,
@@ -182,10 +183,10 @@ def remove_slave(
             "-b", "--broker-addr", help="The master, host:port; while there is none, each remaining slave in turn."
         ),
     ],
-    broker_id: Annotated[int, typer.Option("-i", "--broker-id", help="The slave that is gone for good.")],
+    broker_id: Annotated[int, typer.Option("-i", "--broker-id", help="The slave that will not come back.")],
     as_json: AsJson = False,
 ) -> None:
-    """Forget a slave that is gone for good: no start waits for it any more, and no promotion asks for it."""
+    """Forget a slave that will not come back: starts do not wait for it and promotions do not ask it any more."""
     with open_admin(context, None, broker_addr) as admin:
         left = admin.remove_slave(broker_addr, broker_id)
     rows = [{"brokerId": known, "address": address} for known, address in sorted(left.items())]
@@ -195,7 +196,7 @@ def remove_slave(
 def wipe_write_perm(
     context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
 ) -> None:
-    """Take a broker's topics out of the producers' routes, at every name server."""
+    """Take the write permission of a broker's topics away at every name server, so that producers avoid them."""
     with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.wipe_write_perm(broker_name), as_json)
 
@@ -203,15 +204,15 @@ def wipe_write_perm(
 def add_write_perm(
     context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
 ) -> None:
-    """Give the write permission back."""
+    """Give back the write permission that wipeWritePerm took."""
     with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.add_write_perm(broker_name), as_json)
 
 
 def _show_changed(admin: "Admin", broker_name: str, changed: dict[str, int], as_json: bool) -> None:
-    # Nothing changed: it was so already, or the name is misspelt.
+    # If nothing changed, it was so before, or the name is misspelt.
     known = {member.broker_name for member in admin.cluster_list()}
     if not any(changed.values()) and broker_name not in known:
-        raise Trouble(f"there is no broker {broker_name!r}; there are: {', '.join(sorted(known)) or 'none'}")
+        raise Trouble(f"broker {broker_name!r} is not known; known are: {', '.join(sorted(known)) or 'none'}")
     rows = [{"nameServer": address, "topics": count} for address, count in changed.items()]
     show_rows(("nameServer", "topics"), rows, as_json=as_json, formats={"topics": lambda count: f"OK, {cell(count)}"})

@@ -27,7 +27,7 @@ from rocketsim_cli.trouble import Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
 
-KEPT = "RocketMQ's setting; stored with the group and not used."
+KEPT = "RocketMQ's setting; it is stored but not used."
 
 
 def update_sub_group(
@@ -37,7 +37,7 @@ def update_sub_group(
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     consume_enable: Annotated[
-        Truth | None, typer.Option("-s", "--consume-enable", help="false: its pulls are refused.")
+        Truth | None, typer.Option("-s", "--consume-enable", help="false: the group's pulls are refused.")
     ] = None,
     consume_from_min_enable: Annotated[Truth | None, typer.Option("-m", "--consume-from-min-enable", help=KEPT)] = None,
     consume_broadcast_enable: Annotated[
@@ -112,7 +112,7 @@ def get_consumer_config(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """A group's settings at each master that has it."""
+    """Show a group's settings at each master that has it."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = {
             address: config
@@ -121,7 +121,7 @@ def get_consumer_config(
             if config.group_name == group
         }
     if not found:
-        raise Trouble(f"consumer group {group} is not there; updateSubGroup makes it")
+        raise Trouble(f"no master has consumer group {group}; updateSubGroup makes it")
     rows = [{"brokerAddr": address, **facts(config)} for address, config in found.items()]
     show_rows(tuple(rows[0]), rows, as_json=as_json)
 
@@ -141,13 +141,11 @@ def delete_sub_group(
     cluster: ClusterName = None,
     remove_offset: Annotated[
         Truth,
-        typer.Option(
-            "-r", "--remove-offset", help="Delete all that it has read, too: offsets, what is under way, retry topics."
-        ),
+        typer.Option("-r", "--remove-offset", help="true: also delete offsets, messages under way and retry topics."),
     ] = Truth.FALSE,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group's settings, and with -r true all that it has read."""
+    """Delete a group's settings, and with -r true also its offsets, messages under way and retry topics."""
     with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_sub_group(
             group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster
@@ -162,7 +160,7 @@ def consumer_progress(
     topic: OptionalTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Offsets and lag: of each queue of a group with -g, of all groups without."""
+    """Show offsets and lag: with -g for each queue of a group, else for each group."""
     with open_admin(context, name_server) as admin:
         progress = admin.consumer_progress(group, topic)
     if group is None:
@@ -177,11 +175,11 @@ def consumer_progress(
         raise Trouble(
             f"group {group} has no committed offset"
             + (f" for topic {topic}" if topic else "")
-            + "; without -g the command lists the groups that have"
+            + "; without -g the command lists the groups that have one"
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     for row in rows:
-        del row["lag"]  # which is the difference, unless the broker is older
+        del row["lag"]  # equal to diff, except from an older broker
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:
@@ -197,11 +195,11 @@ def reset_offset_by_time(
         str, typer.Option("-s", "--timestamp", help="ms, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1).")
     ],
     force: Annotated[
-        Truth, typer.Option("-f", "--force", help="false: no offset is moved forward, as with mqadmin.")
+        Truth, typer.Option("-f", "--force", help="false: offsets only move back, as with mqadmin.")
     ] = Truth.TRUE,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to the first message stored at or after a time.  Takes effect at once."""
+    """Move a group to the first message stored at or after a time, at once."""
     at = parse_timestamp(timestamp)
     with open_admin(context, name_server) as admin:
         resets = admin.reset_offset_by_time(group, topic, at, force=bool(force))

@@ -23,7 +23,7 @@ def query_msg_by_id(
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
-    """One message by its id."""
+    """Show one message, by its id."""
     with open_admin(context, name_server) as admin:
         _show([admin.query_msg_by_id(topic, msg_id)], as_json)
 
@@ -33,14 +33,14 @@ def query_msg_by_key(
     topic: Topic,
     key: Annotated[str, typer.Option("-k", "--msg-key", help="One of the words of RocketMQ's KEYS.")],
     name_server: NameServer,
-    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64, help="At most so many.")] = 32,
+    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64, help="The most messages to show.")] = 32,
     begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="Stored at this time or later, in ms.")] = 0,
     end: Annotated[
         int | None, typer.Option("-e", "--end-timestamp", help="Stored at this time or before, in ms.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The newest messages with a key."""
+    """Show the newest messages with a key."""
     with open_admin(context, name_server) as admin:
         found = admin.query_msg_by_key(topic, key, max_num=max_num, begin_timestamp=begin, end_timestamp=end)
         if not found and not found.more:
@@ -48,7 +48,7 @@ def query_msg_by_key(
         _show(found, as_json)
         if found.more:
             older = f"-e {found[-1].store_timestamp}" if found else "a narrower time with -b and -e"
-            print(f"There may be older messages with this key; to find them: {older}", file=sys.stderr)
+            print(f"Older messages may have this key; to find them: {older}", file=sys.stderr)
 
 
 def query_msg_by_offset(
@@ -60,7 +60,7 @@ def query_msg_by_offset(
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
-    """The message at one offset of a queue."""
+    """Show the message at one offset of a queue."""
     from rocketsim_client import MessageQueue
 
     with open_admin(context, name_server) as admin:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_admin(context: typer.Context, name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
-    """Commands with `-b` talk to that broker alone and need no name server."""
+    """Opens an admin client for one command. With `-b` it calls that broker alone, and needs no name server."""
     from rocketsim_client import Admin
 
     if not name_server and not broker_addr:
@@ -35,8 +35,8 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """A row for each broker with its setting after `change`, which gets an admin client and a master's address, and
-    with who has the change then."""
+    """Calls `change` for each master, with an admin client and the address. Returns a row for each broker with its new
+    setting, and with the status that says which brokers have the change."""
     from rocketsim_client.admin import at_each
 
     with open_admin(context, name_server, broker_addr) as admin:
@@ -49,13 +49,14 @@ def change_at_masters(
 
 
 def show_deleted(what: Mapping[str, object], deleted: "ChangedAt", *, as_json: bool) -> None:
-    """Where something was deleted, which `what` names, and who has the deletion."""
+    """Shows where the thing that `what` names was deleted, and which brokers have the deletion."""
     rows = [{**what, "deletedAt": at, "status": deleted.statuses[at].name} for at in deleted]
     show_rows((*what, "deletedAt", "status"), rows, as_json=as_json)
 
 
 def facts(value: object) -> dict[str, object]:
-    """A dataclass with RocketMQ's names: camelCase, and a queue's parts beside the rest; without who has a change."""
+    """A dataclass as a row with RocketMQ's names in camelCase. A queue becomes three columns; `commit_status` is left
+    out."""
     assert is_dataclass(value) and not isinstance(value, type)
     found: dict[str, object] = {}
     for name, part in asdict(value).items():

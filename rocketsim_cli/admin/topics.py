@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def topic_list(
     context: typer.Context, name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False
 ) -> None:
-    """The names of all topics, of one cluster with -c."""
+    """List the names of all topics, with -c of one cluster."""
     with open_admin(context, name_server) as admin:
         names = sorted(admin.topic_list())
         if cluster is not None:
@@ -40,7 +40,7 @@ def update_topic(
         typer.Option("-w", "--write-queue-nums", help="Queues to write to; 8 for a new topic, 0 to drain it.", min=0),
     ] = None,
     perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.", min=1)] = None,
-    order: Annotated[Truth | None, typer.Option("-o", "--order", help="An ordered topic.")] = None,
+    order: Annotated[Truth | None, typer.Option("-o", "--order", help="true: an ordered topic.")] = None,
     attributes: Annotated[
         str | None,
         typer.Option(
@@ -106,7 +106,7 @@ def delete_topic(
 
 
 def topic_route(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
-    """Which brokers have the topic, at what addresses; as JSON in RocketMQ's shape."""
+    """Show which brokers have the topic, with their addresses; --json uses RocketMQ's form."""
     with open_admin(context, name_server) as admin:
         route = admin.topic_route(topic)
     if as_json:
@@ -146,7 +146,7 @@ def topic_route(context: typer.Context, topic: Topic, name_server: NameServer, a
 
 
 def topic_status(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
-    """Smallest offset and end of every queue, and the time of its last message."""
+    """Show the first offset and the end of every queue, and when its last message was stored."""
     with open_admin(context, name_server) as admin:
         rows = [facts(status) for status in admin.topic_status(topic)]
     columns = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")

@@ -27,7 +27,7 @@ Actions = Annotated[
     str, typer.Option("-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List, All; several with ','.")
 ]
 SourceIps = Annotated[
-    str | None, typer.Option("-i", "--source-ips", help="Addresses and networks, several with ','; none: everywhere.")
+    str | None, typer.Option("-i", "--source-ips", help="Addresses and networks, several with ','; none: all.")
 ]
 Decision = Annotated[str, typer.Option("-d", "--decision", help="Allow or Deny.")]
 
@@ -65,7 +65,7 @@ def update_user(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change a user; what is not given stays as it is."""
+    """Change a user; settings that are not given stay as they are."""
     with open_admin(context, name_server, broker_addr) as admin:
         changed = admin.update_user(
             username,
@@ -100,7 +100,7 @@ def get_user(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """One user, without its password."""
+    """Show one user, without its password."""
     _show_users(context, username, name_server, broker_addr, cluster, as_json)
 
 
@@ -111,7 +111,7 @@ def list_user(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """All users, without their passwords."""
+    """List all users, without their passwords."""
     _show_users(context, "", name_server, broker_addr, cluster, as_json)
 
 
@@ -148,7 +148,7 @@ def create_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow or deny a user actions on resources; what it has for other resources stays."""
+    """Allow or deny a user actions on resources. Policies for other resources stay."""
     policies = policies_of(resources, actions, source_ips, decision)
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
@@ -167,7 +167,7 @@ def update_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """As createAcl, for a user that has policies."""
+    """Change policies like createAcl, for a user that already has some."""
     policies = policies_of(resources, actions, source_ips, decision)
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.update_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
@@ -175,7 +175,7 @@ def update_acl(
 
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """An empty variable of a shell does not mean that the option was left out."""
+    """Refuses an empty text, because an empty shell variable does not mean that the option was left out."""
     given = context.get_parameter_source(str(option.name))
     if not value and given is not None and given.name == "COMMANDLINE":
         raise WrongCommandLine("-r is empty: name a resource, or leave -r out to delete all of the user's policies")
@@ -186,7 +186,13 @@ def delete_acl(
     context: typer.Context,
     subject: Subject,
     resource: Annotated[
-        str, typer.Option("-r", "--resource", help="As it was given; none: all of the user's.", callback=_not_empty)
+        str,
+        typer.Option(
+            "-r",
+            "--resource",
+            help="The resource as it was given; none: all of the user's policies.",
+            callback=_not_empty,
+        ),
     ] = "",
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
@@ -207,7 +213,7 @@ def get_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """A user's policies."""
+    """Show a user's policies."""
     with open_admin(context, name_server, broker_addr) as admin:
         _show_policies(admin.acls(subject, broker_addr=broker_addr, cluster_name=cluster), as_json)
 
@@ -215,20 +221,22 @@ def get_acl(
 def list_acl(
     context: typer.Context,
     subject: OptionalSubject = None,
-    resource: Annotated[str | None, typer.Option("-r", "--resource", help="As it was given; none: all.")] = None,
+    resource: Annotated[
+        str | None, typer.Option("-r", "--resource", help="The resource as it was given; none: all.")
+    ] = None,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """The policies of all users."""
+    """List the policies of all users."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.acls(subject or "", resource or "", broker_addr=broker_addr, cluster_name=cluster)
     _show_policies(found, as_json)
 
 
 def policies_of(resources: str, actions: str, source_ips: str | None, decision: str) -> "list[AclPolicy]":
-    """One for each resource."""
+    """Makes a policy for each resource."""
     from rocketsim_client import AclPolicy
 
     return [

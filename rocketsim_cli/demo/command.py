@@ -36,17 +36,15 @@ ASK_EVERY_S = 1.0
 
 
 def demo(
-    rate: Annotated[float, typer.Option(help="Messages a second.", min=1)] = 300.0,
+    rate: Annotated[float, typer.Option(help="Messages per second.", min=1)] = 300.0,
     seconds: Annotated[float, typer.Option(help="Length of each of the three phases.", min=5)] = PHASE_S,
     folder: Annotated[
         Path | None,
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The result as JSON on stdout; what happens on stderr.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout; progress on stderr.")] = False,
 ) -> None:
-    """Two broker pairs, live telemetry, Spark, and a SIGKILL: about two minutes, then a report."""
+    """Run two broker pairs, live telemetry and Spark, kill a master, and report after about two minutes."""
     from rocketsim_cli.demo.screen import open_screen, show_report
 
     end_in_order()
@@ -67,7 +65,7 @@ def demo(
 
 
 def broker_files() -> list[dict[str, str]]:
-    """Two synchronous pairs: the files in conf/, with files of a size for two minutes."""
+    """The configuration of two synchronous pairs: the files in conf/, with small store files."""
     import javaproperties
 
     files = CONF.glob("broker-*.properties")
@@ -78,7 +76,7 @@ def broker_files() -> list[dict[str, str]]:
 
 
 class Demo:
-    """The script of the demo; `parts` ends whatever it starts, in reverse, also when it is interrupted."""
+    """Runs the demo. `parts` ends everything that it starts, in reverse order, also after an interrupt."""
 
     def __init__(
         self,
@@ -116,7 +114,7 @@ class Demo:
         self._tell("starting a name server, two broker pairs and Spark")
         self._cluster = self._parts.enter_context(LocalCluster(self._folder, broker_files()))
         servers = Starting(lambda: self._cluster.start(self._tell))
-        self._parts.callback(servers.join)  # else it may start more while what it has started is stopped
+        self._parts.callback(servers.join)  # so that it starts nothing while others are being stopped
         spark = start_spark(self._folder)
         self._parts.callback(spark.stop)
         servers.wait()
@@ -136,7 +134,7 @@ class Demo:
         self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way")
 
     def _outage(self, victim: ServerProcess) -> None:
-        """Kill a master and bring it back; in between, the slave alone serves the pair."""
+        """Kills a master and starts it again. Meanwhile only the slave serves the pair."""
         victim.kill()
         self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone")
         served_before = self._query.served()[victim.broker_name, 1]
@@ -175,7 +173,7 @@ class Demo:
         )
 
     def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Show the progress until `until` holds (True) or the time is over (False)."""
+        """Shows the progress until `until` holds (True) or the time is over (False)."""
         from rocketsim_cli.demo.query import summarize
         from rocketsim_cli.demo.screen import DemoState
 
@@ -207,7 +205,7 @@ class Demo:
 
 
 class Starting:
-    """A slow call that runs in a thread; its error is raised in the caller that waits for it."""
+    """Runs a slow call in a thread. `wait` raises its error."""
 
     def __init__(self, start: Callable[[], None]) -> None:
         self._start = start

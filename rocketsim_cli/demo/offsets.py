@@ -1,4 +1,4 @@
-"""The group's committed offsets as every broker of the demo has them, asked of each of them alone."""
+"""The group's committed offsets at every broker of the demo, for which each broker is asked by itself."""
 
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ TIMEOUT_S = 2.0
 
 
 class DemoOffsets:
-    """Keeps the newest answers; a broker that is down has none.  A context: opens gRPC channels."""
+    """Keeps the newest answers; a broker that is down has none.  It is a context that opens gRPC channels."""
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
         from rocketsim_client import Cluster
@@ -45,7 +45,7 @@ class DemoOffsets:
             try:
                 answer = self._cluster.transport.admin.command(broker.address, request, TIMEOUT_S)
             except RocketSimError:
-                continue  # The broker starts, or has just died: it is shown without an answer.
+                continue  # The broker is starting or has just ended, and is shown without an answer.
             for entry in progress_of(answer, broker.broker_name):
                 if entry.queue.topic != self._topic:
                     continue  # a retry topic of the group
@@ -56,17 +56,17 @@ class DemoOffsets:
         rows = []
         for (broker_name, queue_id), members in sorted(self._known.items()):
             ends = [end for end, _ in members.values()]
-            # -1: nothing committed yet; for an empty queue that equals its beginning.
+            # -1 (nothing committed yet) counts as 0, the beginning of the queue.
             committed = {broker_id: max(offset, 0) for broker_id, (_, offset) in members.items()}
             rows.append(QueueProgress(broker_name, queue_id, max(ends, default=0), committed.get(0), committed.get(1)))
         return rows
 
     def committed_on_slave(self, broker_name: str) -> int:
-        """The slave's offsets of this name added up: how much of it the group has read."""
+        """The sum of the slave's committed offsets for this broker name."""
         return sum(row.on_slave or 0 for row in self.progress() if row.broker_name == broker_name)
 
     def are_at_the_end(self) -> bool:
-        """Every queue's end is committed, on master and slave alike, by answers of this moment."""
+        """Asks now, and returns True if the end of every queue is committed on master and slave."""
         self.ask()
         rows = self.progress()
         return bool(rows) and all(row.on_master == row.on_slave == row.max_offset for row in rows)

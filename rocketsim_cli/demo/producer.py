@@ -1,4 +1,4 @@
-"""The demo's producer as seen from outside: a process that sends telemetry and reports in JSON lines."""
+"""The demo's producer: a process that sends telemetry and reports in JSON lines."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ class Sent:
 
 
 class ProducerProcess:
-    """A context: runs until `finish`, which drains it, or until the block ends."""
+    """A context.  The process runs until `finish`, which waits for all answers, or until the block ends."""
 
     def __init__(self, name_server: str, topic: str, rate: float, folder: Path) -> None:
         self._ids_file = folder / "acknowledged-ids"
@@ -77,7 +77,7 @@ class ProducerProcess:
         return f"status {status}: {words[-1] if words else 'it said nothing'}"
 
     def finish(self) -> Sent:
-        """Stop sending, wait until every send has its answer, and return the final count."""
+        """Stops sending, waits until every send has its answer, and returns the final count."""
         self._process.terminate()
         try:
             self._process.wait(FINISH_TIMEOUT_S)

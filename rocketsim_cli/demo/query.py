@@ -1,6 +1,6 @@
-"""The demo's streaming query: telemetry per window and kind, without duplicates, and which message went where.
+"""The demo's streaming query: telemetry by window and kind, without duplicates, with the ids of its messages.
 
-Starts Spark, which forks: nothing in this process may have opened a gRPC channel before.
+It starts Spark, which forks, so this process must not have opened a gRPC channel before.
 """
 
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WINDOW = "5 seconds"
-# Longer than the demo: no row may be dropped as late, even if a pair's backlog waits long for its slave.
+# Longer than the demo, so that no row is dropped as late, even if a pair's backlog waits long for its slave.
 WATERMARK = "10 minutes"
 TRIGGER = "2 seconds"
 
@@ -40,7 +40,7 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
-        # Every batch's progress is kept: the number of rows read is summed from them.
+        # Keeps the progress of every batch, because the number of rows read is their sum.
         .config("spark.sql.streaming.numRecentProgressUpdates", "100000")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.log.level", "ERROR")
@@ -52,7 +52,7 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
 
 @contextmanager
 def stderr_to(file: Path) -> Iterator[None]:
-    """What Spark's JVM, started inside, writes to standard error goes to `file`: it would spoil the screen."""
+    """Sends to `file` what Spark's JVM, which is started inside, writes to standard error and onto the screen."""
     sys.stderr.flush()
     ours = os.dup(2)
     with file.open("ab") as log:
@@ -66,7 +66,7 @@ def stderr_to(file: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class WindowRow:
-    """One row of the aggregation: a window and kind, as one broker served it."""
+    """One row of the aggregation: a window and kind, with the messages that one broker served."""
 
     start: datetime
     kind: str
@@ -105,7 +105,7 @@ def summarize(rows: list[WindowRow]) -> list[KindSummary]:
 
 
 def windowed(messages: "DataFrame") -> "DataFrame":
-    """The aggregation itself: what a user would write, and the ids of what went into each row, to prove it complete."""
+    """The aggregation as a user would write it, and the message ids of each row, which prove that it is complete."""
     from pyspark.sql import functions as F
 
     text = F.col("body").cast("string")
@@ -133,7 +133,7 @@ def windowed(messages: "DataFrame") -> "DataFrame":
 
 
 class TelemetryQuery:
-    """The running query and its newest result; `foreachBatch` fills it from a thread of Spark's."""
+    """The running query and its newest result, which `foreachBatch` fills in a thread of Spark."""
 
     def __init__(self, spark: "SparkSession", name_server: str, topic: str, group: str, checkpoint: Path) -> None:
         self._lock = threading.Lock()
@@ -179,7 +179,7 @@ class TelemetryQuery:
             return list(self._rows.values())
 
     def ids(self) -> list[str]:
-        """Every message id in the aggregated windows, as often as it was counted."""
+        """The message ids in the aggregated windows, each as often as it was counted."""
         return [msg_id for row in self.rows() for msg_id in row.ids]
 
     def served(self) -> Counter[tuple[str, int]]:
@@ -195,7 +195,7 @@ class TelemetryQuery:
         return sum(by_batch.values())
 
     def failure(self) -> str | None:
-        """Why it has ended: Spark's message without the JVM's stack."""
+        """Why the query has ended: Spark's message without the JVM's stack; None: it runs."""
         error = self._query.exception()
         if error is None:
             return None
@@ -206,7 +206,7 @@ class TelemetryQuery:
 
 
 def in_few_words(error: str) -> str:
-    """Spark's error message for a query, without stacks; with the cause if that is the machine."""
+    """Spark's error message for a query, without stack traces, and with a hint if the machine was too busy."""
     words = error.split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
     lines = [line for line in words.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     short = "\n".join(lines).rstrip(".")

@@ -1,4 +1,4 @@
-"""The demo's result.  Pure: compares what was sent, read and committed."""
+"""The demo's result: compares the messages sent, read and committed.  Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class QueueProgress:
-    """One queue at the end: its end offset, and what the group has committed on the master and on the slave."""
+    """One queue: its end offset, and the group's committed offsets on the master and on the slave."""
 
     broker_name: str
     queue_id: int
@@ -32,7 +32,7 @@ class DemoReport:
     served: Mapping[tuple[str, int], int]
     killed_broker: str
     committed_to_slave: int  # how far the slave's offsets moved while its master was away
-    last_error: str = ""  # of a send that failed
+    last_error: str = ""  # of the last send that failed
     problems: list[str] = field(default_factory=list)
 
     @classmethod
@@ -99,7 +99,7 @@ class DemoReport:
         return not self.problems
 
     def _findings(self) -> list[str]:
-        """Every violated guarantee; empty when the demo has succeeded."""
+        """The broken promises; empty: the demo has succeeded."""
         found = []
         if not self.acknowledged:
             found.append("no message was acknowledged")
@@ -121,7 +121,7 @@ class DemoReport:
         return found
 
     def sums(self) -> list[str]:
-        """Explain each total that is not the number of acknowledged messages; empty when all totals agree."""
+        """Explains the totals that differ from the number of acknowledged messages; empty: all agree."""
         told = []
         counted = self.counted_ids.keys()
         if self.sent != self.acknowledged:

@@ -1,4 +1,4 @@
-"""Shows the demo: a live screen in a terminal, plain lines anywhere else.  Decides nothing."""
+"""Shows the demo: a live screen in a terminal, else plain lines."""
 
 import time
 from collections import Counter
@@ -49,7 +49,7 @@ def open_screen(console: Console) -> Screen:
 
 
 class PlainScreen:
-    """For pipes and CI: events as they come, and a line of numbers every few seconds."""
+    """For pipes and CI: prints events, and a line of numbers every few seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -1,7 +1,7 @@
-"""This machine's telemetry as messages: the demo's live input.
+"""The demo's live input: telemetry of this machine as messages.
 
-`Telemetry` takes readings (psutil).  As a program (`python -m rocketsim_cli.demo.telemetry`) it sends them until
-SIGTERM.  It has a process of its own, because Spark forks and a process with gRPC channels should not be forked.
+`Telemetry` takes readings (psutil).  The program `python -m rocketsim_cli.demo.telemetry` sends them until SIGTERM.  It
+is a process of its own, because Spark forks and a process with gRPC channels should not be forked.
 """
 
 import argparse
@@ -26,7 +26,7 @@ REPORT_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One value of one thing, e.g. kind `cpu`, source `cpu0`, 12.5 percent."""
+    """One measured value, for example kind `cpu`, source `cpu0`, 12.5 percent."""
 
     kind: str
     source: str
@@ -38,7 +38,7 @@ class Reading:
 
 
 class Telemetry:
-    """Endless readings of every kind in turn; rates are taken between two readings of the same counter."""
+    """Yields readings of every kind in turn, without end.  Rates compare two readings of the same counter."""
 
     def __init__(self) -> None:
         self._counters: dict[str, tuple[float, float]] = {}
@@ -63,7 +63,7 @@ class Telemetry:
         return Reading(kind, source, "MB/s", (counted - before) / max(now - since, 1e-6) / 1e6)
 
     def _process(self) -> Reading:
-        """Memory of one process, the next one each time; a process that has ended meanwhile is skipped."""
+        """The memory of another process each time; processes that have ended are skipped."""
         while True:
             pid = next(self._pids, None)
             if pid is None:
@@ -77,7 +77,7 @@ class Telemetry:
 
 
 class Tally:
-    """What became of the sends.  Ids of stored messages go to a file as they come, so that a crash keeps them."""
+    """Counts the results of sends.  Ids of stored messages go to a file at once, so that a crash keeps them."""
 
     def __init__(self, ids: IO[str]) -> None:
         self._lock = threading.Lock()
@@ -126,7 +126,8 @@ class Tally:
 
 
 def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop: threading.Event) -> None:
-    """Send `rate` readings a second until `stop`; prints a JSON report twice a second, the last when all is known."""
+    """Sends `rate` readings per second until `stop`.  Prints a JSON report twice a second, and a last one after all
+    answers."""
     from rocketsim_client import Message, Producer
     from rocketsim_client.errors import RocketSimError
 
@@ -136,7 +137,7 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
         group="telemetry",
         # On a busy machine an answer may take longer than the usual 3 s; the demo should not fail because of that.
         timeout_s=10,
-        # A master that is back is used again within seconds, not at the usual poll of the name server after up to 30.
+        # So that a master that is back is used again within seconds; the default poll is every 30 s.
         poll_interval_s=3,
     )
     with producer:

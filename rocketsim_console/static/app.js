@@ -1,4 +1,4 @@
-// Which page belongs to the address; the parts that all pages share: links, keys, theme, the live sign.
+// Chooses the page for the URL, and does what all pages share: links, keys, theme, and the mark that a page is live.
 
 import { h, notice, show } from "./dom.js";
 import { follow } from "./live.js";
@@ -16,14 +16,14 @@ const ROUTES = [
 ];
 const main = document.getElementById("main");
 const sign = document.getElementById("live");
-let ends = [];  // what the page that is shown has to stop
+let ends = [];  // functions that end the requests of the present page
 
 function live(state) {
   sign.className = `live ${state}`;
   sign.textContent = { on: "live", off: "connection lost", "": "" }[state] ?? "";
 }
 
-// What a page gets: its part of the address, its query, and how it follows a view until it is left.
+// The object that a page gets: its part of the URL, its query, and functions to follow a view until the user leaves it.
 function page(name, values) {
   return {
     name, values, main, go,
@@ -56,7 +56,7 @@ function render({ focus = true } = {}) {
     here ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
   }
   if (!found) {
-    show(main, notice("There is no such page.", "warning"));
+    show(main, notice("This page does not exist.", "warning"));
     return;
   }
   const name = found[0][1] === undefined ? "" : decodeURIComponent(found[0][1]);
@@ -89,7 +89,7 @@ function isDark() {
 function otherTheme() {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("theme", theme); } catch { /* it counts until the page is left */ }
+  try { localStorage.setItem("theme", theme); } catch { /* then it is kept until the page is closed */ }
 }
 document.getElementById("theme").addEventListener("click", otherTheme);
 

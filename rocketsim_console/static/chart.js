@@ -1,16 +1,16 @@
-// A line chart of the last minutes as SVG: a line for each series, a mark for each event, values under the pointer.
+// A line chart of the last minutes as SVG, with a line for each series, a mark for each event, and values at the pointer.
 
 import { clock, h, show, svg } from "./dom.js";
 
 const WIDTH = 600, HEIGHT = 150, LEFT = 46, BOTTOM = 18, TOP = 8;
 
-function ceiling(most) {  // a round number that is not below it
+function ceiling(most) {  // a round number that is at least `most`
   if (!(most > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(most));
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((value) => value >= most) ?? most;
 }
 
-// `series`: [{label, color, points: [[ms, value or null]]}]; `events`: [{at_ms, weight, text}]; `form(value)` makes text.
+// `series`: [{label, color, points: [[ms, value or null]]}]; `events`: [{at_ms, weight, text}]; `form(value)`: text.
 export class Chart {
   constructor(title, form) {
     this.title = title;

@@ -1,4 +1,4 @@
-// Makes elements.  Text is set as text, never as HTML: names and bodies may hold anything.
+// Makes elements. Text is set as text, never as HTML, because names and bodies may contain anything.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -53,7 +53,7 @@ export function when(ms) {
   const at = new Date(ms);
   return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
 }
-export function moment(ms) {  // with its date unless it is of today
+export function moment(ms) {  // with the date, unless it is today
   return ms > 0 && new Date(ms).toDateString() === new Date().toDateString() ? clock(ms) : when(ms);
 }
 
@@ -62,9 +62,9 @@ export const tile = (label, value) => h("div", { class: "tile" }, h("div", { cla
 export const notice = (text, look = "") => h("p", { class: `notice ${look}`, role: look === "critical" ? "alert" : undefined }, text);
 export const path = (page, name) => `/${page}/${encodeURIComponent(name)}`;
 
-// A table: columns are {title, cell(row), class}.  `link(row)`: where a click on the row leads.
+// A table. Columns are {title, cell(row), class}. `link(row)` is called when the user clicks on the row.
 export function table(caption, columns, rows, link) {
-  if (!rows.length) return h("p", { class: "empty" }, "There is nothing to show.");
+  if (!rows.length) return h("p", { class: "empty" }, "Nothing to show.");
   return h("div", { class: "scroll" }, h("table", null,
     h("caption", null, caption),
     h("thead", null, h("tr", null, columns.map((column) => h("th", { scope: "col", class: column.class }, column.title)))),

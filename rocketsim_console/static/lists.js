@@ -1,4 +1,4 @@
-// What lists share: a search field, a choice, and pages.
+// The parts that lists share: a search field, choices, and pages.
 
 import { h, number } from "./dom.js";
 
@@ -14,7 +14,7 @@ export function filters(page, label, choices = {}) {
   return h("form", { class: "bar", role: "search", onsubmit: (event) => event.preventDefault() }, field, selects);
 }
 
-function refocus() {  // the page was made anew while somebody types
+function refocus() {  // the page was made again while the user types
   const field = document.querySelector("main input[type=search]");
   field?.focus();
   field?.setSelectionRange(field.value.length, field.value.length);

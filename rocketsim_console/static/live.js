@@ -20,7 +20,7 @@ export async function ask(address, values = {}, signal = undefined) {
   return value;
 }
 
-// `shown(value)` for each new value, `refused({error, message})` when the cluster does not answer one.  Returns what ends it.
+// Calls `shown(value)` for each new value, and `refused({error, message})` when the cluster gives none. Returns a // function that ends it.
 export function follow(view, values, shown, refused, state) {
   const source = new EventSource(`/live/${view}${query(values)}`);
   source.addEventListener("view", (event) => { state("on"); shown(JSON.parse(event.data)); });

@@ -1,4 +1,4 @@
-// Before the first paint: the theme that was chosen here, else the system's.
+// Sets the theme that the user has chosen, before the first paint. Without a choice, the system's theme is used.
 (() => {
   let chosen = null;
   try { chosen = localStorage.getItem("theme"); } catch { /* storage is switched off */ }

@@ -1,4 +1,4 @@
-// A list of events, as the pages and the demo's report show it.
+// A list of events for the pages.
 
 import { badge, clock, h, moment } from "./dom.js";
 

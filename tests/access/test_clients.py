@@ -253,7 +253,7 @@ def test_a_broker_that_refuses_to_tell_its_state_is_no_silent_one(monkeypatch: p
     monkeypatch.setattr("rocketsim_cli.admin.brokers.open_admin", lambda *_: nullcontext(Refused()))
     status, said = rocketsim("admin", "clusterList", "-n", "127.0.0.1:1")
     assert status == 1 and "broker-a" in said
-    assert "10.0.0.1:10911 does not tell its state: User:n has no permission" in said
+    assert "10.0.0.1:10911 does not report its state: User:n has no permission" in said
 
 
 def test_the_commands_for_users_and_policies(broker: BrokerThread) -> None:

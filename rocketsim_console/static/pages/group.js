@@ -21,7 +21,7 @@ export function open(page) {
       { title: "lag", class: "number", cell: (row) => [bar(row.lag / most), number(row.lag)] },
       { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
       { title: "settled", class: "number hide-small", cell: (row) => rate(row.rate) },
-      { title: "", cell: (row) => [row.told_by ? badge("told by the slave", "warning") : null, row.resets ? badge(`reset ${row.resets}×`) : null] },
+      { title: "", cell: (row) => [row.told_by ? badge("from the slave", "warning") : null, row.resets ? badge(`reset ${row.resets}×`) : null] },
     ], value.rows));
     const config = value.settings;
     show(rest,
@@ -34,7 +34,7 @@ export function open(page) {
         ["may consume", config.consume_enable ? "yes" : badge("no", "warning")], ["in order", config.consume_message_orderly ? "yes" : "no"],
         ["deliveries after the first", number(config.retry_max_times)], config.group_retry_policy ? ["retry policy", h("code", null, config.group_retry_policy)] : null,
         ["reads from broker", `${config.broker_id}, ${config.which_broker_when_consume_slowly} when it has fallen behind`],
-      ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, and no settings.")));
+      ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, but no settings.")));
   });
 }
 

@@ -56,7 +56,7 @@ function search(page, result) {
   page.onLeave(() => stop.abort());
   show(result, notice("Searching …"));
   ask("messages", { topic, by, value, queue }, stop.signal).then((found) => show(result, h("section", { class: "card" },
-    h("div", { class: "head" }, h("h2", null, "Found"), h("span", { class: "dim small" }, `${number(found.rows.length)} messages${found.more ? ", and there are more" : ""}`), h("span", { class: "spacer" }), h("a", { href: path("topics", topic) }, "topic")),
+    h("div", { class: "head" }, h("h2", null, "Found"), h("span", { class: "dim small" }, `${number(found.rows.length)} messages${found.more ? "; more exist" : ""}`), h("span", { class: "spacer" }), h("a", { href: path("topics", topic) }, "topic")),
     table("Messages", [
       { title: "stored", class: "number", cell: (row) => h("a", { href: address(row) }, when(row.stored_ms)) },
       { title: "queue", cell: (row) => `${row.broker}:${row.queue}` },

@@ -42,12 +42,12 @@ export function open(page) {
     events.push(...value.events.filter((event) => event.at_ms > last));
     const brokers = value.pairs.flatMap((pair) => pair.brokers);
     const sum = (name) => brokers.reduce((total, broker) => total + (broker[name] ?? 0), 0);
-    show(trouble, value.trouble ? notice(`${value.trouble}. What is shown of brokers that were known before is still asked.`, "critical") : null);
+    show(trouble, value.trouble ? notice(`${value.trouble}. Brokers that were known before are still asked and shown.`, "critical") : null);
     show(tiles, tile("broker names", number(value.pairs.length)), tile("brokers that answer", `${brokers.filter((one) => one.state === "master" || one.state === "slave").length} of ${brokers.length}`),
       tile("masters that take sends", `${value.pairs.filter((pair) => pair.level !== "critical").length} of ${value.pairs.length}`),
       tile("sent", rate(sum("in"))), tile("read", rate(sum("out"))));
     show(pairs, value.pairs.map(pairCard));
-    show(happened, h("div", { class: "head" }, h("h2", null, "What has happened"), h("a", { href: "/failovers", class: "small" }, "all")), timeline(events.slice(-8).reverse()));
+    show(happened, h("div", { class: "head" }, h("h2", null, "Last events"), h("a", { href: "/failovers", class: "small" }, "all")), timeline(events.slice(-8).reverse()));
     draw(value);
   }
 

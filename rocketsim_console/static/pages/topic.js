@@ -21,7 +21,7 @@ export function open(page) {
       { title: "size", class: "number hide-small", cell: (row) => bytes(row.bytes) },
       { title: "rate", class: "number", cell: (row) => rate(row.rate) },
       { title: "last message", class: "number hide-small", cell: (row) => (row.last_ms ? moment(row.last_ms) : "–") },
-      { title: "", cell: (row) => [row.writable ? null : badge("read only", "warning"), row.served_by ? badge("told by the slave", "warning") : null] },
+      { title: "", cell: (row) => [row.writable ? null : badge("read only", "warning"), row.served_by ? badge("from the slave", "warning") : null] },
     ], value.queues));
     show(rest,
       h("section", { class: "card" }, h("h2", null, "Consumer groups"), table("Consumer groups", [
