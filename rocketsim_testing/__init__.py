@@ -1,5 +1,20 @@
-"""A broker pair for tests of programs that use RocketSim: `pair()`, and fixtures for pytest in `plugin.py`."""
+"""A broker pair for tests of programs that use RocketSim: `pair()`, and fixtures for pytest in `plugin.py`.
 
-from rocketsim_testing.local_pair import Pair, pair
+pytest imports this package at each of its starts, so the names bring their module when they are first asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rocketsim_testing.local_pair import Pair as Pair
+    from rocketsim_testing.local_pair import pair as pair
 
 __all__ = ["Pair", "pair"]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rocketsim_testing import local_pair
+
+    return getattr(local_pair, name)

@@ -96,6 +96,14 @@ def test_fixtures_restore_the_pair_and_leave_nothing_behind(tmp_path: Path) -> N
     assert is_clean(files)
 
 
+def test_what_pytest_imports_at_each_start_brings_no_client() -> None:
+    code = "import sys, rocketsim_testing.plugin; print([name for name in ('grpc', 'pyarrow') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr
+    with pytest.raises(AttributeError, match="'rocketsim_testing' has no attribute 'Broker'"):
+        _ = rocketsim_testing.Broker  # type: ignore[attr-defined]
+
+
 def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], cwd=ROOT, env=environment(tmp_path))
     assert done.returncode == -signal.SIGKILL
