@@ -21,15 +21,16 @@ async def invoice(order: ReceivedMessage, producer: AsyncProducer, topic: str) -
     await producer.send(Message.json(topic, {"order": value["id"], "total": value["price"]}, keys=str(value["id"])))
 
 
-async def work(consumer: AsyncConsumer, producer: AsyncProducer, topic: str) -> None:
-    async for order in consumer:  # until the consumer is closed
-        try:
-            await invoice(order, producer, topic)
-        except Exception as error:
-            print("order", order.msg_id, "has failed:", repr(error), flush=True)
-            await consumer.nack(order)
-        else:
-            await consumer.ack(order)
+async def work(consumer: AsyncConsumer, producer: AsyncProducer, topic: str, stop: asyncio.Event) -> None:
+    while not stop.is_set():
+        for order in await consumer.receive(1, timeout_s=1):
+            try:
+                await invoice(order, producer, topic)
+            except Exception as error:
+                print("order", order.msg_id, "has failed:", repr(error), flush=True)
+                await consumer.nack(order)
+            else:
+                await consumer.ack(order)
 
 
 async def main(name_server: str, orders: str, invoices: str) -> None:
@@ -41,9 +42,7 @@ async def main(name_server: str, orders: str, invoices: str) -> None:
         asyncio.TaskGroup() as tasks,
     ):
         for _ in range(TASKS):
-            tasks.create_task(work(consumer, producer, invoices))
-        await stop.wait()
-        await consumer.close()
+            tasks.create_task(work(consumer, producer, invoices, stop))
 
 
 if __name__ == "__main__":

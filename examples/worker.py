@@ -7,6 +7,7 @@ Start it several times: the workers of a group share its messages.  SIGTERM ends
 
 import signal
 import sys
+import threading
 from typing import Any
 
 from rocketsim_client import Consumer
@@ -18,9 +19,13 @@ def work(order: Any) -> None:
 
 
 def main(name_server: str, topic: str) -> None:
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
     with Consumer(name_server, "workers", topic, max_in_flight=100) as consumer:
-        signal.signal(signal.SIGTERM, lambda *_: consumer.close())  # ends the loop
-        for message in consumer:
+        while not stop.is_set():
+            message = consumer.poll(timeout_s=1)
+            if message is None:
+                continue
             try:
                 work(message.json())
             except Exception as error:

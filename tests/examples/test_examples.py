@@ -110,6 +110,24 @@ def test_a_service_writes_an_invoice_for_each_order(pair: rocketsim_testing.Pair
     assert found == {number: 2 * number for number in range(50)}
 
 
+def test_sigterm_ends_workers_in_the_middle_of_their_work(
+    pair: rocketsim_testing.Pair, topic: str, tmp_path: Path
+) -> None:
+    """Each message that was worked on is acknowledged, and the rest goes to the next worker without an attempt."""
+    send(pair, topic, *({"id": number, "price": 1} for number in range(300)))
+    with Program(tmp_path, command("worker.py", pair.name_server, topic)) as program:
+        wait_until(lambda: len(program.lines) >= 10, "the first orders")
+        packed = ended(program)
+    assert pair.lag("workers", topic) == 300 - len(packed) > 0
+    assert not [line for line in packed if "failed" in line]
+    invoices = pair.make_topic()
+    with Program(tmp_path, command("async_service.py", pair.name_server, topic, invoices), "service") as service:
+        wait_until(lambda: (pair.lag("invoices", topic) or 300) < 300, "the first invoices")
+        assert ended(service) == []
+    lag = pair.lag("invoices", topic)
+    assert lag is not None and sum(status.max_offset for status in pair.admin.topic_status(invoices)) == 300 - lag
+
+
 def test_every_example_is_small_listed_and_run_by_a_test() -> None:
     files = sorted(path.name for path in EXAMPLES.glob("*.py"))
     listed = re.findall(r"^\| \[(\w+\.py)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.M)
