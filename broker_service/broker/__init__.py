@@ -1,1 +1,1 @@
-"""One broker: its state (`core`, `metadata`), the way of a put to the log, and reads."""
+"""Broker: its state (`core`, `metadata`), puts (`put.py`, `frame.py`) and reads (`reads`)."""

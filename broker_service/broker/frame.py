@@ -1,7 +1,7 @@
-"""Checks what a client sends to a topic before it is appended; it is accepted or refused as a whole.  Pure.
+"""Checks the records that a client sends to a topic, before they are appended.  They are refused as a whole.  Pure.
 
-Slaves and readers get the log's bytes as they are, so everything a client can get wrong is checked here: in a frame of
-records that the client has made, and in records that the broker has made from the client's messages.
+Slaves and readers get the log's bytes as they are, so everything that a client can do wrong is checked here.  The
+records come either as a frame that the client has made, or were made by the broker from the client's messages.
 """
 
 from collections.abc import Sequence
@@ -63,9 +63,9 @@ _SPECIAL_NAMES = tuple(sorted(_SPECIAL))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    max_message_size: int  # of a body
+    max_message_size: int  # the limit for a body
     log_file_size: int
-    store_host_size: int  # 8 or 20: the broker's own address has to fit into the records
+    store_host_size: int  # 8 or 20 bytes, into which the broker's own address must fit
 
     @property
     def max_record_size(self) -> int:
@@ -74,8 +74,11 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Checked records of one topic, for queues from `queues[0]` to `queues[1]`.  `message` is the only record if its
-    properties ask for something of the broker: `delay_level`, `deliver_ms`, or no wait (`waits`).
+    """Checked records of one topic.
+
+    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record and this one
+    has special properties, which give `delay_level`, `deliver_ms` and `waits`.  Without `waits` its sender does not
+    wait for disk or slave.
     """
 
     batch: Batch
@@ -87,8 +90,10 @@ class Frame:
 
 
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
-    """The frame's records; MessageIllegal says what is wrong and with which message.  They are stamped where they are:
-    in `data`, if it is a view that can be written to, else in a copy."""
+    """Checks a client's frame.  MessageIllegal says which message is wrong, and why.
+
+    An append stamps the records in `data` itself if that is a writable view, otherwise in a copy.
+    """
     if count <= 0 or not data:
         raise MessageIllegal("a frame without a message")
     if isal_zlib.crc32(data) != crc32:
@@ -97,14 +102,14 @@ def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, li
         can_be_written = isinstance(data, memoryview) and not data.readonly
         written = memoryview(data) if can_be_written else bytearray(data)
         if (found := _checked_at_once(topic, written, count, limits)) is not None:
-            return _with_wishes(*found)
+            return _frame_of(*found)
         return _checked(topic, Batch.of_frame(written, count), limits)
     except RecordError as error:
         raise MessageIllegal(f"the frame for topic {topic} is refused: {error}") from error
 
 
 def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) -> Frame:
-    """As `check_frame`, for records that the broker has made from what a client sent."""
+    """Checks records that the broker has made from a client's messages."""
     try:
         return _checked(topic, Batch.of_records(records), limits, records[0])
     except RecordError as error:
@@ -114,9 +119,9 @@ def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) ->
 def _checked_at_once(
     topic: str, data: bytearray | memoryview, count: int, limits: FrameLimits
 ) -> tuple[Batch, frozenset[bytes]] | None:
-    """The batch and its special properties, from one pass in compiled code over all that `_checked` checks.
+    """Does all checks of `_checked` in one pass of compiled code; returns the batch and its special properties.
 
-    None without the compiled module, and if a rule is broken: `_checked` finds which, and raises the error.
+    Returns None without the compiled module, or if a rule is broken.  `_checked` then finds the rule and raises.
     """
     if kernels.compiled is None:
         return None
@@ -138,17 +143,17 @@ def _checked_at_once(
 
 
 def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None = None) -> Frame:
-    """`first`: the batch's first record, if it is decoded already."""
+    """Checks a batch.  `first` is its first record, if that is decoded already."""
     batch.check_topic(topic)
     _check_fields(batch, limits)
     lost = batch.lost_sector()
     if lost is not None:
         raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
-    return _with_wishes(batch, batch.properties_among(_SPECIAL), first)
+    return _frame_of(batch, batch.properties_among(_SPECIAL), first)
 
 
-def _with_wishes(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
-    """The frame of checked records, with what their special properties ask for; `names` are those that they have."""
+def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
+    """Makes the frame of checked records; `names` are the special properties that they have."""
     queue_ids = batch.queue_ids
     queues = queue_ids[0], queue_ids[-1]
     if not names:
@@ -179,11 +184,12 @@ def _check_fields(batch: Batch, limits: FrameLimits) -> None:
         if rows:
             row, rule = min(rows)
             one = Fields(*(int(np.atleast_1d(value)[row]) for value in fields))
-            raise MessageIllegal(f"message {number + row} of the frame {_SAYS[rule].format(one=one, limits=limits)}")
+            fault = _FAULTS[rule].format(one=one, limits=limits)
+            raise MessageIllegal(f"message {number + row} of the frame {fault}")
 
 
 def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
-    """Whether each rule is broken: by one message, or by which rows of the columns."""
+    """Returns, for each rule, True if the message breaks it; for columns, a mask of the messages that break it."""
     flags = fields.sys_flag
     return (
         fields.body_size > limits.max_message_size,
@@ -194,7 +200,7 @@ def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
     )
 
 
-_SAYS = (
+_FAULTS = (
     "has a body of {one.body_size} bytes; this broker's maxMessageSize is {limits.max_message_size}",
     f"has properties of {{one.properties_size}} bytes; {MAX_PROPERTIES_SIZE} at most",
     "has a record of {one.size} bytes; {limits.max_record_size} fit into a file of this broker's "

@@ -1,7 +1,10 @@
-"""PutPath: what clients send, on its way through the checks and the append to the acknowledgement.
+"""PutPath takes what clients send through the checks and the append to the acknowledgement.
 
-A put has two steps.  `append` checks the records and appends them; `safe` waits until the disk and the slaves have them
-as the mode promises.
+A put has two steps.  `append` checks the records and appends them.  `safe` then waits until they are as safe as the
+mode promises: flushed with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement of a slave, ends
+the waits of all puts that it covers (`replication/acknowledgement.py`), so puts that come together share the cost.
+
+`append` has two parts for callers that must act between them: `admit` checks, and `place` appends.
 """
 
 import asyncio
@@ -37,12 +40,13 @@ from broker_service.state.timer_record import MAX_TIMERS, waiting_record
 
 logger = logging.getLogger(__name__)
 
-MAX_PENDING_BYTES = 256 << 20  # of waiting puts: gRPC keeps a request until its call ends; one put always may wait
+# The limit for the bytes of puts that wait, since gRPC keeps a request until its call ends.  One put may always wait.
+MAX_PENDING_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(ABC):
-    """What a client sends to one topic.  It is stored as a whole or refused as a whole."""
+    """The records of one send to one topic.  They are stored or refused as a whole."""
 
     topic: str
     epoch: int = 0
@@ -52,12 +56,12 @@ class Send(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Of its records, in bytes."""
+        """The size of its records in bytes."""
 
     @property
     @abstractmethod
     def message(self) -> Record:
-        """The first record, which need not be checked; MessageIllegal if it cannot be read."""
+        """The first record, which may not be checked yet; MessageIllegal if it cannot be decoded."""
 
     @abstractmethod
     def check(self, limits: FrameLimits) -> Frame: ...
@@ -65,7 +69,7 @@ class Send(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSend(Send):
-    """The client has made the records.  `records`, if they can be written to, belong to the put from then on."""
+    """A send of records that the client has made.  If `records` are writable, the put may change them."""
 
     records: bytes | memoryview
     count: int
@@ -88,7 +92,7 @@ class FrameSend(Send):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsSend(Send):
-    """The broker has made the records from the client's messages.  They are for the topic, and at least one."""
+    """A send of records that the broker has made from the client's messages.  It has at least one record."""
 
     records: Sequence[Record]
 
@@ -106,8 +110,11 @@ class RecordsSend(Send):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where records were appended, with their size in bytes.  `waits`: whether their sender waits until they are safe,
-    or only until they are appended.  `began`: when the append began, on the broker's monotonic clock."""
+    """Appended records, with their size in bytes.
+
+    With `waits`, their sender waits until they are safe, otherwise only until they are appended.  `began` is when the
+    append began, on the broker's monotonic clock.
+    """
 
     appended: Appended
     size: int = 0
@@ -117,14 +124,14 @@ class Placed:
 
 @dataclass(slots=True)
 class _Turn:
-    """Sends to a topic that wait for its change, one after the other."""
+    """The sends that wait, in their order, until a change of their topic is written."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sends: int = 0
 
 
 class PutPath:
-    """`timers`: how many messages wait for their delivery time, or would take as much memory."""
+    """`timers` returns the number of messages that wait for their delivery time; recalls count as several."""
 
     def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
@@ -139,19 +146,22 @@ class PutPath:
         self._pending_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._turns: dict[str, _Turn] = {}  # of topics that are being made or changed
+        self._turns: dict[str, _Turn] = {}  # by topics that are being made or changed
 
     async def append(self, send: Send) -> Placed:
-        """Append what a client sends.
+        """Checks and appends a send.
 
-        Everything from the check to the append is one step of the event loop: two sends never interleave.  A send whose
-        topic has to be made waits for the disk before that, and so do the sends behind it.
+        Check and append are one step of the event loop, so two sends never interleave.  If the topic must be made
+        first, the send and the later ones to this topic wait for the disk before that step.
         """
         return self.place(send, await self.admit(send))
 
     async def admit(self, send: Send) -> Frame:
-        """The checked records, to be appended with `place` before the caller awaits anything else: until then nothing
-        has changed that they were checked against."""
+        """Checks a send and returns its records.
+
+        The caller must append them with `place` before it awaits anything else.  Until then everything that they were
+        checked against is unchanged.
+        """
         try:
             return await self._admitted(send)
         except RocketSimError as error:
@@ -169,7 +179,7 @@ class PutPath:
             return await self._admitted_in_turn(send, size)
 
     def place(self, send: Send, frame: Frame, instead: Record | None = None) -> Placed:
-        """Append what `admit` has returned.  `instead`: the record that is appended in place of the only message."""
+        """Appends a frame that `admit` has returned.  `instead` is appended in place of the frame's only message."""
         began = self._broker.clock()
         self._broker.acknowledgements.check_room()
         stored = instead or self._waiting(frame)
@@ -179,8 +189,10 @@ class PutPath:
         return Placed(appended, size, frame.waits, began)
 
     def append_own(self, message: Record) -> Placed:
-        """Append a record for a topic that the broker has made, which a client has asked for: a recall.  The disk's
-        warning level does not keep it out."""
+        """Appends a record that the broker has made because a client has asked for it, which is a recall.
+
+        It is also appended while the disk is above its warning level.
+        """
         broker = self._broker
         broker.check_writable()
         if reason := broker.store.why_not_writable():
@@ -191,8 +203,11 @@ class PutPath:
         return Placed(self._append_one(message), len(message.body), began=began)
 
     def append_back(self, message: Record, delay_level: int) -> Placed:
-        """Append a copy of a message that a consumer gives back, to a topic that the broker has made; behind a delay
-        level unless that is 0.  As `append_own`, the disk's warning level does not keep it out."""
+        """Appends a copy of a message that a consumer gives back, to a topic that the broker has made.
+
+        If `delay_level` is not 0, the copy is delivered after that delay.  It is also appended while the disk is above
+        its warning level.
+        """
         self._broker.check_writable()
         if reason := self._broker.store.why_not_writable():
             raise DiskFull(reason)
@@ -201,7 +216,7 @@ class PutPath:
         return Placed(self._append_one(stored), len(message.body))
 
     async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
-        """Wait until the records are as safe as the mode promises, or until their time is over."""
+        """Waits until the records are as safe as the mode promises, or until the timeout; returns the status."""
         if not placed.waits:
             self._observe(placed)
             return PutStatus.PUT_OK
@@ -211,7 +226,7 @@ class PutPath:
         return status
 
     def figures(self) -> Iterator[Figure]:
-        help_text = "Sends that were refused, by the error that their clients got."
+        help_text = "Refused sends, by the error that the client got."
         refused = [((error,), count) for error, count in sorted(self._refused.items())]
         yield by_labels("rocketsim_sends_refused", help_text, ("error",), refused, is_counter=True)
 
@@ -220,7 +235,7 @@ class PutPath:
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:
-        """Among the puts that wait."""
+        """A context in which a put of this size counts as waiting."""
         self._pending += 1
         self._pending_bytes += size
         self._idle.clear()
@@ -239,8 +254,11 @@ class PutPath:
             )
 
     async def _admitted_in_turn(self, send: Send, size: int) -> Frame:
-        """As `admit`, for a topic that is made, deleted or changed meanwhile; sends to it keep their order, because who
-        is behind goes on in a later step of the event loop."""
+        """Does the work of `admit` for a topic that is being made, deleted or changed.
+
+        The sends to this topic keep their order: the lock is fair, and the next one continues in a later step of the
+        event loop.
+        """
         turn = self._turns.setdefault(send.topic, _Turn())
         turn.sends += 1
         try:
@@ -259,11 +277,11 @@ class PutPath:
         return frame
 
     async def drained(self) -> None:
-        """Every put has its answer."""
+        """Waits until every put has its answer."""
         await self._idle.wait()
 
     def _checked(self, send: Send, size: int) -> Frame | None:
-        """None for a valid send whose topic does not exist: only such a send makes it."""
+        """Checks a send.  Returns None if it is valid and its topic does not exist; only then the topic is made."""
         broker = self._broker
         if send.broker_name and send.broker_name != broker.config.broker_name:
             raise InvalidParameter(
@@ -294,7 +312,7 @@ class PutPath:
         queue_nums = send.default_queue_nums, config.default_topic_queue_nums
         plan = partial(self._broker.topics.auto_creating, send.topic, *queue_nums, self._broker.now_ms())
         if await self._broker.topics.apply(plan):
-            logger.info("topic %s made by its first message", send.topic)
+            logger.info("made topic %s for its first message", send.topic)
 
     def _check_queues(self, topic: TopicConfig, queues: tuple[int, int]) -> None:
         for queue_id in queues:
@@ -304,7 +322,7 @@ class PutPath:
                 )
 
     def _waiting(self, frame: Frame) -> Record | None:
-        """The record that waits for the delivery of a delayed message; None if the message is delivered at once."""
+        """Returns the record in which a delayed message waits; None if the message is delivered at once."""
         if frame.message is None:
             return None
         if frame.delay_level:
@@ -315,7 +333,7 @@ class PutPath:
         return None
 
     def _delayed(self, delay_level: int, message: Record) -> Record:
-        """The message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
+        """Makes the message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
         level = min(delay_level, len(self._broker.config.delay_levels_ms))
         properties = {
             **message.properties,
@@ -323,7 +341,7 @@ class PutPath:
             PROPERTY_REAL_QUEUE_ID: str(message.queue_id),
             record.PROPERTY_DELAY: str(level),
         }
-        properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ a level goes before a time
+        properties.pop(record.PROPERTY_DELIVER_MS, None)  # as in RocketMQ, a level overrides a delivery time
         return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=properties)
 
     def _append_one(self, message: Record) -> Appended:

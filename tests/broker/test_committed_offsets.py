@@ -305,7 +305,7 @@ async def test_while_it_waits_a_master_refuses_commits_and_queries_and_not_pulls
         node.mastership._answers_for_offsets = False
         node.mastership._heard_at = None
         for call in (lambda: commit(node, 1), lambda: committed(node)):
-            with pytest.raises(grpc.aio.AioRpcError, match="says nothing of committed offsets yet"):
+            with pytest.raises(grpc.aio.AioRpcError, match="does not answer for committed offsets yet"):
                 await call()
         pulled = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
         assert pulled.count == 7

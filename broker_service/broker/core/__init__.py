@@ -1,1 +1,1 @@
-"""The state of one broker, and what concerns all that works on it."""
+"""Core: the state of one broker, which all its other parts use."""

@@ -1,6 +1,6 @@
-"""Broker: the state of one broker that all its parts share: role and epoch, configuration, what was appended.
+"""Broker is the state that all parts of a broker share: role, epoch, configuration, tables and log.
 
-What is done with it is elsewhere: `put.py`, and the folders `reads`, `delayed` and `leadership`.
+The work on this state is done in `put.py` and in the folders `reads`, `delayed` and `leadership`.
 """
 
 import logging
@@ -35,7 +35,7 @@ Queue = tuple[str, int]
 
 
 class Broker:
-    """One event loop owns it.  `config.broker_role` and `broker_id` are those of now, not those of the file."""
+    """One event loop uses it.  `config` has the current role and broker id, which a promotion changes."""
 
     def __init__(
         self,
@@ -65,16 +65,17 @@ class Broker:
         self.store_host = store_host
         self.clock = clocks.monotonic  # seconds that never go back
         self.time = BrokerTime(clocks, store)
-        self.now_ms = self.time.now_ms  # never falls; store times, and what lasts for some time
+        self.now_ms = self.time.now_ms  # never falls; for store times and durations
         self.day_ms = self.time.day_ms  # the time of day, for times that clients choose
         self.stopping = False
-        self.failure: str | None = None  # why the disk is not trusted any more
+        self.failure: str | None = None  # the failed flush after which nothing is written
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
-        self.members_changed = Notice()  # a broker of this name, or a name server, has said something new
-        self.description_changed = Notice()  # what this broker tells name servers about itself
-        # Before the table: group, topic, offsets.  Returns whether anything has moved.
+        self.members_changed = Notice()  # notified of each answer of a name server or of a broker of this name
+        self.description_changed = Notice()  # notified when the registration at name servers must change
+        # Called with group, topic and offsets before the table is reset; a listener returns True if an offset of its
+        # own has moved.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
-        # A group is deleted with all that it has read; called before its offsets are deleted.
+        # Called before the offsets of a deleted group are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
 
     # --- who it is --------------------------------------------------------------------------------------------------
@@ -89,56 +90,58 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """A slave's is that of the log it copies."""
+        """The current epoch; on a slave, the last epoch of the log that it copies."""
         return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
 
     @property
     def log_epoch(self) -> LogEpoch:
-        """Whose time as master the end of this log is of."""
+        """The epoch in which the end of this log was written."""
         epochs = self._epochs.epochs
         return LogEpoch(epochs.last, epochs.last_id)
 
     def end_of(self, epoch: LogEpoch) -> int | None:
-        """Up to which log offset all is here that was ever read while `epoch` was the newest; None: this broker cannot
-        say, or the epoch goes on.  What was read behind that offset is other records now, or none.
+        """Returns where this epoch ends in the log of this broker name; None if it is not over, or is not known here.
+
+        A consumer that has read in this epoch finds the same records here up to this offset.  Behind it there are other
+        records, or none.  A fenced broker returns None, since its log is not the history of the name any more.
         """
         return None if self.mastership.standing is Standing.FENCED else self.end_here_of(epoch)
 
     def end_here_of(self, epoch: LogEpoch) -> int | None:
-        """As `end_of`, of this broker's log, which on a broker that was replaced is not the history of its name."""
+        """Returns where this epoch ends in this broker's own log, even if the broker is fenced."""
         if not epoch.epoch or epoch == self.log_epoch:
             return None
         end = self._epochs.epochs.end_of(*epoch)
         return end if end is not None and end <= self.store.end_offset else None
 
     def waits_for(self) -> str | None:
-        """What this master waits for before it takes writes."""
+        """Returns what this master waits for before it takes writes; None if it waits for nothing."""
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
 
     def offsets_wait_for(self) -> str | None:
-        """What this master waits for before it takes commits; once it is nothing, it stays nothing."""
+        """Returns what this master waits for before it takes commits.  After the first None it is always None."""
         return self.mastership.offsets_wait_for(self.peers.slaves(), self.clock())
 
     def check_answers_for_offsets(self) -> None:
-        """Raises while somebody else may have offsets that were committed further than what is known here."""
+        """Raises while another broker may have higher committed offsets than this one."""
         if self.mastership.standing is Standing.FENCED:
             self.mastership.check_writable()
         if waits_for := self.offsets_wait_for():
             raise ServiceNotAvailable(
-                f"this master says nothing of committed offsets yet: {waits_for}; ask its slave, or again in a moment"
+                f"this master does not answer for committed offsets yet: {waits_for}; ask its slave, or try again"
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Send the slaves what was committed just now: who has it then, after `timeout_s` at the latest."""
+        """Sends the slaves the commits that were just made; returns which brokers have them within `timeout_s`."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
-        """As `shared_changes`, of what an operator has changed just now, and of what that has appended to the log.
+        """Sends the slaves an operator's change; returns which brokers have it, with all that it has appended.
 
-        `in_any_mode`: of users and policies an ASYNC_MASTER waits for a slave, too, so that who has lost a right does
-        not get it back with a promotion.  One that never had a slave has nobody to wait for.
+        With `in_any_mode` an ASYNC_MASTER that has ever had a slave waits for one, too.  Changes of users and policies
+        need this: a promotion must not give back a right that was taken away.
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
@@ -150,11 +153,10 @@ class Broker:
         return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
 
     def _mark_change(self) -> bool:
-        """Where a SYNC_MASTER has several slaves, appends a record behind the change that was made just now; False if
-        the log refuses it.
+        """Appends a record behind an operator's change if a SYNC_MASTER has several slaves; False if the log refuses.
 
-        The slaves get the change before that record.  So the one with the longest log, which alone is promoted without
-        force, has the change, whichever of them has acknowledged it.
+        Only the slave with the longest log is promoted without force, and another slave may be the one that has
+        acknowledged the change.  Slaves get the change before the record, so the longest log comes with the change.
         """
         if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
             return True
@@ -163,7 +165,7 @@ class Broker:
             self.check_writable()
             self.append_one(Record(CHANGES_TOPIC, b"change"))
         except ServiceNotAvailable as error:
-            logger.warning("a promotion may lose this change: the log takes no record of it: %s", error)
+            logger.warning("a promotion may lose an operator's change, the log has refused its record: %s", error)
             return False
         return True
 
@@ -177,19 +179,21 @@ class Broker:
             raise ServiceNotAvailable(f"{self.failure}; reads go on, writes need a restart")
 
     def check_name(self, asked: str) -> None:
-        """Raises ServiceNotAvailable if a call is for another broker name ("": any): its client has an old route, and
-        asks again by a newer one."""
+        """Raises ServiceNotAvailable if a call is for another broker name, so that its client asks for a new route.
+
+        An empty name fits every broker.
+        """
         if asked not in ("", self.config.broker_name):
             raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; ask for the route")
 
     @property
     def takes_clients_writes(self) -> bool:
-        """What the name server is told, so that producers stay away."""
+        """True if producers may send here; name servers are told."""
         return self.may_append and self.store.why_no_sends() is None
 
     @property
     def may_append(self) -> bool:
-        """Whether this master appends records of its own, also while its disk is above the warning level."""
+        """True if this master can append its own records, also while its disk is above the warning level."""
         try:
             self.check_writable()
         except ServiceNotAvailable:
@@ -199,8 +203,10 @@ class Broker:
     # --- its configuration ------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Run-time keys only; all of them or, with a ConfigError, none.  A restart reads the file again.  What an OK
-        means is changed by `Leadership.update_config`."""
+        """Sets keys that may change at run time: all of them or, with a ConfigError, none.
+
+        A restart reads the file again.  `Leadership.update_config` changes the keys that say what an OK means.
+        """
         self.become(with_updates(self.config, values))
         for key, value in values.items():
             logger.info("configuration: %s=%s until the next restart", key, value)
@@ -218,10 +224,10 @@ class Broker:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, topic: str) -> Appended:
-        """Append checked records of one topic.  Every record that this master writes passes here, or `append_one`.
+        """Appends checked records of one topic.  All records that this master writes come here or to `append_one`.
 
-        A topic whose change is being written takes none: behind the tombstone of a deletion they would be messages of
-        the next topic of that name.  Who has time waits for `topics.until_settled` before; raises SystemBusy otherwise.
+        Raises SystemBusy while a change of the topic is being written, because records behind the tombstone of a
+        deletion would belong to the next topic of that name.  Callers that can wait first await `topics.until_settled`.
         """
         self._check_open(topic)
         appended = self.store.append(batch, topic, self.now_ms(), self.store_host)
@@ -229,7 +235,7 @@ class Broker:
         return appended
 
     def append_one(self, message: Record) -> Appended:
-        """As `append`, of one record that this broker itself has made."""
+        """Appends one record that this broker itself has made, by the rules of `append`."""
         self._check_open(message.topic)
         appended = self.store.append_one(message, self.now_ms(), self.store_host)
         self._was_appended(message.topic, appended)
@@ -245,7 +251,7 @@ class Broker:
         self.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
-        """Records of these queues were appended, up to `end_offset`: they go to the slaves, then to those who wait."""
+        """Notifies the slaves, and then the readers, of records in these queues, up to log offset `end_offset`."""
         self.changes.publish_topics()
         self.slaves.notify()
         self.visibility.appended(queues, end_offset)

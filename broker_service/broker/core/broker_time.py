@@ -1,17 +1,21 @@
-"""BrokerTime: what time it is for a broker, whatever happens to its wall clock.
+"""BrokerTime tells a broker the time, even if its wall clock is set wrongly or steps.  Pure: the clocks are arguments.
 
-The wall clock may be set: by NTP, by hand, after a pause of a virtual machine.  The clock since boot is never set, and
-it goes on while a machine is suspended.  A difference between the two is made up slowly if it is small; if it is large,
-it is a step, which is believed only after it has lasted.
+The wall clock may be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot is never set,
+and it also runs while the machine is suspended.  BrokerTime compares the two.  It makes up a small difference slowly.
+A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes; until then
+the time continues as if the step had not happened.
 
-| time     | who goes by it                            | after a step                                                |
+There are three times:
+
+| time     | used for                                  | after a step                                                |
 |----------|-------------------------------------------|-------------------------------------------------------------|
-| `day`    | delivery times that clients choose        | the old time, until the step is believed                    |
-| `now`    | store times, and what lasts for a time:   | never falls: it is `day`, or runs a tenth slower than the   |
-|          | deadlines, delay levels, transactions     | clock since boot until `day` has reached it                 |
-| `expiry` | retention                                 | believes a step ahead a day after `day`, a step back at once |
+| `day`    | delivery times that clients choose        | continues as before until the step is believed, then jumps  |
+| `now`    | store times, and durations: deadlines,    | never falls; while it is ahead of `day` it runs a tenth     |
+|          | delay levels, transactions                | slower than the clock since boot                            |
+| `expiry` | retention                                 | follows a step ahead a day after `day`, a step back at once |
 
-Pure: both clocks are arguments.
+`now` is also never before the store time of the last record.  Another broker, or this one before a restart, may have
+stored that record by a clock that was ahead.
 """
 
 import logging
@@ -22,12 +26,12 @@ from broker_service.runtime.clocks import Clocks
 
 logger = logging.getLogger(__name__)
 
-STEP_MS = 60_000  # a difference of more is a step; one of less is made up within BELIEVED_AFTER_MS
-SLEW = 0.1  # how much faster or slower than the clock since boot this time runs to make up a difference
+STEP_MS = 60_000  # a larger difference is a step; a smaller one is made up within BELIEVED_AFTER_MS
+SLEW = 0.1  # by how much the time runs faster or slower than the clock since boot while it makes up a difference
 BELIEVED_AFTER_MS = 600_000
 EXPIRY_BELIEVES_AFTER_MS = 86_400_000
-_SAID_EVERY_MS = 60_000
-_NO_STORE_TIME_MS = 1 << 42  # in the year 2109: a damaged record's
+_LOGGED_EVERY_MS = 60_000
+_NO_STORE_TIME_MS = 1 << 42  # in the year 2109; a record with this store time or a later one is damaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,45 +43,45 @@ class _Step:
 class StoreTimes(Protocol):
     @property
     def newest_stored_ms(self) -> int:
-        """The store time of the last record; 0: there is none."""
+        """The store time of the last record; 0 without records."""
 
 
 class BrokerTime:
-    """`now` is never before the store time at the end of the log, also where another broker, or this one before a
-    restart, stored it by a clock that was ahead.
-    """
-
     def __init__(self, clocks: Clocks, log: StoreTimes) -> None:
-        self.steps = 0  # of the wall clock since the start
+        self.steps = 0  # the number of steps of the wall clock since the start
         self._clocks = clocks
         self._log = log
         self._read_at = self._started_at = clocks.since_boot() * 1000
-        self._offset = clocks.now_ms() - self._read_at  # of the believed time of day from the time since boot
-        self._doubted: _Step | None = None
-        self._believed: list[_Step] = []  # of the last day
-        self._said_at = -_SAID_EVERY_MS + self._read_at
+        self._offset = clocks.now_ms() - self._read_at  # the time of day minus the time since boot
+        self._doubted: _Step | None = None  # a step that is not believed yet
+        self._believed: list[_Step] = []  # the steps that were believed within the last day
+        self._logged_at = -_LOGGED_EVERY_MS + self._read_at
         self._stored_at_start = self._newest_stored_ms()
         self._now = max(self._day, self._stored_at_start)
         if self._now - self._day > STEP_MS:
             logger.warning(
-                "the newest message was stored %.0f s ahead of this machine's clock: store times go on from there and "
-                "run slower until the clock has reached them; if the clock is wrong, set it",
+                "the newest message was stored %.0f s ahead of this machine's clock: store times continue from there, "
+                "and run slower until the clock has reached them; if the clock is wrong, set it",
                 (self._now - self._day) / 1000,
             )
 
     def day_ms(self) -> int:
-        """The time of day as far as it is believed."""
+        """Returns the time of day."""
         self._read()
         return int(self._day)
 
     def now_ms(self) -> int:
-        """Never falls."""
+        """Returns the time for store times and durations, which never falls."""
         self._read()
         return int(self._now)
 
     def expiry_ms(self) -> int:
-        """What retention counts ages back from.  Too early a time keeps messages, too late a one deletes them: after a
-        start not even the wall clock is believed at once, which NTP may be about to set."""
+        """Returns the time from which retention counts the ages of messages.
+
+        If it is too early, messages are kept longer; if it is too late, messages are deleted that should be kept.  For
+        the first ten minutes after a start, when NTP may not have set the clock yet, it is therefore at most a day
+        after the newest message.
+        """
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS
         self._believed = [step for step in self._believed if step.at_ms > since]
@@ -88,13 +92,13 @@ class BrokerTime:
 
     @property
     def doubted_s(self) -> float:
-        """How far the wall clock is ahead of the time of day that is believed; 0 while it is not doubted."""
+        """By how many seconds the wall clock is ahead of the time of day during a step that is not believed; else 0."""
         self._read()
         return self._doubted.by_ms / 1000 if self._doubted is not None else 0.0
 
     @property
     def ahead_s(self) -> float:
-        """How far store times are ahead of the time of day."""
+        """By how many seconds store times are ahead of the time of day."""
         self._read()
         return (self._now - self._day) / 1000
 
@@ -113,7 +117,7 @@ class BrokerTime:
         if abs(differs) > STEP_MS:
             self._doubt(differs)
         else:
-            self._trust()
+            self._end_doubt()
             most = passed * SLEW
             self._offset += min(max(differs, -most), most)
         self._now = max(self._day, self._now + passed * (1 - SLEW), self._newest_stored_ms())
@@ -133,18 +137,18 @@ class BrokerTime:
             return
         self.steps += known is None
         self._doubted = _Step(at, by_ms)
-        if known is None or at - self._said_at >= _SAID_EVERY_MS:
-            self._said_at = at
+        if known is None or at - self._logged_at >= _LOGGED_EVERY_MS:
+            self._logged_at = at
             logger.warning(
-                "the wall clock has stepped %s against the clock since boot: it is not believed before it has stayed "
+                "the wall clock has stepped %s against the clock since boot: it is not believed until it has stayed "
                 "there for %.0f min; check NTP, or restart this broker if the new time is right",
                 _by(by_ms),
                 BELIEVED_AFTER_MS / 60_000,
             )
 
-    def _trust(self) -> None:
+    def _end_doubt(self) -> None:
         if self._doubted is not None:
-            logger.warning("the wall clock agrees with the clock since boot again, the step is forgotten")
+            logger.warning("the wall clock agrees with the clock since boot again, so its step is ignored")
             self._doubted = None
 
 

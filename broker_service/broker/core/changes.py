@@ -1,4 +1,4 @@
-"""MetadataChanges: changes of topics, groups, offsets and known slaves that the slaves have not been sent yet."""
+"""MetadataChanges collects changes of topics, groups, offsets, users and known slaves until they are sent to slaves."""
 
 import asyncio
 from typing import Any
@@ -20,9 +20,9 @@ from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """The changes are numbered, so that acks name them.  A slave tells nobody and forgets them.
+    """Each message with changes has a number, which slaves acknowledge.  A slave sends no changes and discards them.
 
-    Without access control slaves are told nothing of users.
+    Without access control no users and policies are sent.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MetadataChanges:
         self._groups: set[str] = set()
         self._offsets: dict[tuple[str, str], set[int]] = {}
         self._known_slaves = False
-        self.sent = 1  # the number of the last changes; what was loaded at the start is the first
+        self.sent = 1  # the number of the last message; 1 stands for the tables that were loaded at the start
         topics.changed.append(self._topics.add)
         groups.changed.append(self._groups.add)
         offsets.changed.append(self._offsets_changed)
@@ -53,27 +53,33 @@ class MetadataChanges:
 
     @property
     def sequence(self) -> int:
-        """Of the message that has, or will have, all that is changed by now."""
+        """The number of the message that includes all changes until now; it may not be sent yet."""
         return self.sent + self._has_some()
 
     def publish(self) -> None:
-        """Now, not with the next tick: by then a deleted topic may have been made again, and would be the old one."""
+        """Sends the changes now.
+
+        A deletion must not wait for the next tick: if the topic is made again before, slaves would take it for the old
+        one.
+        """
         if self._mastership.is_master and (change := self._take()) is not None:
             self._slaves.publish(change)
 
     def publish_topics(self) -> None:
-        """To be called before records of a new topic are sent: a slave that takes over has to know it."""
+        """Sends changed topics; called before records of a new topic, which a slave must know when it is promoted."""
         if self._topics:
             self.publish()
 
     def publish_soon(self) -> int:
-        """At the end of this turn of the event loop, so that the commits of one turn are one message.  Returns the
-        sequence that says which."""
+        """Sends the changes at the end of this turn of the event loop, so that its commits share one message.
+
+        Returns the number of that message.
+        """
         asyncio.get_running_loop().call_soon(self.publish)
         return self.sequence
 
     def forget(self) -> None:
-        """A slave has nobody to tell them to."""
+        """Discards the changes; a slave sends them to nobody."""
         self._topics.clear()
         self._groups.clear()
         self._offsets = {}
@@ -86,7 +92,7 @@ class MetadataChanges:
         return bool(some)
 
     def _take(self) -> metadata_pb2.Metadata | None:
-        """What has changed since the last call; None if nothing has."""
+        """Makes the message with all changes since the last call; None if there are none."""
         if not self._has_some():
             return None
         self.sent += 1

@@ -1,7 +1,7 @@
-"""LongPolling: pulls that wait until their queue has a message, or until their time is over.
+"""LongPolling has the pulls that wait until their queue has a message, or until their timeout.
 
-A waiter is registered before anything is awaited, on the loop that also appends, so no arrival falls between the read
-and the wait.  Nothing scans the waiters: an arrival notifies those of its queue, on a slave as on a master.
+A pull is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
+arrive unnoticed between the two.  An arrival notifies only the pulls of its queue.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ Queue = tuple[str, int]
 class LongPolling:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: dict[Queue, dict[asyncio.Future[None], int]] = {}  # -> the offset that is waited for
+        self._waiting: dict[Queue, dict[asyncio.Future[None], int]] = {}  # each with the offset that it waits for
         self.held = 0
         self.closed = False
 
     async def wait(self, topic: str, queue_id: int, queue_offset: int, timeout_s: float) -> bool:
-        """True when the queue may have something new; False when the time is over, or the broker stops."""
+        """Waits for messages; True if the queue may have some, False after the timeout or when the broker stops."""
         if self.closed or timeout_s <= 0:
             return False
         if self.held >= self._most:
@@ -50,16 +50,19 @@ class LongPolling:
                     arrival.set_result(None)
 
     def queues(self) -> list[Queue]:
-        """The queues that somebody waits for."""
+        """Returns the queues for which a pull waits."""
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Where is not known, only where queues end now: for a slave, which copies the log of all queues."""
+        """Notifies the pulls whose queue has grown beyond the offset that they wait for.
+
+        A slave calls it, since it copies the log without a list of the queues that have grown.
+        """
         self.arrived(
             [queue for queue, waiting in self._waiting.items() if end_of(*queue) > min(waiting.values(), default=0)]
         )
 
     def close(self) -> None:
-        """Notify everybody who waits; whoever asks from now on is answered at once."""
+        """Ends all waits, and every later one at once."""
         self.closed = True
         self.arrived(list(self._waiting))

@@ -1,4 +1,4 @@
-"""MasterLoop: what a master does again and again while it takes writes."""
+"""MasterLoop repeats a piece of work while this broker is a master that takes writes."""
 
 import asyncio
 import logging
@@ -10,14 +10,14 @@ from broker_service.errors import RocketSimError
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SLEEP_S = 1.0  # because a step of the wall clock may be believed meanwhile
+LONGEST_SLEEP_S = 1.0  # short, because the time may jump when a step of the wall clock is believed
 AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
 
 
 class MasterLoop:
-    """`work` answers after how many seconds it has to be done again; None: it does not know of anything.
+    """`work` returns after how many seconds it must be called again; None if it does not know.
 
-    After a failure, which the log file tells with `what_waits`, the work is done again after AFTER_TROUBLE_S.
+    After a failure, which is logged with `what_waits`, it is called again after AFTER_TROUBLE_S.
     """
 
     def __init__(self, broker: Broker, work: Callable[[], Awaitable[float | None]], what_waits: str) -> None:
@@ -27,11 +27,11 @@ class MasterLoop:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Has the work done now, or once more if it is being done."""
+        """Calls `work` now, or once more if it is running."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Until this broker takes no more writes, or until cancelled."""
+        """Runs until this broker takes no more writes, or until it is cancelled."""
         while self._broker.mastership.standing is Standing.WRITABLE:
             self._woken.clear()
             try:

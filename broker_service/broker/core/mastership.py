@@ -1,15 +1,24 @@
-"""May this broker take writes?  Pure: facts and the time come in, an answer and its reason go out.
+"""Mastership decides whether this broker may take writes and commits.  Pure: facts and the time are arguments.
 
     SLAVE ──promote──► WRITABLE ──newer epoch──► FENCED
                           ▲                        ▲
     WAITING ──ready───────┘     WAITING ───────────┘
 
-A master starts WAITING.  It is ready when somebody who would know of a newer master has answered (a name server or a
-slave; where neither is configured, nobody would), and when no slave has records of its epoch that it lost.  It waits a
-while for everybody else: for a name server that has not forgotten, as the first one may have, that this master was
-replaced, and for every slave that it knows, since each may be the master by now.  After an unclean stop it also waits
-for slaves to show their logs, which may have what was lost here.  FENCED is final: the operator restarts the broker as
-a slave of the new master.
+A configured master starts WAITING.  Another broker may have been promoted while it was down, and a slave may have
+records that it lost.  Before it takes writes, it therefore waits for three things:
+
+1. One answer of a name server or a slave, without a time limit.  If neither is configured, this wait ends at once.
+2. The tail of its own last epoch, if a live slave has more of it than this log: without a time limit, since replication
+   fetches that tail (*refill*).
+3. For `slaveWaitTimeMs` from the first answer on: the answers of all other name servers and known slaves, since a name
+   server may have forgotten that this master was replaced, and each slave may have been promoted.  After an unclean
+   stop it also waits this long for the slaves to connect, since they may have records that were lost here.
+
+An answer that names a newer epoch makes a master FENCED, in whichever state it is.  It then takes no more writes.  Only
+a restart as a slave of the new master ends this.
+
+For committed offsets there is a separate wait (`offsets_wait_for`), because slaves take commits while there is no
+master.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,11 +37,14 @@ class Standing(Enum):
 
 
 class Mastership:
-    """`clean_start`: this broker began its log's last epoch and stopped cleanly: nothing of it can be missing here.
+    """The standing of one broker.
 
-    `asks_others`: name servers or slaves are configured.  `others` are the addresses of these and of the slaves that it
-    knows (`known_slaves`, by id).  `slave_count` is how many slaves there are; a name server knows only those that are
-    there already, which after a power loss of both may be none.
+    - `clean_start`: this broker began the log's last epoch and has stopped cleanly, so its log lacks nothing of it.
+    - `asks_others`: name servers or slaves are configured.
+    - `others`: the addresses of name servers, configured slaves and known slaves.
+    - `known_slaves`: the addresses of slaves that have followed the master of this name, by broker id.
+    - `slave_count`: the number of slaves.  It cannot come from a name server, which knows only the slaves that are
+      running; after a power loss that may be none.
     """
 
     def __init__(
@@ -52,9 +64,9 @@ class Mastership:
         self.epoch = epoch
         self.standing = Standing.SLAVE if role is BrokerRole.SLAVE else Standing.WAITING
         self.fenced_by = ""
-        self.candidate_epoch = 0  # with which this slave is being promoted
+        self.candidate_epoch = 0  # the epoch with which this slave is being promoted
         self._clean_start = clean_start
-        # Its acknowledgements said that a slave has it, too; an asynchronous master's did not.
+        # Slaves have all that a SYNC_MASTER has acknowledged.  An ASYNC_MASTER has not promised that.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
@@ -71,45 +83,46 @@ class Mastership:
 
     @property
     def begins_epoch(self) -> bool:
-        """Whether the first write needs an epoch of its own: after an unclean start, and in a new log."""
+        """True if a new epoch must begin before the first write: after an unclean start, and in a new log."""
         return not self._clean_start or self.epoch == 0
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
     def answered(self, now: float) -> None:
-        """A name server or a slave, and it knows of no newer master."""
+        """Notes that a name server or a slave has answered and knows of no newer master."""
         if self._heard_at is None:
             self._heard_at = now
 
     def heard(self, address: str) -> None:
-        """A name server or a slave has answered, and takes part in no promotion."""
+        """Notes that a name server or slave at this address has answered and takes part in no promotion."""
         self._silent.discard(address)
         self._away.discard(address)
 
     def asked_in_vain(self, address: str) -> None:
-        """Nobody answers there now."""
+        """Notes that a slave does not answer at this address."""
         self._away.add(address)
 
     def forget_slave(self, slave_id: int) -> None:
-        """An operator says that it is gone for good."""
+        """Stops waiting for a slave that an operator has removed for good."""
         address = self._known_slaves.pop(slave_id, None)
         if address is not None:
             self._silent.discard(address)
             self._awaited_slaves = max(min(1, self._awaited_slaves), self._awaited_slaves - 1)
 
     def slave_joined(self, slave_id: int, now: float, address: str = "") -> None:
-        """It has shown its log, and what it had beyond ours has been fetched."""
+        """Notes that a slave has connected, and that all that it had beyond this log was fetched."""
         self._joined.add(slave_id)
         self.heard(address)
         self.heard(self._known_slaves.get(slave_id, address))  # it may have moved
         self.answered(now)
 
     def offsets_handed_back(self, slave_id: int) -> None:
-        """What this slave had of consumers' offsets beyond ours is here."""
+        """Notes that this slave has sent all consumer offsets that are higher than those here."""
         self._handed_back.add(slave_id)
 
     def newer_epoch(self, epoch: int, by: str) -> bool:
-        """Somebody named an epoch; True if it fences this master now."""
+        """Fences this master if `epoch`, which `by` has named, is newer; returns True if it is fenced now for the
+        first time."""
         if not self.is_master or epoch <= self.epoch or self.standing is Standing.FENCED:
             return False
         self.standing = Standing.FENCED
@@ -117,14 +130,16 @@ class Mastership:
         return True
 
     def opened(self, epoch: int) -> None:
-        """The log is ours to write from now on; `epoch` is on disk."""
+        """Starts to take writes with `epoch`, which is on disk."""
         assert self.standing is Standing.WAITING, self.standing
         self.epoch = epoch
         self.standing = Standing.WRITABLE
 
     def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
-        """A slave became a master; role and epoch are on disk.  Another slave may have what was committed last: of
-        those that are known now, its master has told of them since the start.
+        """Makes a slave a master that takes writes; role and epoch are on disk.
+
+        `known_slaves` are those that it knows now; the former master may have sent more since the start.  They may have
+        commits that this broker lacks.
         """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
@@ -132,26 +147,24 @@ class Mastership:
         self._heard_at, self._answers_for_offsets = now, False
 
     def change_role(self, role: BrokerRole) -> None:
-        """An operator changes what the OK of this master means."""
+        """Changes the role of a master to another role of a master."""
         assert self.is_master and role is not BrokerRole.SLAVE, (self.role, role)
         self.role = role
 
     # --- what follows -----------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:
-        """What a WAITING master waits for, given its log's end and the live slaves' (by id); None: nothing.
+        """Returns what a WAITING master waits for; None if it may take writes.
 
-        It waits without bound for what it will fetch: the tail of its own last epoch.  What a slave of an older epoch
-        has beyond its log was left behind when this epoch began, as by a promotion that was forced, and is cut there.
+        `slaves` has the log ends of the live slaves by id.  The top of this module explains the waits.  A slave whose
+        newest epoch is older may have a longer log; that tail was given up when this epoch began, and is cut there.
         """
         if self._heard_at is None:
             return "no name server and no slave has answered yet"
         unheard = {slave_id: end for slave_id, end in sorted(slaves.items()) if slave_id not in self._joined}
         for slave_id, (epoch, slave_end) in unheard.items():
             if slave_end > end_offset and epoch >= self.epoch:
-                return (
-                    f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail is to be fetched first"
-                )
+                return f"slave {slave_id} is at {slave_end}, ahead of {end_offset} here: its tail must be fetched first"
         if now >= self._heard_at + self._slave_wait_s:
             return None
         if not self._clean_start:
@@ -163,14 +176,15 @@ class Mastership:
                     "stop: the others may have records that were lost here"
                 )
         for address in sorted(self._silent):
-            return f"{address} has not answered since the start: it may know of a newer master, or be it"
+            return f"{address} has not answered since the start: it may know of a newer master, or be a newer master"
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
-        """What a master waits for before it takes commits and says where they stand; None: nothing, from then on.
+        """Returns what a master waits for before it takes commits and answers queries of them; None if for nothing.
 
-        A slave takes commits while there is no master, also after a clean stop, and has what a power loss took here.
-        One that this master knows is waited for until it was asked in vain.
+        A slave takes commits while there is no master, and may have commits that a power loss took from the master.
+        The master waits up to `slaveWaitTimeMs` for the slaves to hand back their offsets, but not for a known slave
+        that does not answer.  After the first None it is always None.
         """
         if self._answers_for_offsets:
             return None
@@ -186,7 +200,7 @@ class Mastership:
         return None
 
     def misses(self, slaves: Mapping[int, LogEnd]) -> str | None:
-        """Whom a master that waits for nothing any more has waited for in vain, and what is lost then; None: nobody."""
+        """Returns, as a log line, which answers have not come in time and what may be lost; None if all came."""
         all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
         may_lack_records = not self._clean_start and (bool(self._silent) or not all_joined)
         if not may_lack_records and not self._silent:
@@ -195,18 +209,18 @@ class Mastership:
         if may_lack_records:
             count = max(self._awaited_slaves, len(self._joined | slaves.keys()))
             found.append(
-                f"{len(self._joined)} of {count} slaves have shown their logs after an unclean stop, and what was lost "
-                "here and another has will be cut there, and kept in its rocketsim/diverged"
+                f"{len(self._joined)} of {count} slaves have shown their logs after an unclean stop, so records that "
+                "were lost here will be cut from the logs of the others, and kept in their rocketsim/diverged"
             )
         if self._silent:
             found.append(
                 f"no answer from {', '.join(sorted(self._silent))}: if another broker was promoted meanwhile, the "
-                "messages that this one acknowledges from now on without a slave are lost for consumers when it hears "
-                "of that, and kept in rocketsim/diverged here"
+                "messages that this one acknowledges from now on without a slave are lost for consumers, and this one "
+                "keeps them in its rocketsim/diverged when the two brokers meet"
             )
         return (
-            f"within slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} {'; '.join(found)}. A slave that is gone for good "
-            "is forgotten with `rocketsim admin removeSlave`"
+            f"within slaveWaitTimeMs={self._slave_wait_s * 1000:.0f} {'; '.join(found)}. Remove a slave that is gone "
+            "for good with `rocketsim admin removeSlave`"
         )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:

@@ -1,8 +1,8 @@
-"""Who else has this broker's name, as the name servers say, and the slaves that are asked directly.  Pure.
+"""Peers has the live brokers with this broker's name, from name servers and from slaves that are asked.  Pure.
 
-Name servers share nothing, so each one's last answer is kept by itself, as long as its connection holds.  One that is
-lost takes away what it alone has said, since it may have died together with those that it knew; only the newest epoch
-that anybody has named stays.
+Name servers share nothing, so the last answer of each is kept separately, as long as its connection holds.  When a name
+server is lost, its answer is dropped, since the brokers in it may have died together with it.  Only the newest epoch
+that any answer has named is kept.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Member:
 
 
 class Peers:
-    """The live brokers of one name; without the asking one, if it says its own address."""
+    """The live brokers of one name, without this one."""
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[Member, ...]] = {}
@@ -39,7 +39,7 @@ class Peers:
         self.newest_epoch = max(self.newest_epoch, newest_epoch)
 
     def forget(self, address: str) -> None:
-        """It does not answer, or is asked no more: what it said last is history."""
+        """Drops the last answer of a name server or broker that does not answer, or is not asked any more."""
         self._answers.pop(address, None)
 
     @property
@@ -47,7 +47,7 @@ class Peers:
         return bool(self._answers)
 
     def slaves(self) -> dict[int, LogEnd]:
-        """Every live slave's id and log; the furthest of what different name servers know."""
+        """Returns the log end of each live slave by id; if answers differ, the furthest end."""
         slaves: dict[int, LogEnd] = {}
         for member in self._members():
             if member.broker_id != MASTER_ID:
@@ -56,12 +56,12 @@ class Peers:
         return slaves
 
     def master(self) -> Member | None:
-        """The master of the newest epoch."""
+        """Returns the live master with the newest epoch; None if there is none."""
         masters = [member for member in self._members() if member.broker_id == MASTER_ID]
         return max(masters, key=lambda member: member.epoch, default=None)
 
     def addresses(self) -> dict[str, int]:
-        """Everybody's, and their broker ids."""
+        """Returns the addresses of all live brokers, with their broker ids."""
         return {member.address: member.broker_id for member in self._members()}
 
     def _members(self) -> Iterable[Member]:

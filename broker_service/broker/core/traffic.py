@@ -1,18 +1,18 @@
-"""Traffic: messages and bytes that passed since the broker's start, in total and by topic or by topic and group."""
+"""Traffic counts messages and bytes since the broker's start, in total and by topic or by topic and group."""
 
 from collections.abc import Callable
 
 Labels = tuple[str, ...]
 
-OTHERS = "(others)"  # which is no name that a topic or a group can have
+OTHERS = "(others)"  # no topic or group can have this name
 DEFAULT_MOST = 10_000
 
 
 class Traffic:
-    """`most` label sets (a topic, or a topic and a group) are counted by themselves.  What comes after these is counted
-    under OTHERS, so that sums stay right and memory is bounded.
+    """The first `most` label sets (a topic, or a topic and a group) have their own counts.
 
-    The event loop writes.  `rows` may be called by any thread.
+    All further ones are counted together under OTHERS, so that the sums are right and memory is limited.  The event
+    loop writes; any thread may call `rows`.
     """
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
@@ -41,10 +41,10 @@ class Traffic:
         return self._counts.setdefault(labels, [0, 0])
 
     def rows(self) -> list[tuple[Labels, list[int]]]:
-        """(labels, [messages, bytes]) of each label set, in the order in which they came."""
-        return list(self._counts.items())  # one step of the interpreter, also while the event loop adds
+        """Returns (labels, [messages, bytes]) of each label set, in the order in which they came."""
+        return list(self._counts.items())  # one step of the interpreter, so the event loop cannot change it meanwhile
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drops the topics that are gone; their messages stay in the totals."""
+        """Drops the counts of deleted topics; their messages stay in the totals."""
         for labels in [labels for labels in self._counts if labels[0] != OTHERS and is_gone(labels[0])]:
             del self._counts[labels]

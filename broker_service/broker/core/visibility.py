@@ -1,4 +1,4 @@
-"""Visibility: up to where consumers see the log; notifies those that wait for records when these become visible."""
+"""Visibility knows up to which offset consumers see the log, and notifies readers when records become visible."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,13 +8,13 @@ from broker_service.store.message_store import MessageStore
 
 
 class Visibility:
-    """Consumers that wait for records are notified once these are visible: on a SYNC_MASTER, once a slave has them."""
+    """On a SYNC_MASTER, records become visible once a slave has them; on an ASYNC_MASTER, at once."""
 
     def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
         self._store = store
         self.long_polling = long_polling
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
-        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of what consumers may not see yet
+        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of records not visible yet
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
         visible = self._store.confirm_offset
@@ -24,7 +24,7 @@ class Visibility:
             self._unseen.append((end_offset, list(queues)))
 
     def changed(self, visible_offset: int | None) -> None:
-        """Consumers see the log up to here (None: to its end)."""
+        """Moves the visible end to this log offset; None means the end of the log."""
         self._store.confirm_offset = visible_offset
         while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
             self._notify(self._unseen.popleft()[1])
