@@ -57,7 +57,7 @@ class ConnectionOptions:
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
-            raise WrongCommandLine(f"--protocol {self.protocol}: one of {', '.join(PROTOCOLS)}")
+            raise WrongCommandLine(f"--protocol {self.protocol} is not one of {', '.join(PROTOCOLS)}")
         given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
         if not self.tls and (named := [name for name, path in given.items() if path]):
             raise WrongCommandLine(f"{' and '.join(named)}: for TLS, which is off; give --tls, too")

@@ -216,7 +216,7 @@ class Cluster(Router):
         does not keep the others from being committed.
         """
         if target not in COMMIT_TARGETS:
-            raise ValueError(f"commit target {target!r}: one of {', '.join(COMMIT_TARGETS)}")
+            raise ValueError(f"commit target {target!r} is not one of {', '.join(COMMIT_TARGETS)}")
         result = CommitResult()
         for _, topic, queues in self._by_name(offsets):
             self._commit(group, topic, {queue: offsets[queue] for queue in queues}, target, timeout_s, result)

@@ -92,13 +92,13 @@ class Connection:
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:
-                raise InvalidParameter(f"{name} {value!r}: one of {', '.join(words)}")
+                raise InvalidParameter(f"{name} {value!r} is not one of {', '.join(words)}")
         if security_token and not access_key:
             raise InvalidParameter("security_token: it belongs to an access_key and a secret_key, which are missing")
         if max_pulls_per_second < 0:
             raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: 0 (no limit) or more")
         if brokers and name_server:
-            raise InvalidParameter("name_server and brokers: where the cluster is, is said by one of them")
+            raise InvalidParameter("name_server and brokers: give only one of them")
         check_brokers(brokers or {})
         return cls(
             name_servers=() if brokers else tuple(parse_name_servers(name_server)),

@@ -158,7 +158,7 @@ class PullConsumer:
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
-                f"pull from offset {offset}, {max_msg_nums} messages, {max_msg_bytes} bytes: at least 0, 1 and 0"
+                f"pull from offset {offset}, {max_msg_nums} messages, {max_msg_bytes} bytes: the least are 0, 1 and 0"
             )
         selection = expression_of(expression)
         suspend_s = SUSPEND_S if suspend is True else float(suspend)

@@ -124,12 +124,12 @@ class Backoff:
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s) if failures else 0.0
 
 
-SENDS = Backoff(0.05)  # of a batch to the same broker, until the timeout of the send
-SETTLEMENTS = Backoff(0.05, 1.0)  # of acks and similar calls, and of ends of transactions
-POLLS = Backoff(0.1, 1.0)  # of the pops of a consumer at one broker
-PULLS = Backoff(0.02, 1.0)  # of a queue whose broker is behind
-COPIES = Backoff(1.0, 30.0)  # of a spooled message that a broker has not stored safely enough
-BACKGROUND = Backoff(0.1, 5.0)  # of calls for which no caller waits: spool replay, questions about transactions
+SENDS = Backoff(0.05)  # between attempts of a batch at the same broker, until the timeout of the send
+SETTLEMENTS = Backoff(0.05, 1.0)  # between attempts of acks and similar calls, and of ends of transactions
+POLLS = Backoff(0.1, 1.0)  # between a consumer's pops at one broker that fails
+PULLS = Backoff(0.02, 1.0)  # between pulls of a queue from a broker that is behind
+COPIES = Backoff(1.0, 30.0)  # between copies of a spooled message that a broker has not stored safely enough
+BACKGROUND = Backoff(0.1, 5.0)  # between calls for which no caller waits: replay, questions about transactions
 
 
 @dataclass(slots=True)

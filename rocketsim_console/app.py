@@ -99,7 +99,7 @@ class Console:
         page = int(number) if (number := asked.get("page", "1")).isascii() and number.isdecimal() else 1
         kind = asked.get("kind", KINDS[0])
         if kind not in KINDS:
-            raise InvalidParameter(f"kind {kind[:40]!r}: one of {', '.join(KINDS)}")
+            raise InvalidParameter(f"kind {kind[:40]!r} is not one of {', '.join(KINDS)}")
         wanted = asked.get("name", "")[:500]
         makers: dict[str, tuple[tuple[object, ...], Callable[[], View]]] = {
             "overview": ((), lambda: OverviewView(self.watch)),

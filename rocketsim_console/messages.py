@@ -35,7 +35,7 @@ def find(admin: Admin, topic: str, by: str, value: str, queue: str) -> dict[str,
     if by == "id":
         return {"rows": [row_of(admin.query_msg_by_id(topic, _given(value, "a message id")))], "more": False}
     if by not in WAYS:
-        raise InvalidParameter(f"{by!r}: one of {', '.join(WAYS)}")
+        raise InvalidParameter(f"{by!r} is not one of {', '.join(WAYS)}")
     bounds = _bounds(admin, topic, queue)
     if by == "newest":
         starts = {one: max(place.min_offset, place.max_offset - SHOWN) for one, place in bounds.items()}

@@ -1,4 +1,4 @@
-"""What the commands of all subjects share: which brokers a command goes to, and what their answers mean."""
+"""The base of all commands: chooses the brokers that a command goes to, and reads their answers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields

@@ -45,7 +45,7 @@ class MessageCommands(Commands):
         """The newest messages with the key, newest first, from all brokers of the topic; at most 64.  They were stored
         from `begin_timestamp` to `end_timestamp` (ms; None: now).  `more`: older ones may exist."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:
-            raise InvalidParameter(f"max_num {max_num}: 1 to {MAX_QUERY_MESSAGES}")
+            raise InvalidParameter(f"max_num {max_num}: it must be 1 to {MAX_QUERY_MESSAGES}")
         until = time.monotonic() + self._timeout_s
         found: list[MessageView] = []
         more = False

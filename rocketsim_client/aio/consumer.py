@@ -86,7 +86,7 @@ class AsyncConsumer:
         """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
         most; an empty list if none came.  Errors are those of `Consumer.receive`."""
         if max_messages < 1:
-            raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
+            raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
 
     async def _receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:

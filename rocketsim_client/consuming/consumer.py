@@ -179,7 +179,7 @@ class Consumer:
         most; an empty list if none came.  Brokers that do not answer are asked again; raises if none has answered in
         that time."""
         if max_messages < 1:
-            raise InvalidParameter(f"receive of {max_messages} messages: at least 1")
+            raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return self._poller.receive(max_messages, min(max_messages, BATCH), timeout_s)
 
     # --- settling -------------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class Consumer:
         back-off), and becomes a dead letter after the last delivery that the group allows.  Status and errors are those
         of `ack`."""
         if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
-            raise InvalidParameter(f"delay_s {delay_s}: 0 to {MAX_INVISIBLE_S:g} s")
+            raise InvalidParameter(f"delay_s {delay_s}: it must be 0 to {MAX_INVISIBLE_S:g} s")
         self._inbox.check_open()
         return self._settler.nack(_listed(messages), delay_s, timeout_s)
 

@@ -29,7 +29,7 @@ class ConsumerOptions:
         validation.check_group(self.group)
         for name in ("max_in_flight", "max_in_flight_bytes"):
             if getattr(self, name) < 1:
-                raise InvalidParameter(f"{name} {getattr(self, name)}: at least 1")
+                raise InvalidParameter(f"{name} {getattr(self, name)}: it must be at least 1")
         check_invisible(self.invisible_s)
 
     @property
@@ -50,4 +50,4 @@ def expressions_of(topics: Topics) -> dict[str, TagExpression | SqlExpression]:
 
 def check_invisible(invisible_s: float) -> None:
     if not 0.001 <= invisible_s <= MAX_INVISIBLE_S:
-        raise InvalidParameter(f"invisible_s {invisible_s}: 0.001 to {MAX_INVISIBLE_S:g} s")
+        raise InvalidParameter(f"invisible_s {invisible_s}: it must be 0.001 to {MAX_INVISIBLE_S:g} s")

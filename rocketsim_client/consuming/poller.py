@@ -91,7 +91,8 @@ class Poller:
         return None
 
     def _wait_until(self, look: Callable[[float], T], batch: int, timeout_s: float | None) -> T | None:
-        """What `look` finds in the inbox at some time; brokers are asked while it finds nothing.  None: not in time."""
+        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  None: it found nothing in
+        time."""
         until = float("inf") if timeout_s is None else self._clock() + timeout_s
         has_asked = was_told = False
         while True:

@@ -196,7 +196,7 @@ class Settler:
         return worst(statuses)
 
     def _try_to_settle(self, settlement: Settlement, batch: Batch, left_s: float) -> Settled:
-        """One attempt."""
+        """Makes one attempt for a batch."""
         messages, until = batch.messages, self._clock() + left_s
         topic, broker_name = messages[0].topic, messages[0].broker_name
 

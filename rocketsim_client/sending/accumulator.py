@@ -28,7 +28,7 @@ class Kind(IntEnum):
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
-PART_FULL_IN_FLIGHT = 2  # with so many under way, a lane waits until a batch is full: a third would only be small
+PART_FULL_IN_FLIGHT = 2  # with two under way, a lane waits until a batch is full, because a third would be small
 ALWAYS_FULL = frozenset({Kind.ALONE, Kind.COLUMNS})
 
 

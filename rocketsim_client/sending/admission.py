@@ -133,7 +133,7 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
 
 
 def _given_once(message: Message, name: str, given: Any) -> Any:
-    """What the message has under this name, or what the call gives.  InvalidParameter: two that differ."""
+    """The message's own value of this name, or that of the call.  InvalidParameter: both are given and differ."""
     own = getattr(message, name)
     if own is None:
         return given

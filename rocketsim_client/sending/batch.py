@@ -79,7 +79,7 @@ class OutgoingBatch:
         return self._selected(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
-        """Returns a batch of these rows; only for a batch of columns."""
+        """Returns a batch of these rows.  It needs a batch of columns, because it takes from arrays."""
         return self._selected(
             lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows]
         )

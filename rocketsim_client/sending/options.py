@@ -14,7 +14,7 @@ class ProducerOptions:
     group: str
     timeout_s: float  # of a send, over all attempts
     attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
-    retries: int  # of a caller that waits
+    retries: int  # of sends for which the caller waits
     async_retries: int
     retry_another_broker_when_not_store_ok: bool
     send_latency_fault_enable: bool
@@ -30,9 +30,9 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         validation.check_group(self.group)
         if self.compression not in COMPRESSION:
-            raise InvalidParameter(f"compress_type {self.compression!r}: one of {', '.join(COMPRESSION)}")
+            raise InvalidParameter(f"compress_type {self.compression!r} is not one of {', '.join(COMPRESSION)}")
         if self.default_topic_queue_nums < 1:
-            raise InvalidParameter(f"default_topic_queue_nums {self.default_topic_queue_nums}: at least 1")
+            raise InvalidParameter(f"default_topic_queue_nums {self.default_topic_queue_nums}: it must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

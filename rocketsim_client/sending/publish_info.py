@@ -76,7 +76,7 @@ class PublishTable:
         self._infos.pop(topic, None)
 
     def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:
-        """A send to the broker, begun at `began`, has just ended."""
+        """Notes for fault avoidance that a send to the broker, which began at `began`, has ended now."""
         if self._faults is not None:
             now = self._clock()
             self._faults.update(broker_name, (now - began) * 1000, now, isolation=failed)

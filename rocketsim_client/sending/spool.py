@@ -60,7 +60,7 @@ class Lane(NamedTuple):
         return self.name.startswith("queue:")
 
     def queue(self, queues: Sequence[MessageQueue]) -> MessageQueue | None:
-        """Where its records have to go, while these are the topic's queues; None: anywhere."""
+        """The queue that the lane's records have to go to, if `queues` are the topic's; None: any queue."""
         kind, _, rest = self.name.partition(":")
         if kind == "queue":
             broker_name, _, queue_id = rest.rpartition(":")

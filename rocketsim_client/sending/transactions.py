@@ -226,7 +226,7 @@ class Transactions:
                     if isinstance(error, ClientClosed):
                         raise ClientClosed(
                             f"transaction {transaction_id} of topic {queue.topic!r} is not {word}: its producer has "
-                            "been closed; the broker asks another one that answers for the topic"
+                            "been closed; the broker asks another producer that answers for the topic"
                         ) from error
                     if not is_worth_asking_again(error):
                         raise

@@ -51,8 +51,8 @@ class OffsetsAnswer:
 
     offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
     broker_id: int = 0
-    status: CommitStatus = CommitStatus.UNSAID  # for a commit
-    generations: list[int] = field(default_factory=list)  # for a query, one for each offset
+    status: CommitStatus = CommitStatus.UNSAID  # only in the answer to a commit
+    generations: list[int] = field(default_factory=list)  # only in the answer to a query: one for each offset
 
 
 class ReadCalls(Protocol):

@@ -114,7 +114,7 @@ def test_what_a_queue_does_not_have_is_refused(sent: list, consumer: PullConsume
         (pb.PullResponse.OFFSET_TOO_SMALL, "retention has deleted some of them"),
         (pb.PullResponse.OFFSET_TRUNCATED, "a slave was promoted"),
         (pb.PullResponse.OFFSET_OVERFLOW_BADLY, "does not have all of them"),
-        (pb.PullResponse.NO_MATCHED_LOGIC_QUEUE, "not there"),
+        (pb.PullResponse.NO_MATCHED_LOGIC_QUEUE, "does not exist"),
     ],
 )
 def test_what_went_while_it_was_read_is_an_error(

@@ -233,7 +233,7 @@ def test_an_offset_that_only_a_slave_was_asked_for_and_lacks_is_not_said_to_be_n
     filled.stop("broker-a")
     assert consumer.committed(QUEUE) == 1  # the slave has that one
     asked = [QUEUE, MessageQueue("T", "broker-a", 3), other]
-    with pytest.raises(MasterNotExist, match="whether group 'g' has an offset of T@broker-a:3: the master is away"):
+    with pytest.raises(MasterNotExist, match="if group 'g' has an offset of T@broker-a:3: the master does not answer"):
         consumer.committed_all(asked)
     assert consumer.committed(other) == -1  # its master says so
     filled.start("broker-a")

@@ -81,7 +81,7 @@ class RangeStreams:
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
         """The frames of the call, if the address has offered a stream that works; None: the broker has done nothing.
-        The call ends at `deadline` (monotonic clock); errors name `timeout_s`, its whole time."""
+        The call ends at `deadline` (monotonic clock).  `timeout_s` is its whole time, which errors name."""
         offer = self._offers.get(address)
         if offer is None or not self.accepts(address):
             return None
@@ -176,7 +176,7 @@ def _tcp_alone(offer: pb.StreamOffer) -> pb.StreamOffer:
 
 
 class _Stream:
-    """One call."""
+    """One call over a socket of its own."""
 
     def __init__(self, streams: RangeStreams, call: str, address: str, deadline: float, timeout_s: float) -> None:
         self._streams = streams

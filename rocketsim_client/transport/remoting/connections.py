@@ -176,7 +176,7 @@ class Connections:
             ) from error
 
     def _hint(self, address: str) -> str:
-        """For a broker's address, which the user has not written: where it comes from."""
+        """Says where a broker's address comes from, because the user has not written it."""
         if address in self._name_servers:
             return ""
         return "; the broker gave this address to the name server (its brokerIP1)"

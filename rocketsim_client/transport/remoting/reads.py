@@ -390,8 +390,8 @@ class RemotingReads:
     def _bisected(
         self, address: str, topic: str, queue_id: int, timestamp: int, bounds: tuple[int, int], timeout_s: float
     ) -> int:
-        """Searches by comparing store times here, because 4.x finds the nearest message, and any of several in one
-        millisecond."""
+        """Compares store times here, because a search of 4.x finds the nearest message, and of several messages with
+        the same store time any one."""
         low, high = bounds
         while low < high:
             middle = (low + high) // 2

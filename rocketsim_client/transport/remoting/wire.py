@@ -79,7 +79,7 @@ class Wire:
         self._socket.close()
 
     def _wait(self, for_writing: bool, deadline: float | None) -> bool:
-        """False at the deadline."""
+        """Waits until the socket is ready.  False: the deadline has passed."""
         wanted = select.poll()
         wanted.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
         if deadline is None:
