@@ -16,6 +16,7 @@ from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.console import console
 from rocketsim_cli.demo.command import demo
+from rocketsim_cli.doctor import doctor
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import exit_status, explain, usage
 
@@ -33,6 +34,7 @@ app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(demo)
 app.command()(console)
+app.command()(doctor)
 app.command()(spool.spool)
 app.add_typer(store.commands, name="store")
 app.add_typer(admin, name="admin")

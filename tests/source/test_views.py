@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from rocketsim_cli.doctor import of_spark, source_options
 from rocketsim_client import Admin, Consumer, PullConsumer
 from rocketsim_client.errors import BrokerNotExist
 from rocketsim_source.options.option_values import OptionError
@@ -66,6 +67,15 @@ def test_queues_have_the_bounds_of_all_topics_or_of_those_that_are_named(pair: B
     assert sum(row.messages for row in rows if row.topic == first) == 7
     assert all((row.lastStoreTimestamp is None) == (row.maxOffset == 0) for row in rows)
     assert {first, second} <= {row.topic for row in view(pair, "queues").select("topic").distinct().collect()}
+
+
+@spark
+@cluster
+def test_the_doctor_reads_a_row(pair: Bench) -> None:
+    good = of_spark(source_options({"name_server": pair.name_server.address}))
+    assert (good.ok, good.found) == (True, "2 brokers")
+    assert not of_spark({"nameServer": "127.0.0.1:1"}).ok
+    assert pair.spark.range(3).count() == 3  # the session was there before, and stays
 
 
 @spark

@@ -1,0 +1,235 @@
+"""`rocketsim doctor`: looks at what the commands and Spark need, and says what to do where something is missing.
+
+Each check is a line of the answer.  A check that fails does not end the others: one cause often shows in several.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rocketsim_cli.connection import connection_to
+from rocketsim_cli.credentials import credentials
+from rocketsim_cli.options import AsJson, OptionalNameServer, OptionalTopic
+from rocketsim_cli.tables import show_rows
+from rocketsim_cli.tls import ConnectionOptions
+from rocketsim_cli.trouble import EXIT_TROUBLE, WrongCommandLine, explain
+
+if TYPE_CHECKING:
+    from rocketsim_client import Admin
+
+JAVA = 17  # the oldest that Spark 4 takes
+JAVA_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`advice`: what to do; where `ok` is true, what could be better."""
+
+    check: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def doctor(
+    context: typer.Context,
+    name_server: OptionalNameServer = None,
+    topic: OptionalTopic = None,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark and read a row of the cluster with it.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check this installation and, with -n, whether the cluster answers.
+
+    The status is 0 when every check is ok, and 1 otherwise.
+    """
+    if name_server is None and (topic or spark):
+        raise WrongCommandLine(f"{'-t' if topic else '--spark'} needs the cluster's name server: -n, or NAMESRV_ADDR")
+    findings = list(of_installation())
+    if name_server is not None:
+        if spark:  # first: Spark has to be started before this process has opened connections
+            given = context.find_object(ConnectionOptions) or ConnectionOptions()
+            options = {"name_server": name_server, **credentials(), **asdict(given)}
+            findings.append(of_spark(source_options(options)))
+        findings += of_cluster(context, name_server, topic)
+    columns = ["check", "ok", "found", "advice"]
+    show_rows(columns, [{**asdict(one), "advice": one.advice or None} for one in findings], as_json=as_json)
+    raise typer.Exit(0 if all(one.ok for one in findings) else EXIT_TROUBLE)
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+
+def of_installation() -> Iterator[Finding]:
+    from rocketsim_proto.records import kernels
+
+    yield Finding("python", True, f"{sys.version.split()[0]}, {sys.executable}")
+    yield of_packages(metadata.requires("rocketsim") or [], installed_version)
+    codec = kernels.in_use()
+    better = "" if codec == "compiled" else "install gcc and Python's headers, then rocketsim again"
+    yield Finding("recordKernels", True, codec, better)
+    if installed_version("pyspark") is None:
+        yield Finding("spark", True, "pyspark is not installed", "for Spark: pip install 'rocketsim[spark]'")
+        return
+    yield of_java(java_version())
+    yield of_workers(os.environ.get("PYSPARK_PYTHON"), shutil.which("python3"), sys.executable)
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def of_packages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
+    """`requirements`: those of the distribution, `name>=version`; those of an extra count if the package is there."""
+    wrong = []
+    for requirement in requirements:
+        matched = re.match(r"([\w-]+)>=([\d.]+)", requirement)
+        if matched is None:
+            continue
+        name, oldest = matched.groups()
+        version = installed(name)
+        if version is None and "extra ==" not in requirement:
+            wrong.append(f"{name} is missing")
+        elif version is not None and _numbers(version) < _numbers(oldest):
+            wrong.append(f"{name} {version} is older than {oldest}")
+    if wrong:
+        return Finding("packages", False, "; ".join(wrong), "install rocketsim with pip again, which brings them")
+    return Finding("packages", True, f"rocketsim {installed('rocketsim')}")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def java_version() -> str | None:
+    """What the Java that Spark would take says of itself; None if there is none."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    try:
+        return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_TIMEOUT_S).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def of_java(said: str | None) -> Finding:
+    advice = f"Spark needs Java {JAVA} or newer: install it, and set JAVA_HOME if it is not on the PATH"
+    if said is None:
+        return Finding("java", False, "no java on the PATH or in JAVA_HOME", advice)
+    matched = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    if matched is None:
+        return Finding("java", False, said.strip().splitlines()[0] if said.strip() else "it says nothing", advice)
+    version = int(matched[2] or 0) if matched[1] == "1" else int(matched[1])  # "1.8.0_292" is 8
+    return Finding("java", version >= JAVA, str(version), "" if version >= JAVA else advice)
+
+
+def of_workers(pyspark_python: str | None, python3: str | None, executable: str) -> Finding:
+    """Spark starts PYSPARK_PYTHON for its workers, or `python3` of the PATH."""
+    worker = pyspark_python or python3
+    if worker is not None and (found := shutil.which(worker)) and _same_environment(found, executable):
+        return Finding("pysparkPython", True, worker)
+    advice = f"export PYSPARK_PYTHON={executable}"
+    return Finding("pysparkPython", False, f"Spark's workers would be {worker or 'no Python at all'}", advice)
+
+
+def _same_environment(python: str, other: str) -> bool:
+    """Links are not followed: the Python of a virtual environment is a link to one that has no packages."""
+    return os.path.dirname(os.path.abspath(python)) == os.path.dirname(os.path.abspath(other))
+
+
+def source_options(options: Mapping[str, Any]) -> dict[str, str]:
+    """Keywords of the client as options of the Spark source: `tls_ca` is `tlsCa`; what is empty is left out."""
+    return {
+        re.sub(r"_(\w)", lambda letter: letter[1].upper(), name): str(value).lower() if value is True else str(value)
+        for name, value in options.items()
+        if value not in (None, "", False)
+    }
+
+
+def of_spark(options: Mapping[str, str]) -> Finding:
+    """Reads the view `brokers` with Spark, whose session stays if it was there before."""
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        return Finding("sparkReads", False, str(error), "pip install 'rocketsim[spark]'")
+    before = SparkSession.getActiveSession()
+    try:
+        session = before or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+        try:
+            rows = session.read.format("rocketsim").options(view="brokers", **options).load().collect()
+        finally:
+            if before is None:
+                session.stop()
+    except Exception as error:  # Spark's and Py4J's are of many classes
+        advice = "see the other checks; docs/spark.md lists what Spark needs"
+        return Finding("sparkReads", False, str(error).strip().splitlines()[0], advice)
+    return Finding("sparkReads", bool(rows), f"{len(rows)} brokers", "" if rows else "start a broker")
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def of_cluster(context: typer.Context, name_server: str, topic: str | None) -> Iterator[Finding]:
+    from rocketsim_client import Admin
+
+    try:
+        admin = Admin(connection_to(name_server, context))
+    except Exception as error:
+        yield _failed("nameServer", error)
+        return
+    with admin:
+        members = yield from _members(admin, name_server)
+        for member in members:
+            try:
+                status = admin.broker_status(broker_addr=member)[member]
+            except Exception as error:
+                yield _failed(f"broker {member}", error)
+            else:
+                yield _of_broker(member, status)
+        if topic is not None and members:
+            yield _of_topic(admin, topic)
+
+
+def _members(admin: "Admin", name_server: str) -> Generator[Finding, None, list[str]]:
+    """Returns the addresses of the brokers that are registered."""
+    try:
+        members = sorted(member.address for member in admin.cluster_list())
+    except Exception as error:
+        yield _failed("nameServer", error)
+        return []
+    advice = "" if members else f"start a broker with namesrvAddr={name_server}"
+    yield Finding("nameServer", bool(members), f"{name_server}, {len(members)} brokers", advice)
+    return members
+
+
+def _of_broker(address: str, status: Mapping[str, str]) -> Finding:
+    reason = status.get("notWritable", "")
+    found = ", ".join(filter(None, (status.get("brokerRole"), reason and f"takes no sends: {reason}")))
+    return Finding(f"broker {address}", not reason, found or status.get("brokerVersionDesc", "it answers"))
+
+
+def _of_topic(admin: "Admin", topic: str) -> Finding:
+    try:
+        route = admin.topic_route(topic)
+    except Exception as error:
+        return _failed(f"topic {topic}", error)
+    readable, writable = len(route.readable_queues()), len(route.writable_queues())
+    return Finding(f"topic {topic}", readable > 0, f"{readable} queues to read, {writable} to write")
+
+
+def _failed(check: str, error: Exception) -> Finding:
+    """The error's first sentence is what was found; what follows it is the advice."""
+    line = explain(error)
+    if line is None:
+        raise error
+    found, _, advice = line.partition(". ")
+    return Finding(check, False, found, advice)
