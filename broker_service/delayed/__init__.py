@@ -1,1 +1,1 @@
-"""Delayed messages: the schedule topic, and their delivery when their time has come."""
+"""Delayed messages: those with a delay level, in the schedule topic, and those with a delivery time (timers)."""

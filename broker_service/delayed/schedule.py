@@ -1,8 +1,9 @@
-"""When a delayed message is due, and how far each level is delivered.  Pure: the log is read through a Protocol.
+"""Decides when a delayed message is due, and how far each level is delivered.  Pure: it reads the log by a Protocol.
 
-A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Delivered, it is a new record of its
-real topic that carries its level and schedule offset: the log itself tells how far a level is delivered, so no crash
-delivers a message twice or never.  A `DelayPosition` only saves reading the log from its beginning.
+A delayed message waits in queue level-1 of SCHEDULE_TOPIC_XXXX until its time.  Its delivery appends a new record to
+its real topic, and this record has the level and the schedule offset.  So the log itself says how far each level is
+delivered, and after a crash no message is delivered twice or never.  A `DelayPosition` only saves reading the log from
+its beginning.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,13 +30,13 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DelayPosition:
-    """The next schedule offset of each level, as told by the log before `log_offset`."""
+    """The next schedule offset of each level, according to the log before `log_offset`."""
 
     log_offset: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict)
 
     def advanced(self, log_offset: int, delivered: Iterable[tuple[int, int]]) -> "DelayPosition":
-        """With these (level, schedule offset) delivered before `log_offset`."""
+        """Returns the position after the delivery of these (level, schedule offset) before `log_offset`."""
         offsets = dict(self.offsets)
         for level, schedule_offset in delivered:
             offsets[level] = max(offsets.get(level, 0), schedule_offset + 1)
@@ -57,7 +58,7 @@ class Log(Protocol):
 
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
-    """The position after each read of the log, up to its end: the records delivered since `position` are in it."""
+    """Reads the log from `position` to its end; yields the position after each read."""
     for at, data in whole_records(log, position.log_offset):
         with log.decoding(data, at - len(data)):
             marks = _marks(data)
@@ -66,7 +67,7 @@ def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosit
 
 
 def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> Iterator[tuple[int, bytes]]:
-    """The log from that offset to its end: records back to back, and the log offset behind them."""
+    """Reads the log from that offset to its end; yields (the log offset behind the records, records back to back)."""
     at = max(log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
@@ -99,7 +100,7 @@ def _whole_records(data: bytes) -> tuple[int, bool]:
 
 
 def _marks(data: bytes) -> list[tuple[int, int]]:
-    """(level, schedule offset) of the delivered messages among these records."""
+    """Returns (level, schedule offset) of the delivered messages among these records."""
     if f"{PROPERTY_DELIVERED_OFFSET}\x01".encode() not in data:
         return []
     records = Records.walk(data)
@@ -110,16 +111,16 @@ def _marks(data: bytes) -> list[tuple[int, int]]:
 
 
 def due_in_ms(stored_ms: int, delay_ms: int, now_ms: int) -> int:
-    """In how many ms a message of this store time is to be delivered.
+    """Returns in how many ms a message with this store time must be delivered.
 
-    One that was stored later than it is now is due at once (RocketMQ's correctDeliverTimestamp): the clock went back,
-    or this broker's is behind that of the master before it, and the messages behind it in its level would wait, too.
+    A message whose store time is in the future is due at once, as in RocketMQ (correctDeliverTimestamp).  The clock was
+    set back, or is behind the clock of the former master.  Otherwise the later messages of its level would wait, too.
     """
     return 0 if stored_ms > now_ms else max(0, stored_ms + delay_ms - now_ms)
 
 
 def delivered_record(delayed: Record, level: int, schedule_offset: int) -> Record:
-    """The record that a delayed message becomes, in its real topic and queue."""
+    """Makes the record with which a delayed message is delivered, for its real topic and queue."""
     properties = dict(delayed.properties)
     topic = properties.get(PROPERTY_REAL_TOPIC, "")
     queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")

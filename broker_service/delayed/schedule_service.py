@@ -1,6 +1,6 @@
-"""ScheduleService: hands delayed messages to their topics when their time has come, on a master that takes writes.
+"""ScheduleService delivers messages with a delay level when they are due, on a master that takes writes.
 
-On a slave it only keeps what the master says, for the day that this broker is promoted.
+On a slave it only keeps the master's position, for the case that the slave is promoted.
 """
 
 import asyncio
@@ -27,18 +27,20 @@ BATCH = 32
 
 
 class ScheduleService:
-    """`delay_file` is RocketMQ's `delayOffset.json`; `position_file`, ours, also says for which log that was true."""
+    """`delay_file` is RocketMQ's `delayOffset.json`.  `position_file` is ours, and also has the log offset for which it
+    is true.
+    """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        self._masters_position: DelayPosition | None = None  # for a log that we may not have yet
+        self._masters_position: DelayPosition | None = None  # for a log end that this log may not have reached yet
         self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        self._retry_at: dict[int, float] = {}  # level: when it is read again, by the loop's clock
+        self._retry_at: dict[int, float] = {}  # level -> when it is read again, by the loop's clock
         self._running = False
         self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
@@ -56,7 +58,7 @@ class ScheduleService:
         self._masters_position = position
 
     def log_cut(self, end_offset: int) -> None:
-        """A position that was true for bytes that are gone is dropped: the log is read again from its beginning."""
+        """Drops a position that depends on bytes that were cut.  The log is then read again from its beginning."""
         self._masters_position = None
         if self._position.log_offset > end_offset:
             self._position = DelayPosition()
@@ -69,7 +71,7 @@ class ScheduleService:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; to be started when the broker takes writes."""
+        """Runs until it is cancelled; to be started when the broker takes writes."""
         self._adopt()
         await self._catch_up()
         self._offsets = dict(self._position.offsets)
@@ -81,14 +83,16 @@ class ScheduleService:
             self._running = False
 
     async def _catch_up(self) -> None:
-        """On return the position is true for the log's end.  As long as the disk cannot read the log nothing is
-        delivered: it would be delivered twice."""
+        """Brings the position to the end of the log.
+
+        It waits as long as the disk cannot read the log.  A delivery before that could be the second one of a message.
+        """
         store = self._broker.store
         while self._has_queues():
             try:
                 further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
             except (ReadFailed, StoreCorrupt) as error:
-                logger.warning("delayed messages wait: what was delivered is not known: %s", error)
+                logger.warning("delayed messages wait, because it is not known which were delivered: %s", error)
                 await asyncio.sleep(master_loop.AFTER_TROUBLE_S)
                 continue
             if further is None:
@@ -111,7 +115,7 @@ class ScheduleService:
         return sleep_s
 
     async def _deliver_level(self, level: int, delay_ms: int) -> float:
-        """Deliver what is due; in how many seconds the next one is."""
+        """Delivers the level's messages that are due; returns in how many seconds the next one is."""
         while True:
             delivered, next_s = await self._deliver_batch(level, delay_ms)
             if not delivered:
@@ -124,13 +128,13 @@ class ScheduleService:
         found = await cold_reads.read(broker.store, lambda: self._next_of(level))
         if found is None or found.status is not GetMessageStatus.FOUND:
             if found is not None and found.next_begin_offset > self._offsets[level]:
-                self._offsets[level] = found.next_begin_offset  # what was there has expired
+                self._offsets[level] = found.next_begin_offset  # the messages before it have expired
             return 0, LONGEST_SLEEP_S
         delivered = 0
         at = 0
         for size in np.frombuffer(found.sizes, "<u4").tolist():
             with broker.store.decoding(found.records):
-                delayed = record.decode(found.records, at)  # with its checksum: the copy gets one of its own
+                delayed = record.decode(found.records, at)  # checks its checksum, since the copy gets a new one
             at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
             if wait_ms > 0:
@@ -141,19 +145,19 @@ class ScheduleService:
         return delivered, 0.0
 
     def _next_of(self, level: int) -> GetMessageResult | None:
-        """The level's next messages; None while it has never had one."""
+        """Reads the level's next messages; None if it has never had one."""
         store = self._broker.store
         min_offset, max_offset = store.queue_bounds(SCHEDULE_TOPIC, level - 1)
         if max_offset == 0:
             return None
-        # As RocketMQ: a position outside of the queue is moved into it.
+        # As in RocketMQ, a position outside the queue is moved into it.
         offset = self._offsets[level] = min(max(self._offsets.get(level, 0), min_offset), max_offset)
         return store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
 
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
-        """Append and advance are one step: whatever the log has, the offsets have."""
+        """Appends the delivery and moves the level's offset in one step, so that offsets and log always agree."""
         broker = self._broker
-        broker.check_writable()  # fenced or stopping since the last one
+        broker.check_writable()  # the broker may be fenced or stopping since the last message
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
@@ -168,7 +172,7 @@ class ScheduleService:
         self._offsets[level] = schedule_offset + 1
 
     def _has_queues(self) -> bool:
-        """True if there ever was a delayed message that may still be there."""
+        """Returns True if there may be delayed messages."""
         return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues())
 
     def _arrived(self, queues: Iterable[Queue]) -> None:
@@ -182,10 +186,7 @@ class ScheduleService:
             saving()
 
     def saving(self) -> Callable[[], None] | None:
-        """The writing of both files, to be run on any thread; None if nothing has changed since the last time.
-
-        Nothing depends on how often this is called.
-        """
+        """Returns a function that writes both files, for any thread; None if nothing has changed since the last one."""
         position = self.position()
         if position == self._saved or not (position.offsets or self._has_queues()):
             return None
@@ -208,9 +209,9 @@ class ScheduleService:
             return DelayPosition(0, rocketmqs)
         log_offset = int(ours["commitLogOffset"])
         if log_offset > self._broker.store.end_offset:
-            return DelayPosition()  # The log has lost what this was true of.
+            return DelayPosition()  # The log has lost bytes on which this position depends.
         offsets = _table(ours["offsets"])
-        # RocketMQ may have had the directory since.
+        # RocketMQ may have used the directory since, and has then raised its own offsets.
         return DelayPosition(
             log_offset,
             {level: max(offset, offsets.get(level, 0)) for level, offset in {**offsets, **rocketmqs}.items()},

@@ -1,8 +1,15 @@
-"""TimerDelivery: hands messages to their topics at their delivery time, on a master that takes writes.
+"""TimerDelivery delivers messages at their delivery time, on a master that takes writes.
 
-A batch is one turn of the event loop, and three steps in the log: COPYING, the copies, COPIED.  Each copy names the
-record that it settles; COPIED only says the same in the state topic, where slaves and starts look.  Where a crash comes
-in between, whoever is master next reads the log from COPYING on and says it.
+A message with a delivery time waits as a record of the timer topic; such a record is called a timer.  A batch of timers
+is delivered in one step of the event loop, which appends three things to the log:
+
+1. COPYING, a transition in the state topic.  It says that copies may follow from this log offset on.
+2. The copies, in the users' topics.  A property of each copy names the timer that it settles.
+3. COPIED, a transition in the state topic, with the timers that are settled.
+
+COPIED repeats what the copies say, because slaves and starts read only the state topic, and not all users' records.
+After a crash between COPYING and COPIED, the next master reads the log from COPYING on, finds the copies, and appends
+the COPIED that is missing.  It delivers nothing before that, so no message is delivered twice.
 """
 
 import asyncio
@@ -33,28 +40,29 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_Copy = tuple[str, bytes]  # topic, record
+_Copy = tuple[str, bytes]  # topic and encoded record
 
 BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
-_KEPT_WAITING_S = 60.0  # how long copies that cannot be read keep all timers waiting
+_KEPT_WAITING_S = 60.0  # how long all timers wait for copies that cannot be read
 _LOOK_BYTES = 64 << 10
-_KEPT_UNREADABLE_S = 3600.0  # how long what cannot be read keeps its log file
+_KEPT_UNREADABLE_S = 3600.0  # how long a timer that cannot be read keeps its log file from its deletion
 
 
 class TimerDelivery:
-    """`may_begin`: set when none of RocketMQ's checkpoints is among the timers any more."""
+    """`may_begin` is set once RocketMQ's checkpoints, which are timers, too, are taken over."""
 
     def __init__(self, broker: Broker, writer: StateWriter, may_begin: asyncio.Event) -> None:
         self._broker = broker
         self._writer = writer
         self._may_begin = may_begin
         self.loop = MasterLoop(broker, self._work, "messages with a delivery time")
-        self._retry_at: dict[int, float] = {}  # log offset of what cannot be read: when it is tried again
-        self._unreadable_since: dict[int, float] = {}  # log offset of what cannot be read: when that began
+        # By the log offset of a timer that cannot be read: when it is read again, and since when it cannot be read.
+        self._retry_at: dict[int, float] = {}
+        self._unreadable_since: dict[int, float] = {}
         self._copies_unread_since: float | None = None
-        self._has_begun = False  # what RocketMQ has delivered is settled
+        self._has_begun = False  # the timers that RocketMQ has delivered are settled
         self._needed = NeededLog(broker.store)
         broker.visibility.arrived.append(self._arrived)
 
@@ -69,7 +77,7 @@ class TimerDelivery:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; to be started when the broker takes writes."""
+        """Runs until it is cancelled; to be started when the broker takes writes."""
         self._retry_at.clear()
         self._unreadable_since.clear()
         self._copies_unread_since = None
@@ -84,7 +92,7 @@ class TimerDelivery:
         return await self.deliver_due()
 
     async def _begin(self) -> None:
-        """Settles what a real RocketMQ has delivered, if it had this store."""
+        """Settles the timers that a real RocketMQ has delivered, if it has used this store."""
         self._writer.catch_up()
         await self.say_copies()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
@@ -96,7 +104,7 @@ class TimerDelivery:
                 self._writer.append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
 
     async def deliver_due(self) -> float | None:
-        """Delivers what is due; returns the seconds until more is, if that is known."""
+        """Delivers the timers that are due; returns in how many seconds the next one is, if that is known."""
         broker = self._broker
         self._writer.catch_up()
         await self.say_copies()
@@ -118,7 +126,7 @@ class TimerDelivery:
         return self._retry_at.keys()
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
-        """The records that wait there; what cannot be read is tried again later."""
+        """Reads the timers at these log offsets; those that cannot be read are tried again later."""
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
@@ -133,7 +141,7 @@ class TimerDelivery:
         return found
 
     async def _read_unread(self, without: Collection[int] = ()) -> None:
-        """Reads timers whose second is not known, so that they wait in that second."""
+        """Reads the timers whose second is not known because they could not be read before."""
         for log_offset in sorted(self.timers.unread.difference(without)):
             waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
             if log_offset not in self.timers.unread:
@@ -153,7 +161,7 @@ class TimerDelivery:
                 )
 
     async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
-        """None if it cannot be read, which the log file says, or has expired."""
+        """Reads one timer; None, with a log line, if it cannot be read or has expired."""
         store = self._broker.store
         try:
             found = decode(await cold_reads.read(store, partial(store.read_record, log_offset)))
@@ -172,7 +180,7 @@ class TimerDelivery:
         return found
 
     def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
-        """The record; StoreCorrupt if it names another second than it waits in: its properties have no checksum."""
+        """Decodes a timer of this second; StoreCorrupt if it names another one, since properties have no checksum."""
         waiting = record.decode(data, check_crc=False)
         with suppress(ValueError):
             if timer_record.second_of(waiting) == second:
@@ -180,7 +188,7 @@ class TimerDelivery:
         raise self._broker.store.damaged(log_offset, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
-        """The copies of a batch, except those that are recalled or belong nowhere, and their settlement."""
+        """Appends the copies of a batch, without recalled messages and those without a topic, and settles the batch."""
         self._settle(second, [(waiting.commit_log_offset, self._delivered(second, waiting)) for waiting in batch])
 
     def _delivered(self, second: int, waiting: Record) -> _Copy | None:
@@ -198,7 +206,7 @@ class TimerDelivery:
             return None
 
     def _is_void(self, second: int, waiting: Record) -> bool:
-        """True if nothing of it is to be delivered: it is a recall, or a message that a recall names."""
+        """Returns True if the timer is not delivered: it is a recall, or a message that a recall names."""
         is_recall = timer_record.PROPERTY_DELETE_KEY in waiting.properties
         return is_recall or self.timers.is_recalled(second, timer_record.key_of(waiting))
 
@@ -207,13 +215,16 @@ class TimerDelivery:
         return copy.topic, record.encode(copy)
 
     def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
-        """Appends the copies of timers that wait, by their log offsets, and that these are settled."""
+        """Appends COPYING, the copies and COPIED for the timers of this batch that still wait.
+
+        `batch` has (log offset, copy) pairs; a timer without a copy is settled only.
+        """
         broker, timers = self._broker, self.timers
         batch = [(log_offset, copy) for log_offset, copy in batch if timers.waits(second, log_offset)]
         if not batch:
             return
         if timers.copying is not None:
-            raise ServiceNotAvailable("a batch of copies has failed half-way: what was copied is looked up first")
+            raise ServiceNotAvailable("a batch of copies was interrupted: its copies must be looked up first")
         broker.check_writable()
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
@@ -229,9 +240,9 @@ class TimerDelivery:
         self._writer.append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def say_copies(self) -> None:
-        """Settles the timers whose copies are in the log without a COPIED behind them; on a master.
+        """Appends the COPIED that an interrupted batch lacks, on a master; nothing is delivered before that.
 
-        Nothing is delivered before.  Copies that the disk cannot read for a minute are made again.
+        Copies that the disk cannot read for a minute do not count, and their timers are delivered again.
         """
         if (begin := self.timers.copying) is None:
             return
@@ -260,7 +271,7 @@ class TimerDelivery:
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the timers in front of a log offset again, because the log files before it expire."""
+        """Appends the timers before a log offset again, because the log files there expire."""
         self._writer.catch_up()
         await self.say_copies()
         await self._read_unread()
@@ -271,19 +282,19 @@ class TimerDelivery:
                 await asyncio.sleep(0)
 
     def _moved(self, second: int, waiting: Record) -> _Copy | None:
-        """A recall in front of the log offset names messages in front of itself: they are not moved, nor is it."""
+        """Makes the copy that waits further; None for recalls, which name only earlier messages, and recalled ones."""
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 
     def needed_from(self) -> int | None:
-        """The log offset from which on timers need the log; None if there never was a timer."""
+        """Returns the log offset from which on timers need the log; None if there never was a timer."""
         if not self._broker.store.queue_end(TIMER_TOPIC, 0):
             return None
         return self._needed.begins_at(self.timers.oldest(self._given_up()))
 
     def _given_up(self) -> Collection[int]:
-        """The timers that could not be read for so long that their log file may expire.
+        """Returns the timers that could not be read for so long that their log file may be deleted.
 
-        They are delivered if they can be read before that.
+        They are still delivered if they can be read before that.
         """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
@@ -291,9 +302,9 @@ class TimerDelivery:
     # --- for a real RocketMQ ----------------------------------------------------------------------------------------
 
     def write_check(self) -> None:
-        """Has a RocketMQ that gets this store go on at the oldest message that waits.
+        """Writes RocketMQ's `timercheck`, so that a RocketMQ that opens this store continues at the oldest timer.
 
-        What RocketMQ has said stays until it is read here.
+        A `timercheck` of RocketMQ's own is not overwritten before it was read here.
         """
         store, path = self._broker.store, self._check_path
         if store.queue_end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):

@@ -1,1 +1,1 @@
-"""What a RocketMQ had under way when its store is opened here, and what is left to a RocketMQ that opens ours."""
+"""RocketMQ handover: takes over deliveries that a RocketMQ had under way, and leaves ours to a RocketMQ."""

@@ -1,11 +1,16 @@
-"""RocketMQ's `config/consumerOrderInfo.json`: what its groups that consume in order have under way.
+"""Writes RocketMQ's `config/consumerOrderInfo.json`: the deliveries under way of groups that consume in order.
 
-For TOPIC@GROUP and queue: the offsets of a batch (`o`, the first as it is, others as the distance from it), until when
-each is with a consumer (`ot`), how often each was delivered before that (`oc`), which are acknowledged (`cm`, a bit
-each), and the `attemptId` (`a`) of the pop.  RocketMQ delivers nothing of the queue while one of them is with a
-consumer, except to a pop with the same attempt id; then it begins at the group's offset, and counts on.
+For each TOPIC@GROUP and queue it has one batch:
 
-It says no more of a batch than `cm` has bits for, so of a queue the first 64 are told.
+- `o`: the offsets; the first as it is, the others as the distance from it
+- `ot`: the time until which each message is with a consumer
+- `oc`: how often each message was delivered before
+- `cm`: the acknowledged messages, one bit each
+- `a`: the `attemptId` of the pop
+
+RocketMQ delivers nothing of the queue while one of the messages is with a consumer, except to a pop with the same
+attempt id.  After that it begins at the group's offset, and continues to count deliveries.  `cm` has 64 bits, so only
+the first 64 messages of a queue are written.
 """
 
 from collections.abc import Mapping
@@ -22,7 +27,7 @@ _MOST = 64
 
 
 def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: int) -> None:
-    """No file is made for nothing; one that is there, RocketMQ's own too, says what is under way now."""
+    """Writes the deliveries under way.  Without any, an existing file is overwritten, and no new one is made."""
     content = table_of(queues, now_ms)
     try:
         files.read(path)
@@ -33,7 +38,7 @@ def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: 
 
 
 def table_of(queues: Mapping[Place, QueueState], now_ms: int) -> dict[str, Any]:
-    """The file's content.  Without what was never delivered, or with attempts that do not count."""
+    """Makes the file's content, without messages whose deliveries did not count or that were never delivered."""
     table: dict[str, dict[int, Any]] = {}
     for place, queue in queues.items():
         if queue.locks is not None and (delivered := _delivered(queue.locks)):
@@ -48,7 +53,7 @@ def _delivered(locks: Locks) -> list[Ordered]:
 
 
 def _attempt_id(locks: Locks) -> str:
-    """RocketMQ has one for the whole queue."""
+    """Returns the attempt id of the queue, of which RocketMQ has only one; empty if the batches have several."""
     taken = [(attempt_id, messages) for _, attempt_id, messages in locks.groups() if messages[0].step is not Step.WAITS]
     found = {attempt_id for attempt_id, _ in taken}
     return found.pop() if len(found) == 1 else ""
@@ -59,7 +64,7 @@ def _told(queue: QueueState, delivered: list[Ordered], attempt_id: str, now_ms: 
     offsets = [one.queue_offset for one in delivered]
     told = {
         "popTime": now_ms,
-        "i": 1,  # what has no time of its own is with nobody
+        "i": 1,  # the invisible time of messages that are not in `ot`, which no consumer has
         "o": [first, *(offset - first for offset in offsets[1:])],
         "ot": {offset: queue.under_way[offset].deadline_ms for offset in offsets if offset in queue.under_way},
         "oc": {one.queue_offset: one.attempt - 1 for one in delivered if one.attempt > 1},

@@ -1,15 +1,16 @@
-"""RocketMQ's checkpoints and acks of pops: the deliveries that a real RocketMQ had under way.  Pure.
+"""Reads RocketMQ's checkpoints and acks, which say which deliveries a real RocketMQ had under way.  Pure.
 
-Its pop commits the group's offset, and appends a checkpoint to a queue of the topic `rmq_sys_REVIVE_LOG_<cluster>`, as
-a message with a delivery time: a second before the deadline.  So it waits in the timer topic first.  An ack is a
-message with the deadline itself as its time.  Bodies are JSON:
+A pop of RocketMQ's commits the group's offset, and appends a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.
+The checkpoint's delivery time is a second before the deadline, so it first waits in the timer topic.  An ack is a
+message of the same topic with the deadline as its delivery time.  The bodies are JSON:
 
     tag ck    t topic, c group, q queue id, so first offset, n messages, d offset of each from so (none: consecutive),
               bm bit map of the acknowledged ones, pt pop time, it invisible time (ms), sp the attempt does not count
     tag ack   t, c, q, so, pt as the checkpoint has them; ao the offset     bAck: aol, a list of offsets
 
-RocketMQ 5.0 has the long names in acks.  A changed invisible time is a checkpoint of one message and an ack of the old
-one.  `CID_RMQ_SYS_REVIVE_GROUP` has, in each queue, the offset of the last checkpoint that is done.
+RocketMQ 5.0 uses the long names in acks.  If a client changes an invisible time, RocketMQ appends a new checkpoint of
+one message, and an ack of the old one.  The committed offset of `CID_RMQ_SYS_REVIVE_GROUP` in a queue is that of the
+last checkpoint that RocketMQ has finished.
 """
 
 import json
@@ -30,7 +31,7 @@ _MESSAGES_A_TRANSITION = 1000
 
 
 class Held(NamedTuple):
-    """A delivery of RocketMQ's that nobody has acknowledged."""
+    """A delivery of RocketMQ's without an ack."""
 
     popped_ms: int
     deadline_ms: int
@@ -44,14 +45,14 @@ class _Key(NamedTuple):
 
 
 class Checkpoints:
-    """Keeps what was popped, and what of it was acknowledged.  A record may be added more than once, in any order."""
+    """The popped messages, and those that were acknowledged.  Records may be added in any order, and more than once."""
 
     def __init__(self) -> None:
         self._taken: dict[_Key, tuple[dict[int, None], bool, int]] = {}
         self._acknowledged: dict[_Key, set[int]] = {}
 
     def add(self, message: Record) -> None:
-        """ValueError for a record that is none of the three, or damaged."""
+        """Adds a checkpoint or ack; ValueError for a record that is neither, or is damaged."""
         tag = message.properties.get(PROPERTY_TAGS, "")
         if tag not in (_CHECKPOINT, _ACK, _BATCH_ACK):
             raise ValueError(f"tag {tag[:20]!r}")
@@ -73,7 +74,10 @@ class Checkpoints:
             raise ValueError(f"{type(error).__name__}: {error}") from error
 
     def unacknowledged(self) -> dict[Place, dict[int, Held]]:
-        """By queue offset.  Of several deliveries of a message the one with the last deadline counts."""
+        """Returns the deliveries without an ack, by queue offset.
+
+        If a message was delivered several times, the delivery with the last deadline counts.
+        """
         found: dict[Place, dict[int, Held]] = {}
         for key, (offsets, counted, deadline_ms) in self._taken.items():
             done = self._acknowledged.get(key, ())
@@ -89,10 +93,10 @@ class Checkpoints:
 def takes(
     place: Place, held: Mapping[int, Held], next_offset: int, attempts: Mapping[int, int], pop: int
 ) -> Iterator[Transition]:
-    """The transitions after which these deliveries are under way, and all others before `next_offset` settled.
+    """Makes transitions after which these deliveries are under way, and all others before `next_offset` are settled.
 
-    `attempts`: 1 for offsets that it does not have.  The first transitions stand for themselves: if the later ones are
-    lost, the group goes on behind what the first ones have.
+    `attempts` has the attempt of each offset, which is 1 where it is missing.  If only the first transitions reach the
+    log, they are valid by themselves: the group then continues behind their messages.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):

@@ -1,9 +1,11 @@
-"""TakeOver: takes over what a real RocketMQ's pops had under way, on a master that takes writes, before the first pop.
+"""TakeOver takes over the deliveries that a real RocketMQ had under way, on a master that takes writes, before any pop.
 
-Where RocketMQ has been is in the log: checkpoints behind the last ones that were taken over.  A group that pops a queue
-here already is left alone: what RocketMQ has delivered of it since comes again by itself.  All others get transitions
-after which RocketMQ's deliveries are under way here.  How far its queues were read is the state of its own group,
-`CID_RMQ_SYS_REVIVE_GROUP`, so that a crash half-way repeats it, and a slave knows it.
+If RocketMQ has used this store, the log has checkpoints that were not taken over yet.  For each group and queue with
+such deliveries, transitions are appended after which they are under way here.  A group that has already popped the
+queue here is left alone, since the messages that RocketMQ has delivered to it come again anyway.
+
+How far RocketMQ's queues were read is part of the state, under RocketMQ's own group `CID_RMQ_SYS_REVIVE_GROUP`.  It is
+appended last, so a crash in the middle repeats the work, and slaves know it.
 """
 
 import asyncio
@@ -40,7 +42,7 @@ _Found = dict[int, list[int]]  # second -> log offsets of the timers that were t
 
 
 class TakeOver:
-    """`done` is set once all that RocketMQ had under way is under way here, and no pop has to wait for it any more."""
+    """`done` is set once RocketMQ's deliveries are taken over.  Pops are refused before that."""
 
     def __init__(self, broker: Broker, writer: StateWriter, chance: random.Random) -> None:
         self.done = asyncio.Event()
@@ -49,7 +51,7 @@ class TakeOver:
         self._chance = chance
 
     def is_needed(self) -> bool:
-        """True if RocketMQ 5 has had this store."""
+        """Returns True if RocketMQ 5 has used this store."""
         broker = self._broker
         return any(topic.startswith(REVIVE_TOPIC_PREFIX) for topic in broker.topics.entries) or bool(
             _queues(broker.store)
@@ -57,10 +59,10 @@ class TakeOver:
 
     def check_done(self) -> None:
         if not self.done.is_set() and self.is_needed():
-            raise ServiceNotAvailable("what RocketMQ has delivered of this store is being read; pop again in a moment")
+            raise ServiceNotAvailable("the deliveries of a RocketMQ that has used this store are being read; pop again")
 
     async def run(self) -> None:
-        """To be called on a master that takes writes, when no batch of timers is half delivered."""
+        """Takes over the deliveries, on a master that takes writes; no batch of timers may be interrupted then."""
         if self.is_needed():
             changes = await transitions(self._broker, self._writer.state, self._chance)
             for first in range(0, len(changes), _TRANSITIONS_AT_ONCE):
@@ -70,9 +72,9 @@ class TakeOver:
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
-    """Returns what to append, in this order, for all that RocketMQ had under way and that is not taken over yet.
+    """Returns what to append, in this order, to take over RocketMQ's deliveries.
 
-    No timer is delivered meanwhile.  What cannot be read is named in the log file, and stays out.
+    No timer may be delivered meanwhile.  Records that cannot be read are logged and left out.
     """
     found = Checkpoints()
     timers_end = broker.store.queue_end(TIMER_TOPIC, 0)
@@ -97,7 +99,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
         for first in range(0, len(log_offsets), _SETTLED_AT_ONCE):
             changes.append(Copied(second, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
     read_to = {_TIMERS: timers_end} if timers_end else {}
-    # As RocketMQ counts: the last one that is done.
+    # RocketMQ commits the offset of the last checkpoint that is finished, not the next one.
     read_to |= {Place(REVIVE_GROUP, *queue): end - 1 for queue, end in ends.items() if end}
     for place, offset in read_to.items():
         known = state.queues.get(place)
@@ -111,7 +113,7 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Finds the checkpoints that wait for their time, without those that RocketMQ has delivered already."""
+    """Adds the checkpoints that still wait in the timer topic; returns these timers, which are settled afterwards."""
     store = broker.store
     known = state.queues.get(_TIMERS)
     first, end = store.queue_bounds(TIMER_TOPIC, 0)
@@ -175,7 +177,7 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
 
 
 async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
-    """[] if it cannot be read.  It is read by itself: a bad sector is in the way of all that lies near it."""
+    """Reads one record by itself, since a bad sector fails reads of all records near it; [] if it cannot be read."""
     try:
         return await cold_reads.read(store, partial(_read_alone, store, topic, queue_id, at))
     except (NotFound, ReadFailed, StoreCorrupt) as error:
@@ -184,7 +186,7 @@ async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> 
 
 
 def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) -> list[Record]:
-    """The first of these records, as many as fit."""
+    """Reads the first of these records, as many as fit."""
     read = store.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
     if read.answers[0].next_offset <= first:
         raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {first}: run `rocketsim store verify`")
@@ -213,15 +215,15 @@ def _add(found: Checkpoints, message: Record) -> None:
 
 def _unreadable(where: str, error: Exception) -> None:
     logger.error(
-        "a record of RocketMQ's deliveries is not taken over, if it is one: %s: %s; messages that it says are under "
-        "way do not come to their group by themselves",
+        "a record that may have deliveries of RocketMQ's cannot be taken over: %s: %s; if it has, their messages do "
+        "not come to their group by themselves",
         where,
         error,
     )
 
 
 def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
-    """Returns the deliveries that lie before the group's offset.  Everything behind it is delivered anyway."""
+    """Returns the deliveries before the group's offset.  Messages behind it are delivered anyway."""
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():
         if place.topic not in broker.topics.entries:
@@ -234,7 +236,7 @@ def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Returns the attempts of messages in retry topics.  All others are delivered for the first time."""
+    """Returns the attempts of messages in retry topics.  Other messages were delivered for the first time."""
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():
         for message in await _read_one(store, place.topic, place.queue_id, offset):

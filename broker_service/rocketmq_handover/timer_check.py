@@ -2,10 +2,10 @@
 
     | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
-RocketMQ has put the records of the timer topic in front of the queue offset into its wheel, and delivered those whose
-TIMER_OUT_MS is before `read until`.  The CRC is that of the fields when this broker has written them: RocketMQ, which
-does not know of it, has delivered nothing unless they have changed.  What this broker has delivered, its log says, and
-not this file: the log may have been cut since.
+RocketMQ has put the records of the timer topic before the queue offset into its wheel, and has delivered those whose
+TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields.  RocketMQ does not update it, so a
+CRC that does not fit means that RocketMQ has delivered messages since.  What this broker itself has delivered is in its
+log and not taken from this file, because the log may have been cut since.
 """
 
 from pathlib import Path
@@ -45,7 +45,7 @@ def is_ours(data: bytes) -> bool:
 
 
 def _read(store: MessageStore, path: Path) -> bytes | None:
-    """None without a file, and for one that is cut off."""
+    """Reads the file; None if it is missing or too short."""
     try:
         data = store.disk.read_synced(path)
     except FileNotFoundError:
@@ -54,13 +54,13 @@ def _read(store: MessageStore, path: Path) -> bytes | None:
 
 
 def is_rocketmqs(store: MessageStore, path: Path) -> bool:
-    """True if the file may say what RocketMQ has delivered."""
+    """Returns True if RocketMQ has written the file."""
     data = _read(store, path)
     return data is not None and not is_ours(data)
 
 
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
-    """`oldest`: the log offset of the oldest message that waits, if one does."""
+    """Writes the file; `oldest` is the log offset of the oldest timer that waits, None without one."""
     data = _read(store, path)
     before = TimerCheck(*_FIELDS.unpack_from(data)) if data is not None else TimerCheck()
     at = store.queue_end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
@@ -75,7 +75,10 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
 
 
 def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
-    """(second, log offset): what waits in a second before and in front of the offset, RocketMQ has delivered."""
+    """Returns (second, log offset): RocketMQ has delivered the timers of earlier seconds that lie before the offset.
+
+    Returns None if RocketMQ has not written the file.
+    """
     content = _read(store, path)
     if content is None or is_ours(content):
         return None
