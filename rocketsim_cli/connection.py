@@ -2,7 +2,7 @@
 command."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
 
 
 def connection_to(name_server: str, context: typer.Context) -> "Connection":
-    """`context`: the command's, where `rocketsim` has put the options before the command."""
     from rocketsim_client.connection import Connection
 
+    return Connection.of(name_server, **options_of(context))
+
+
+def options_of(context: typer.Context) -> dict[str, Any]:
+    """The keywords of `Connection.of` but for the address.  `context`: of the command; `rocketsim` itself has left its
+    own options there."""
     given = context.find_object(ConnectionOptions) or ConnectionOptions()
-    return Connection.of(name_server, **credentials(), **asdict(given))
+    keys = {name: key for name, key in credentials().items() if key}
+    return {**asdict(given), **keys}

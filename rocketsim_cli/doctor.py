@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rocketsim_cli.connection import connection_to
-from rocketsim_cli.credentials import credentials
+from rocketsim_cli.connection import connection_to, options_of
 from rocketsim_cli.options import AsJson, OptionalNameServer, OptionalTopic
 from rocketsim_cli.tables import show_rows
-from rocketsim_cli.tls import ConnectionOptions
 from rocketsim_cli.trouble import EXIT_TROUBLE, WrongCommandLine, explain
 
 if TYPE_CHECKING:
@@ -55,9 +53,7 @@ def doctor(
     findings = list(of_installation())
     if name_server is not None:
         if spark:  # first: Spark has to be started before this process has opened connections
-            given = context.find_object(ConnectionOptions) or ConnectionOptions()
-            options = {"name_server": name_server, **credentials(), **asdict(given)}
-            findings.append(of_spark(source_options(options)))
+            findings.append(of_spark(source_options({"name_server": name_server, **options_of(context)})))
         findings += of_cluster(context, name_server, topic)
     columns = ["check", "ok", "found", "advice"]
     show_rows(columns, [{**asdict(one), "advice": one.advice or None} for one in findings], as_json=as_json)

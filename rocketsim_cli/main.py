@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rocketsim_proto.printable import printable
 
-from rocketsim_cli import consume, produce, servers, spool, store
+from rocketsim_cli import consume, contexts, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.console import console
@@ -37,6 +37,7 @@ app.command()(console)
 app.command()(doctor)
 app.command()(spool.spool)
 app.add_typer(store.commands, name="store")
+app.add_typer(contexts.commands, name="context")
 app.add_typer(admin, name="admin")
 
 
@@ -61,8 +62,18 @@ def rocketsim(
     tls_cert: tls_options.TlsCert = None,
     tls_key: tls_options.TlsKey = None,
     protocol: tls_options.Protocol = "auto",
+    cluster: Annotated[
+        str | None,
+        typer.Option("--context", envvar="ROCKETSIM_CONTEXT", help="A cluster of `rocketsim context list`."),
+    ] = None,
 ) -> None:
-    context.obj = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
+    context.obj = given = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
+    if context.invoked_subcommand == "context":
+        return
+    if (chosen := contexts.load().chosen(cluster)) is not None:
+        context.default_map = contexts.defaults(context.command, chosen.nameServer)
+        if given == tls_options.ConnectionOptions():
+            context.obj = chosen.options()
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -1,6 +1,6 @@
 """The options of `rocketsim` itself, for all commands: TLS and the protocol."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,6 +54,9 @@ class ConnectionOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     protocol: str = "auto"
+    # Of a context: the command line has its keys from the environment, which goes before them.
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:

@@ -18,6 +18,8 @@ TEST_TIMEOUT_S = 900.0  # ends a test that hangs, before faulthandler_timeout (p
 spark_processes.prepare()
 # Hundreds of Python processes are started: the first ones leave compiled modules to the others.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# The clusters that the user has named for the command line are not the tests'.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
 
 # A busy machine may be as slow as it likes.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
