@@ -182,7 +182,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_nothing_from_being_stored(start
     disk.fails("write EIO consumption.snapshot")
     assert list(broker.ack(a).valid) == [True]
     assert process.stop() == 0
-    assert "the journal and the log keep what could not be written" in process.log()
+    assert "the next start reads the journal and the log instead" in process.log()
     disk.is_well()
     process.start()
     broker.update_topic("T", 1)
