@@ -1,12 +1,12 @@
-"""The records of transactions, as RocketMQ has them, and what they tell.  Pure.
+"""Makes the records of transactions in RocketMQ's format, and reads the changes of state from them.  Pure.
 
 A *half message* waits in RMQ_SYS_TRANS_HALF_TOPIC; it names its real topic and queue.  A commit appends a copy to the
 real topic, whose prepared transaction offset is the half message's log offset, then an *op record* to
 RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half message's queue offset with a comma.  A rollback is an op record
 alone.  A half message that was given up is copied to TRANS_CHECK_MAX_TIME_TOPIC.
 
-Two properties are ours: `__CHECK` of a half message has the time of the first check back and the client that sent it,
-`__RESOLUTION` of an op record says how the transaction ended.
+Two properties are ours.  `__CHECK` of a half message has the time of the first question to its producer, and the client
+that sent it.  `__RESOLUTION` of an op record says how the transaction ended.
 """
 
 from rocketsim_proto.records import record
@@ -23,7 +23,7 @@ from broker_service.state.transaction_changes import (
     TransactionId,
 )
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ keeps under it how far it has read half and op topic
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ commits under it how far it has read the half and the op topic
 SYS_FLAG_COMMITTED = 0x8
 
 PROPERTY_PREPARED = "TRAN_MSG"
@@ -35,7 +35,7 @@ PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
 OP_BODY = 4096  # bytes, as RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; of ours each has its own
+DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; each of ours has its own time
 
 # What clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(
@@ -59,12 +59,12 @@ _NOT_IN_COPIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_CHECK)
 
 
 def is_told_by(topic: str) -> bool:
-    """True if records of this topic tell something of transactions."""
+    """Returns True if records of this topic may change the state of transactions."""
     return topic in (HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC)
 
 
 def half_message(message: Record, *, client_id: str, first_check_ms: int, immunity_s: int) -> Record:
-    """The half message for a message to be committed later.  `immunity_s`: what the client asked for; 0: nothing."""
+    """Makes the half message; `immunity_s` is the time before the first question that the client asked for, or 0."""
     properties = message.properties
     properties[PROPERTY_REAL_TOPIC] = message.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
@@ -81,9 +81,9 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
 
 
 def has_content_of(half: Record, message: Record) -> bool:
-    """True if this half message was made from that message, in this or an earlier attempt to send it.
+    """Returns True if this half message was made from that message, in this or an earlier attempt to send it.
 
-    Its queue, its times and whatever else belongs to an attempt may differ.
+    Its queue, its times and everything else that belongs to an attempt may differ.
     """
     return _content(half) == _content(message)
 
@@ -99,7 +99,7 @@ def real_queue(half: Record) -> int:
 
 
 def committed_copy(half: Record, queue_id: int) -> Record:
-    """The message for consumers.  It has sysFlag 8 and names its source, so that it settles the half message."""
+    """Makes the message for consumers, with sysFlag 8.  It names the half message, and thereby settles it."""
     copy = _copy(half, half.properties[PROPERTY_REAL_TOPIC], queue_id)
     copy.sys_flag = half.sys_flag & ~record.SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_COMMITTED
     copy.prepared_transaction_offset = half.commit_log_offset
@@ -113,7 +113,7 @@ def discarded_copy(half: Record) -> Record:
 
 
 def renewed_half(half: Record, checks: int, due_ms: int, client_id: str) -> Record:
-    """The same half message for the log's end; it takes the place of the one that it was made from."""
+    """Makes a copy of the half message for the end of the log, which replaces the earlier one."""
     copy = _copy(half, HALF_TOPIC, 0)
     copy.properties[PROPERTY_CHECK_TIMES] = str(checks)
     copy.properties[PROPERTY_CHECK] = f"{due_ms} {client_id}"
@@ -121,7 +121,7 @@ def renewed_half(half: Record, checks: int, due_ms: int, client_id: str) -> Reco
 
 
 def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) -> list[Record]:
-    """Records that say that these half messages are settled."""
+    """Makes the op records after which these half messages are settled."""
     bodies = [b""]
     for queue_offset in queue_offsets:
         entry = b"%d," % queue_offset
@@ -137,7 +137,7 @@ def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) ->
 
 
 def told(message: Record) -> Prepared | Ended | Resolved | None:
-    """Returns what a record of one of the three topics says; None if it says nothing, whoever has written it."""
+    """Returns the change in a record of one of the three topics; None if it has none, whoever has written it."""
     properties = message.properties
     if message.topic == OP_TOPIC:
         offsets = tuple(int(text) for text in message.body.decode("ascii", "replace").split(",") if text.isdecimal())

@@ -1,11 +1,13 @@
-"""Locks: which messages of a queue wait for others of their message group, in a consumer group that consumes in order.
+"""Locks hold back messages of a queue that wait for others of their message group, in ordered consumption.  Pure.
 
-A message is delivered when all of its message group that were popped before it are settled.  Pure.
+A message is delivered when all earlier popped messages of its message group are settled.  A lock has the messages of
+one message group:
 
-    a message group:  | batch: what one pop took, from its first message without an ack on | waiting . . . |
+    | batch: the messages that one pop took, from the first one without an ack on | waiting . . . |
 
-When no delivery of the batch is under way, what is left of it waits again, first of all, with what was acknowledged
-behind its first message without an ack (as in RocketMQ).  A message group of which nothing is left has no lock.
+When no delivery of the batch is under way any more, the rest of the batch waits again, before all others.  As in
+RocketMQ, the rest includes acknowledged messages behind the first one without an ack.  A message group without messages
+has no lock.
 """
 
 from collections import deque
@@ -17,12 +19,12 @@ from broker_service.state.transitions import Ordered, Step
 
 @dataclass(slots=True)
 class Lock:
-    """`attempt_id`: of the pop that took the batch, "" without one.  `under_way`: how many of the batch are."""
+    """`attempt_id` is the one of the pop that took the batch, or "".  `under_way` counts the batch's deliveries."""
 
     attempt_id: str = ""
     batch: list[Ordered] = field(default_factory=list)
     under_way: int = 0
-    _waiting: deque[Ordered] | None = None  # an empty one takes more than all the rest of a lock
+    _waiting: deque[Ordered] | None = None  # an empty deque would take more memory than the rest of a lock
 
     @property
     def waiting(self) -> deque[Ordered] | tuple[()]:
@@ -31,18 +33,18 @@ class Lock:
     def wait(self, message: Ordered) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        delivered = message.step is Step.DELIVERED  # it was not: another one of its group is
+        delivered = message.step is Step.DELIVERED  # it was not delivered, since an earlier one of its group is
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:
-        """Ends the batch: what is left of it waits again, before all others."""
+        """Ends the batch; its remaining messages wait again, before all others."""
         if self.batch:
             self._waiting = self._waiting or deque()
             self._waiting.extendleft(one._replace(step=Step.WAITS) for one in reversed(self.batch))
             self.batch = []
 
     def takes(self, queue_offset: int) -> bool:
-        """Takes this message if it waits before all others; false if it does not."""
+        """Takes this message if it is the first that waits; returns False if it is not."""
         if not self._waiting or self._waiting[0].queue_offset != queue_offset:
             return False
         self._waiting.popleft()
@@ -56,7 +58,7 @@ class Locks:
 
     def __init__(self) -> None:
         self.by_group: dict[str, Lock] = {}
-        self.ready: dict[str, None] = {}  # message groups that wait for a pop only
+        self.ready: dict[str, None] = {}  # message groups whose next pop gets messages
         self.group_of: dict[int, str] = {}  # queue offset -> message group
         self._attempts: dict[str, dict[str, None]] = {}  # attempt id -> message groups with a batch under way
 
@@ -65,7 +67,7 @@ class Locks:
     ) -> list[Ordered]:
         """Takes the messages, and returns those that are under way now.
 
-        A message is taken if it is new, or the first that waits.  One that cannot be taken now waits if it is new.
+        A message is taken if it is new, or is the first that waits.  A new message that cannot be taken waits.
         """
         lock = self.by_group.get(group)
         if lock is None:
@@ -98,15 +100,15 @@ class Locks:
         return delivered
 
     def settle(self, queue_offset: int) -> bool:
-        """A delivery was acknowledged, or is a dead letter.  Returns true if its message group is free now."""
+        """Ends a delivery with an ack or a dead letter; returns True if its message group is free now."""
         return self._ended(queue_offset, Step.ACKED, 0)
 
     def give_back(self, queue_offset: int, *, counted: bool) -> bool:
-        """A delivery has ended without an ack.  Returns true if its message group is free now."""
+        """Ends a delivery without an ack; returns True if its message group is free now."""
         return self._ended(queue_offset, Step.RETURNED, not counted)
 
     def forget_attempt(self, queue_offset: int) -> None:
-        """The client has used a delivery of this batch, or given it back: it does not ask for the batch again."""
+        """Drops the batch's attempt id, because the client has answered for a delivery, so it has got the batch."""
         group = self.group_of[queue_offset]
         self._forget_attempt(group, self.by_group[group])
 
@@ -116,7 +118,7 @@ class Locks:
             yield from self.by_group[group].batch
 
     def groups(self) -> list[tuple[str, str, tuple[Ordered, ...]]]:
-        """Message group, attempt id and messages of each lock, from which `take` makes it again."""
+        """Returns message group, attempt id and messages of each lock, from which `take` makes the lock again."""
         return [(group, lock.attempt_id, (*lock.batch, *lock.waiting)) for group, lock in self.by_group.items()]
 
     def _ended(self, queue_offset: int, step: Step, uncounted: int) -> bool:
@@ -129,7 +131,7 @@ class Locks:
         return not lock.batch
 
     def _end_batch(self, group: str, lock: Lock) -> None:
-        """Removes what is acknowledged at the front of the batch, and ends it if nothing of it is under way."""
+        """Removes acknowledged messages at the front of the batch, and ends the batch if no delivery is under way."""
         while lock.batch and lock.batch[0].step is Step.ACKED:
             del self.group_of[lock.batch.pop(0).queue_offset]
         if lock.under_way:

@@ -1,7 +1,7 @@
-"""Moves: what a retry copy and a dead letter are in the log, and what the topics that have them are called.  Pure.
+"""Makes and reads retry copies and dead letters, and the names of their topics.  Pure.
 
-A message that is moved is appended again, to a topic of the broker's own.  A property of the copy names the delivery
-that it settles, so the copy and the settlement are one record.  Names and attempts are RocketMQ 5's.
+A message is moved by appending a copy to a topic of the broker's own.  A property of the copy names the delivery that
+it settles, so copy and settlement are one record.  Names and attempts are RocketMQ 5's.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 from broker_service.state.state import Due
 from broker_service.state.transitions import DeliveryId, Move, Place
 
-PROPERTY_SOURCE = "__SOURCE"  # of a copy: the delivery that it settles
+PROPERTY_SOURCE = "__SOURCE"  # names the delivery that a copy settles
 PROPERTY_FIRST_POP_TIME = "1ST_POP_TIME"
 PROPERTY_ORIGIN_GROUP = "ORIGIN_GROUP"
 PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
@@ -63,7 +63,7 @@ def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """The copy for the retry topic, from which the message is delivered next, if it `fits`."""
+    """Makes the copy for the retry topic, from which the message is delivered next; it may not have room (`fits`)."""
     place, _, delivery = due
     topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
@@ -73,7 +73,7 @@ def retry_copy(message: Record, due: Due) -> Record:
 
 
 def dead_letter(message: Record, due: Due) -> Record:
-    """The copy for the group's dead letter topic, from which nothing is delivered by itself.
+    """Makes the copy for the group's dead letter topic, from which nothing is delivered by itself.
 
     Properties that do not fit are left out: the broker's own first, then the message's largest.
     """
@@ -95,7 +95,7 @@ def _make_fit(properties: dict[str, str]) -> None:
 
 
 def fits(properties: Mapping[str, str]) -> bool:
-    """True if a record has room for these properties."""
+    """Returns True if a record has room for these properties."""
     return len(encode_properties(properties)) <= MAX_PROPERTIES_SIZE
 
 
@@ -115,7 +115,7 @@ def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record
 
 
 def move_of(message: Record) -> Move | None:
-    """The move by which a record of a retry or dead letter topic settles a delivery; None if it is no such copy."""
+    """Returns the move in a record of a retry or dead letter topic; None if the record is no copy of a delivery."""
     parts = message.properties.get(PROPERTY_SOURCE, "").split(" ")
     if len(parts) != 5:
         return None

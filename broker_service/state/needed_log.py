@@ -1,4 +1,4 @@
-"""NeededLog: from where on the log has records that wait for something, and must not expire."""
+"""NeededLog knows from which offset on the log has records that wait for something, and must not expire."""
 
 from typing import Protocol
 
@@ -12,17 +12,17 @@ class Log(Protocol):
 
 
 class NeededLog:
-    """A record that was settled, or appended again, is needed until that is on disk."""
+    """A record is needed until its settlement, or its new copy, is on disk."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._from = 0
-        self._noted: tuple[int, int] | None = None  # an end of the log, and from where on it was needed then
+        self._noted: tuple[int, int] | None = None  # an end of the log, and the offset from which it was needed then
 
     def begins_at(self, oldest: int | None) -> int:
-        """`oldest`: the log offset of the oldest record that waits.
+        """Returns the log offset from which on the log is needed; `oldest` is that of the oldest record that waits.
 
-        To be asked from time to time: each answer is true for what was flushed at one of the calls before.
+        To be called from time to time: an answer is based on an earlier call whose log end has been flushed since.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

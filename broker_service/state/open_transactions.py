@@ -1,6 +1,6 @@
-"""OpenTransactions: the half messages whose transaction has not ended.  Pure: it follows from the log.
+"""OpenTransactions has the half messages whose transaction has not ended.  Pure: it follows from the log.
 
-A second half message with the topic and id of an open one takes its place: it is the same one, sent or appended again.
+A later half message with the topic and id of an open one replaces it, since it is the same one, sent or appended again.
 """
 
 import heapq
@@ -23,7 +23,7 @@ _HEAP_SLACK = 1000
 
 
 class OpenTransactions:
-    """`apply` never fails: what does not fit, such as a second end, changes nothing."""
+    """`apply` never fails: a change that does not fit, such as a second end, has no effect."""
 
     def __init__(self) -> None:
         self.open: dict[TransactionId, Prepared] = {}
@@ -40,7 +40,7 @@ class OpenTransactions:
         return self._recent.get(transaction)
 
     def first(self) -> Prepared | None:
-        """The open half message with the lowest offset."""
+        """Returns the open half message with the lowest offset."""
         return self.open[self._by_offset[min(self._by_offset)]] if self._by_offset else None
 
     def next_due_ms(self) -> int | None:
@@ -48,7 +48,7 @@ class OpenTransactions:
         return self._due[0][0] if self._due else None
 
     def due(self, now_ms: int, limit: int) -> list[Prepared]:
-        """Open half messages whose producer is to be asked now, the longest due first."""
+        """Returns the open half messages whose producer must be asked now, the longest due first."""
         found: list[Prepared] = []
         entries: list[tuple[int, int]] = []
         while len(found) < limit:
@@ -56,7 +56,7 @@ class OpenTransactions:
             if not self._due or self._due[0][0] > now_ms:
                 break
             entry = heapq.heappop(self._due)
-            if not entries or entry != entries[-1]:  # its time may have been set to what it was
+            if not entries or entry != entries[-1]:  # equal entries come from a time that was set again to its value
                 entries.append(entry)
                 found.append(self.open[self._by_offset[entry[1]]])
         for entry in entries:
@@ -128,7 +128,7 @@ class OpenTransactions:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def rebuilding(self) -> Iterator[Prepared | Resolved]:
-        """Changes that make this state again, from nothing, whatever it changes to meanwhile."""
+        """Returns changes that make the present state again, from nothing."""
         return _rebuilding(dict(self._recent), dict(self.unlogged), list(self.open.values()))
 
 

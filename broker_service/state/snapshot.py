@@ -1,9 +1,10 @@
-"""Snapshot: the state of consumption at a log offset, so that a start reads only the log after it.
+"""Snapshot has the state of consumption at a log offset, so that a start reads only the log after it.
 
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
-The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose bytes before
-that offset have this CRC; so many as could be read.  Without a valid one the start reads the whole log.  Pure.
+The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose last bytes
+before that offset, as many as `tail size` says, have the tail's CRC.  Without a valid snapshot a start reads the whole
+log.  Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,11 +29,11 @@ from broker_service.state.transitions import (
     Transition,
 )
 
-TAIL_BYTES = 64 << 10  # of the log before the snapshot's offset, by which the log is recognised
-SHORT_TAIL_BYTES = 4 << 10  # if a bad sector lies before them
+TAIL_BYTES = 64 << 10  # the bytes of the log before the snapshot's offset, by which the log is recognised
+SHORT_TAIL_BYTES = 4 << 10  # the tail that is used if a bad sector lies in the usual one
 
 _MAGIC = b"RSIMCONS"
-_VERSION = 2  # 1 knew nothing of half messages: what they say is read from the log again
+_VERSION = 2  # version 1 had no half messages, so the log is read again instead
 _A_TRANSITION = 10_000
 _HEAD = Struct(">8sIQIII")
 
@@ -55,14 +56,17 @@ def encode(
     recent: Iterable[tuple[DeliveryId, bool]] = (),
     more: Iterable[Transition] = (),
 ) -> bytes:
-    """`recent`: settled deliveries to remember, and whether each is a dead letter.  `more`: what makes the state of
-    transactions and timers again."""
+    """Encodes a snapshot.
+
+    `recent` has settled deliveries to remember, each with True if it is a dead letter.  `more` has the transitions that
+    make the state of transactions and timers again.
+    """
     body = transitions.encode([*rebuilding(queues), *remembering(recent), *more])
     return _HEAD.pack(_MAGIC, _VERSION, log_offset, *tail, isal_zlib.crc32(body)) + body
 
 
 def decode(data: bytes) -> Snapshot:
-    """ValueError for what is damaged, or no snapshot; StoreTooNew for one of a newer version."""
+    """Decodes a snapshot; ValueError for damaged bytes, StoreTooNew for transitions of a newer version."""
     if len(data) < _HEAD.size:
         raise ValueError(f"{len(data)} bytes")
     magic, version, log_offset, tail_size, tail_crc, body_crc = _HEAD.unpack_from(data)
@@ -73,7 +77,7 @@ def decode(data: bytes) -> Snapshot:
 
 
 def rebuilding(queues: Queues) -> Iterator[Transition]:
-    """Transitions that make these queues, from nothing."""
+    """Yields transitions that make these queues again, from nothing."""
     for place, following, under_way, groups in queues:
         ordered = {message.queue_offset for _, _, messages in groups for message in messages}
         lowest = min([following, *ordered, *under_way])
@@ -87,7 +91,7 @@ def rebuilding(queues: Queues) -> Iterator[Transition]:
 
 
 def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -> Iterator[Transition]:
-    """Makes deliveries of one pop, which differ in their attempts only."""
+    """Yields transitions that make deliveries of one pop, which differ only in their attempts."""
     offsets = tuple(offset for offset, _ in taken)
     yield Take(
         place=place,
@@ -114,7 +118,10 @@ def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -
 def _lock(
     place: Place, lowest: int, under_way: Mapping[int, UnderWay], group: tuple[str, str, tuple[Ordered, ...]]
 ) -> Iterator[Transition]:
-    """Makes a lock; the queue's next offset stays the lowest, as other locks have messages between these."""
+    """Yields transitions that make a lock.
+
+    They leave the queue's next offset at the lowest one, since other locks have messages between these.
+    """
     name, attempt_id, messages = group
     batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}
     groups = ((name, messages),)

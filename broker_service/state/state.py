@@ -1,11 +1,11 @@
-"""State: the messages that each group has taken, settled and under way.  Pure: it follows from the transitions.
+"""State has the messages that each group has taken and not settled.  Pure: it follows from the transitions.
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
     committed = the lowest under way, or next        next = the first not taken yet
         |  under way  . settled .  under way  . . . |
 
-In a group that consumes in order there are those, too, that wait for others of their message group (`locks.py`).
+In a group that consumes in order, messages that wait for others of their message group are kept, too (`locks.py`).
 """
 
 import heapq
@@ -38,7 +38,7 @@ from broker_service.state.transitions import (
     Waiting,
 )
 
-MAX_RECENT = 20_000  # settled deliveries that are remembered, for an ack that is sent again
+MAX_RECENT = 20_000  # settled deliveries that are remembered, so that a second ack of them is valid
 _HEAP_SLACK = 1000
 _TAKEN_SLACK = 1000
 
@@ -63,7 +63,7 @@ class Due(NamedTuple):
 
 @dataclass(slots=True)
 class QueueState:
-    """`locks`: of a group that consumes in order, while it has any."""
+    """The messages of one queue for one group.  `locks` is None unless the group consumes in order and has locks."""
 
     next: int
     under_way: dict[int, UnderWay] = field(default_factory=dict)  # by queue offset
@@ -98,7 +98,7 @@ class QueueState:
 
 
 class State:
-    """`apply` never fails: a transition that does not fit, such as a second settlement, changes nothing."""
+    """`apply` never fails: a transition that does not fit, such as a second settlement, has no effect."""
 
     def __init__(self) -> None:
         self.queues: dict[Place, QueueState] = {}
@@ -122,19 +122,19 @@ class State:
         return found if found is not None and found.pop == delivery.pop else None
 
     def was_settled(self, delivery: DeliveryId) -> bool:
-        """True if an ack settled the delivery, as far as that is remembered."""
+        """Returns True if an ack settled the delivery, as far as that is remembered."""
         return self._recent.get(delivery) is False
 
     def is_dead_letter(self, delivery: DeliveryId) -> bool:
-        """True if the message was moved to the dead letters, as far as that is remembered."""
+        """Returns True if the message was moved to the dead letters, as far as that is remembered."""
         return self._recent.get(delivery) is True
 
     def recent(self) -> list[tuple[DeliveryId, bool]]:
-        """The settled deliveries that are remembered, the oldest first, and which of them are dead letters."""
+        """Returns the remembered deliveries, oldest first, each with True if it is a dead letter."""
         return list(self._recent.items())
 
     def renewing_clients(self) -> list[str]:
-        """The ids of clients that have deliveries which are renewed for them."""
+        """Returns the ids of the clients for which deliveries are renewed."""
         return list(self._renewed)
 
     def renewed_for(self, client_id: str) -> list[tuple[Place, DeliveryId]]:
@@ -144,12 +144,12 @@ class State:
         ]
 
     def last_renewed_pop_ms(self) -> int:
-        """When the newest of the deliveries under way that are renewed was popped; 0 without any."""
+        """Returns the pop time of the newest delivery that is renewed; 0 without any."""
         renewed = (one for deliveries in self._renewed.values() for one in deliveries)
         return max((self.queues[place].under_way[offset].popped_ms for place, offset in renewed), default=0)
 
     def taken_by(self, place: Place, attempt_id: str) -> list[tuple[DeliveryId, UnderWay]]:
-        """The deliveries under way that a pop with this attempt id took in order."""
+        """Returns the deliveries under way that a pop with this attempt id took in order."""
         queue = self.queues.get(place)
         if queue is None or queue.locks is None:
             return []
@@ -161,7 +161,7 @@ class State:
         return queue is not None and queue.is_ordered(queue_offset)
 
     def take_released(self) -> set[Place]:
-        """The queues of which a message group has become free since the last call."""
+        """Returns the queues in which a message group has become free since the last call."""
         released, self._released = self._released, set()
         return released
 
@@ -170,7 +170,7 @@ class State:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int, limit: int) -> list[Due]:
-        """Deliveries whose deadline has come, the oldest first.  They stay due until a transition says otherwise."""
+        """Returns overdue deliveries, oldest first.  They stay overdue until a transition changes them."""
         found: list[Due] = []
         entries: list[tuple[int, Place, int, int]] = []
         while len(found) < limit:
@@ -179,7 +179,7 @@ class State:
                 break
             entry = heapq.heappop(self._deadlines)
             if entries and entry == entries[-1]:
-                continue  # its deadline was set to what it was
+                continue  # the deadline was set again to its value
             entries.append(entry)
             _, place, offset, _ = entry
             found.append(Due(place, offset, self.queues[place].under_way[offset]))
@@ -188,7 +188,7 @@ class State:
         return found
 
     def take_changed(self) -> Iterator[tuple[Place, int | None]]:
-        """The places that changed since the last call, each with its committed offset; None if it was dropped."""
+        """Yields the places that have changed since the last call, with their committed offsets; None if dropped."""
         changed, self._changed = self._changed, set()
         for place in changed:
             queue = self.queues.get(place)
@@ -261,7 +261,7 @@ class State:
     def _deliver(
         self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int, shared: dict[int, UnderWay]
     ) -> None:
-        """`shared`: by attempt, what the messages of this pop have in common, so that it takes memory once."""
+        """Adds a delivery.  `shared` has the UnderWay of this pop by attempt, which its messages share in memory."""
         if (delivery := shared.get(attempt)) is None:
             times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
             delivery = shared[attempt] = UnderWay(take.pop, attempt, *times, True, take.client_id)
@@ -296,7 +296,7 @@ class State:
         self._unwatch(place, delivery.queue_offset, found)
         del queue.under_way[delivery.queue_offset]
         if not queue.under_way:
-            queue.under_way.clear()  # a dict keeps the memory of what it had: most queues of most groups have nothing
+            queue.under_way.clear()  # frees its memory, since most queues of most groups have no deliveries
         self._count(place.group, -1)
         self._changed.add(place)
         return queue
@@ -361,7 +361,7 @@ class State:
             self._renewed.setdefault(delivery.client_id, {})[place, offset] = None
 
     def _unwatch(self, place: Place, offset: int, delivery: UnderWay) -> None:
-        """Its deadline stays in the heap until it is the first."""
+        """Forgets a delivery.  Its deadline stays in the heap until it is the first one."""
         renewed = self._renewed.get(delivery.client_id)
         if renewed is not None and renewed.pop((place, offset), True) is None and not renewed:
             del self._renewed[delivery.client_id]
@@ -376,7 +376,7 @@ class State:
 
 
 def _add(counts: dict[str, int], name: str, more: int) -> None:
-    """Counts of 0 are not kept."""
+    """Adds to a count; a count of 0 is removed."""
     if now := counts.get(name, 0) + more:
         counts[name] = now
     else:

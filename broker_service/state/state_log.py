@@ -1,14 +1,19 @@
-"""StateLog: keeps the state of consumption up to date with this broker's log: on a master, a slave, at a start.
+"""StateLog keeps the state of consumption in step with this broker's log, on masters and slaves.
 
-After a start or a cut of the log the state comes from a valid snapshot, if there is one, and the log after it.  Two
-are kept, `consumption.snapshot` and the one before it, `….old`, for when the newer one is damaged, or the log was cut.
+After a start or a cut of the log, it takes the state from the newest valid snapshot and applies the log after it.  It
+keeps two snapshots, `consumption.snapshot` and the earlier one with the ending `.old`, in case the newer one is
+damaged or the log was cut.
 
-Four kinds of records tell it, in log order: those of the state topic, the copies in retry and dead letter topics, which
-settle the deliveries they come from, RocketMQ's records of transactions, and those of the timer topic.
+Four kinds of records change the state, and are applied in log order.  If one of them cannot be read because of a bad
+sector or damage, only a part of the state waits:
 
-One that cannot be read (a bad sector, damage) holds up what needs it.  Of a timer its message waits; of a copy the
-delivery that it settles comes again; of a transaction all transactions wait, since this one may have ended; of the
-state topic all wait, as everything behind it depends on it.
+| record                                       | if it cannot be read                                             |
+|----------------------------------------------|------------------------------------------------------------------|
+| a record of the timer topic                  | its message waits                                                |
+| a copy in a retry or dead letter topic       | the delivery that it settles comes again                         |
+| a record of RocketMQ's topics of             | all transactions wait, since any of them may have ended with it  |
+| transactions                                 |                                                                  |
+| a record of the state topic                  | all changes wait, since everything behind it depends on it       |
 """
 
 import heapq
@@ -38,17 +43,17 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_LOG_BYTES = 64 << 20  # of the log, after which another snapshot is due
+SNAPSHOT_LOG_BYTES = 64 << 20  # bytes of the log after which another snapshot is due
 
-_READ_BYTES = 256 << 10  # of each queue at a time
-_MANY = 16  # records whose columns cost less than a look at each
+_READ_BYTES = 256 << 10  # bytes to read from a queue at a time
+_MANY = 16  # from this number of records on, columns are faster than one record after the other
 
-Told = tuple[int, list[Change]]  # the log offset of a record, and what it tells
-Extent = tuple[int, int]  # of a record: log offset and size
+Told = tuple[int, list[Change]]  # the log offset of a record, and its changes
+Extent = tuple[int, int]  # the log offset and size of a record
 
 
 class Written(NamedTuple):
-    """A record of the state topic that this broker has just appended: it need not be read."""
+    """A record of the state topic that this broker has just appended, and need not read."""
 
     end_offset: int
     body: bytes
@@ -63,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 class StateLog:
-    """Records that the store dispatches are noted, and applied by the next `catch_up`."""
+    """It notes the records that the store dispatches; the next `catch_up` applies them."""
 
     def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()
@@ -73,17 +78,17 @@ class StateLog:
         self._saved_at = 0  # log offset of the last snapshot
         self._is_saved = True  # nothing has happened since the last snapshot
         self._unapplied: list[Extent] = []
-        self._is_reload_due = False  # the last one has failed
+        self._is_reload_due = False  # the last reload has failed
         self._failed_at: _Entry | None = None
-        self._untold: tuple[_Entry, RocketSimError] | None = None  # the first record of a transaction that is unread
+        self._untold: tuple[_Entry, RocketSimError] | None = None  # the first unreadable record of a transaction
         store.dispatched.append(self._dispatched)
 
     @not_collected()
     def reload(self) -> None:
-        """Reads the state from a snapshot, if any, and the log after it: at a start, and after the log was cut.
+        """Reads the state from a snapshot, if any, and the log after it, at a start and after the log was cut.
 
-        Deliveries that neither has, because the log has expired, are not known.  If it fails, the next `catch_up` reads
-        all again: no snapshot may be made of a part.
+        Deliveries that are in neither are lost, because that part of the log has expired.  If the reload fails, the
+        next `catch_up` repeats it, so that no snapshot is made of an incomplete state.
         """
         self._is_reload_due = True
         self._check(self._failed_at)  # before all others are read again
@@ -105,12 +110,14 @@ class StateLog:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """True if a start would read so much of the log that it is time for a snapshot."""
+        """True if a start would have to read so much of the log that another snapshot should be written."""
         return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
-        """A function that writes a snapshot, for any thread; None if nothing has changed since the last one, or while
-        it would lack a transaction.  The state does not depend on how often this is called."""
+        """Returns a function that writes a snapshot, for any thread.
+
+        Returns None if nothing has changed since the last one, or if a record of a transaction cannot be read.
+        """
         self.catch_up()
         if self._is_saved or self._untold is not None:
             return None
@@ -143,7 +150,7 @@ class StateLog:
         return save
 
     def _snapshot(self) -> Snapshot | None:
-        """The newest snapshot that is valid for this log."""
+        """Reads the newest snapshot that is valid for this log."""
         for path in (self._path, self._older):
             try:
                 snapshot = snapshots.decode(self._store.disk.read_synced(path))
@@ -161,7 +168,7 @@ class StateLog:
         return None
 
     def catch_up(self, written: Written | None = None) -> None:
-        """Apply the records appended since the last call.  One that cannot be applied raises, also in later calls."""
+        """Applies the records appended since the last call; raises, also later, at one that cannot be applied."""
         if self._is_reload_due:
             self.reload()
         if not self._unapplied:
@@ -180,7 +187,7 @@ class StateLog:
             raise
 
     def _timers_of(self, extents: Sequence[Extent]) -> list[Told] | None:
-        """Returns what these records tell, which lie behind each other; None if each has to be read by itself."""
+        """Returns the changes of these records, which lie back to back; None if each must be read by itself."""
         if len(extents) < _MANY:
             return None
         first, (last, size) = extents[0][0], extents[-1]
@@ -211,7 +218,7 @@ class StateLog:
     def check_transactions(self) -> None:
         """Raises if a record that tells of transactions could not be read."""
         if self._untold is not None:
-            raise self._untold[1].with_traceback(None)  # else it grows with each time
+            raise self._untold[1].with_traceback(None)  # otherwise its traceback grows each time
 
     def read_again(self) -> bool:
         """Reads the state anew, and returns true, if a record of a transaction could not be read and can be read now.
@@ -232,7 +239,7 @@ class StateLog:
                 self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
     def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
-        """Yields what the queue's records from that log offset on tell."""
+        """Yields the changes in the queue's records from that log offset on."""
         at, end = self._store.queue_bounds(topic, queue_id)
         at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
         alone = 1
@@ -245,11 +252,11 @@ class StateLog:
                 for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
-        for one in range(end, self._store.queue_end(topic, queue_id)):  # what readers do not see yet
+        for one in range(end, self._store.queue_end(topic, queue_id)):  # records that readers do not see yet
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
-        """Returns where the next records are, and what the queue's records before them tell, as many as fit."""
+        """Reads as many records as fit; returns the queue offset of the next one, and the changes."""
         topic, queue_id, at = entry
         found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
         if found.answers[0].next_offset <= at:
@@ -266,12 +273,12 @@ class StateLog:
         return found.answers[0].next_offset, told
 
     def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
-        """Returns what this record tells, or what stands for it.  `error` came when it was read with others."""
+        """Returns the changes of this record, or their substitute; `error` came when it was read with others."""
         log_offset, size = self._store.entry(*entry) or (0, 0)
         try:
             return log_offset, self._told_by(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
-            # Behind a record that is damaged the log goes on; else its queue may be what is damaged.
+            # If the log continues behind the record, only the record is damaged; otherwise the queue may be.
             if isinstance(of_this_one, NotFound) or not self._store.log_goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one
@@ -299,9 +306,9 @@ class StateLog:
         return None
 
     def _stands_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
-        """Returns what is applied instead of a record that cannot be read.
+        """Returns the changes that are applied instead of a record that cannot be read.
 
-        Raises for a record of the state topic, and if it is not known which record it is.
+        Raises the error for a record of the state topic, and if it is not known which record it is.
         """
         if entry is None or entry.topic == STATE_TOPIC:
             self._failed_at = entry
@@ -347,7 +354,7 @@ def _in_body(body: bytes, log_offset: int) -> list[Change]:
 
 
 def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
-    """Records that lie behind each other in the log, some at a time."""
+    """Yields groups of records that lie back to back in the log."""
     first = size = 0
     for number, (offset, length) in enumerate(extents):
         if number > first and (offset != sum(extents[number - 1]) or size + length > _READ_BYTES):
@@ -359,7 +366,7 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _timers_in(data: bytes | memoryview, count: int) -> list[Told] | None:
-    """Returns what these records tell; None unless all are of the timer topic and none has to be read by itself."""
+    """Returns the changes of these records; None unless all are of the timer topic and can be read as columns."""
     try:
         records = Records.walk(data, count)
         records.check()

@@ -1,7 +1,8 @@
-"""Timers: the messages that wait for their delivery time, as log offsets by the second they are due.  Pure.
+"""Timers has the messages that wait for their delivery time, as log offsets by the second they are due.  Pure.
 
-RocketMQ's TIMER_OUT_MS is a whole second before the delivery time.  A second is due when it is over, so no message
-comes before its time, and each at most a second after it.  The second of a record that cannot be read is not known.
+RocketMQ's TIMER_OUT_MS is the last whole second before the delivery time.  A second is due when it is over, so no
+message is delivered before its time, and each at most a second after it.  The second of a record that cannot be read is
+unknown.
 """
 
 import heapq
@@ -12,7 +13,7 @@ from itertools import chain, islice
 
 from broker_service.state.transitions import UNKNOWN, Copied, Copying, Timer, Waiting
 
-RECALL_WEIGHT = 10  # it keeps the name of a message
+RECALL_WEIGHT = 10  # a recall takes as much memory as this number of timers, since it has a message's name
 
 
 class Timers:
@@ -20,10 +21,10 @@ class Timers:
 
     def __init__(self) -> None:
         self.count = 0
-        self.copying: int | None = None  # a log offset, while copies from there on may settle timers unsaid
-        self.unread: set[int] = set()  # log offsets of those that could not be read, whose second is not known
+        self.copying: int | None = None  # the log offset of a COPYING without its COPIED
+        self.unread: set[int] = set()  # log offsets of timers that could not be read, so their second is unknown
         self._waiting: dict[int, array[int]] = {}
-        self._done: dict[int, set[int]] = {}  # settled behind others of their second that wait
+        self._done: dict[int, set[int]] = {}  # settled timers behind others of their second that still wait
         self._recalls: dict[int, dict[str, None]] = {}
         self._recall_count = 0
         self._seconds: list[int] = []  # a heap; seconds that are over are removed later
@@ -32,7 +33,7 @@ class Timers:
 
     @property
     def weight(self) -> int:
-        """The number of waiting messages that would take as much memory."""
+        """The memory that is used, as a number of waiting messages."""
         return self.count + len(self.unread) + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:
@@ -41,7 +42,7 @@ class Timers:
         return self._seconds[0] if self._seconds else None
 
     def due(self, now_ms: int) -> list[int]:
-        """The seconds that are over, the oldest first."""
+        """Returns the seconds that are over, oldest first."""
         found: list[int] = []
         while (second := self.next_second()) is not None and due_ms(second) <= now_ms:
             heapq.heappop(self._seconds)
@@ -52,7 +53,7 @@ class Timers:
         return found
 
     def first(self, second: int, count: int, without: Collection[int] = ()) -> list[int]:
-        """The second's first log offsets that wait, except `without`."""
+        """Returns the first log offsets that wait in this second, except `without`."""
         done = self._done.get(second, ())
         waiting = (one for one in self._waiting.get(second, ()) if one not in done and one not in without)
         return list(islice(waiting, count))
@@ -66,7 +67,7 @@ class Timers:
         return key in self._recalls.get(second, ())
 
     def oldest(self, without: Collection[int] = ()) -> int | None:
-        """The lowest log offset that waits, except `without`."""
+        """Returns the lowest log offset that waits, except `without`."""
         unread = self.unread.difference(without)
         if not without:
             return min(chain(unread, (offsets[0] for offsets in self._waiting.values())), default=None)
@@ -74,7 +75,7 @@ class Timers:
         return min(chain(unread, (first[0] for first in firsts if first)), default=None)
 
     def before(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """The timers in front of a log offset, by second, without those whose second is not known."""
+        """Returns the timers before a log offset, by second, without those whose second is unknown."""
         return [
             (second, [one for one in offsets[: bisect_left(offsets, log_offset)] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -82,7 +83,7 @@ class Timers:
         ]
 
     def since(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """The timers from a log offset on, by second, without those whose second is not known."""
+        """Returns the timers from a log offset on, by second, without those whose second is unknown."""
         return [
             (second, [one for one in offsets[bisect_left(offsets, log_offset) :] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -90,7 +91,7 @@ class Timers:
         ]
 
     def rebuilding(self) -> list[Waiting | Copied | Copying]:
-        """Transitions that make these timers, from nothing."""
+        """Returns transitions that make these timers again, from nothing."""
         seconds = self._waiting
         if self.unread:
             seconds = {**self._waiting, UNKNOWN: array("q", sorted(self.unread))}
@@ -107,7 +108,7 @@ class Timers:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, transition: Timer | Copying | Copied | Waiting) -> None:
-        """Never fails: what does not fit, such as a second settlement, changes nothing."""
+        """Applies a transition.  It never fails: one that does not fit, such as a second settlement, has no effect."""
         match transition:
             case Timer(second, log_offset, recalls):
                 self._wait(second, array("q", (log_offset,)))
@@ -129,7 +130,7 @@ class Timers:
                 self.unread.difference_update(log_offsets)
 
     def find(self, found: Timer) -> None:
-        """One that could not be read says its second now."""
+        """Adds a timer that could not be read before, and whose second is known now."""
         second, log_offset, recalls = found.second, found.log_offset, found.recalls
         self.unread.remove(log_offset)
         if (known := self._waiting.get(second)) is None:
@@ -141,7 +142,7 @@ class Timers:
             self._recall(second, recalls)
 
     def _wait(self, second: int, log_offsets: "array[int]") -> None:
-        """They are behind all others; one that is known already changes nothing."""
+        """Adds timers, which lie behind all others of their second; known ones are skipped."""
         if second == UNKNOWN:
             self.unread.update(log_offsets)
             return

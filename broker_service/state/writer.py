@@ -1,9 +1,13 @@
-"""StateWriter: appends changes of the state to the log on a master, and tells those who wait for a change.
+"""StateWriter appends changes of the state to the log of a master.
 
-A change is a transition, or a record that tells one, such as a copy.  The changes of calls that come together
-(`GroupCommit`) are appended as one record, and applied from the log, as on a slave.  So the state is never ahead of the
-log; `next_of` also knows what the changes that are pending take.  What has to know more of them than that, or appends
-changes at once, has the pending ones appended before: so an accepted ack comes before an expiry, a move or a reset.
+A change is a transition, or a record from which one follows, such as a retry copy.  It has two ways into the log:
+
+- `submit` makes it pending.  The pending changes of calls that come together (`GroupCommit`) become one record.
+- `append` and `append_record` append it now.  They first append what is pending, so that an ack that was accepted
+  earlier comes before an expiry, a move or a reset.
+
+In both ways the state changes only when the record is applied from the log, as on a slave.  The state is therefore
+never ahead of the log.  Only `next_of` also includes what the pending changes take.
 """
 
 import asyncio
@@ -21,12 +25,12 @@ from broker_service.state.state import State
 from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import STATE_TOPIC, Place, Take, TakeInOrder, Transition
 
-_BODY = 16 << 10  # bytes of one record of transitions; more of them are several records
-_MAX_PENDING = 128  # transitions that wait for others
+_BODY = 16 << 10  # bytes of transitions after which another record begins
+_MAX_PENDING = 128  # pending transitions that are appended without waiting for others
 
 
 class StateWriter:
-    """`changed` is called each time the state has taken in what the log has."""
+    """The listeners in `changed` are called each time the state has caught up with the log."""
 
     def __init__(self, broker: Broker, log: StateLog) -> None:
         self.changed: list[Callable[[], None]] = []
@@ -47,7 +51,7 @@ class StateWriter:
         return len(self._pending)
 
     def next_of(self, place: Place) -> int | None:
-        """The group's next offset in this queue; None if the group has taken nothing of it."""
+        """Returns the group's next offset in this queue; None if the group has taken nothing from it."""
         if (taken := self._taken.get(place)) is not None:
             return taken
         queue = self.state.queues.get(place)
@@ -56,21 +60,21 @@ class StateWriter:
     # --- following the log --------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """The state as the log has it; at a start, and after the log was cut, when what is pending is refused."""
+        """Reads the state again, at a start and after the log was cut; pending changes are refused then."""
         self.flush()
         self._broker.offsets.kept.clear()
         self._log.reload()
         self._show_offsets()
 
     def catch_up(self, written: Written | None = None) -> None:
-        """Brings the state to the log's end; on a slave, too."""
+        """Brings the state to the log's end, on masters and slaves."""
         self._log.catch_up(written)
         self._show_offsets()
         for listener in self.changed:
             listener()
 
     def read_again(self) -> bool:
-        """Returns true if records of transactions could not be read, and are read now.  Raises if they still cannot."""
+        """Returns True if records of transactions that were unreadable are read now; raises if they still cannot be."""
         self.check_writable()
         is_read = self._log.read_again()
         self._show_offsets()
@@ -92,26 +96,26 @@ class StateWriter:
         self.catch_up()
 
     def check_takes_changes(self) -> None:
-        """Raises also if too many calls wait for the disk and slaves."""
+        """Raises as `check_writable` does, and if too many calls wait for the disk and slaves."""
         self.check_writable()
         self._broker.acknowledgements.check_room()
 
     def check_transactions(self) -> None:
-        """Raises also if a record of a transaction cannot be read."""
+        """Raises as `check_writable` does, and if a record of a transaction cannot be read."""
         self.check_writable()
         self._log.check_transactions()
 
     def check_all_known(self) -> None:
-        """Raises, on a slave too, if there is a record of the state or of a transaction that cannot be read."""
+        """Raises, on a slave too, if a record of the state or of a transaction cannot be read."""
         self.catch_up()
         self._log.check_transactions()
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """Has the changes appended with those of other calls, at the end of this turn if it is quiet.
+        """Appends the changes soon, with those of other calls: at the end of this turn of the loop if few calls come.
 
-        The future has the log's end after them, or the refusal.
+        The future gets the log's end behind them, or the refusal.
         """
         loop = asyncio.get_running_loop()
         if self._appended is None:
@@ -145,12 +149,12 @@ class StateWriter:
             appended.set_result(end)
 
     async def stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
-        """Waits until it is appended, and as safe as the mode promises."""
+        """Waits until submitted changes are appended, and as safe as the mode promises."""
         end = await asyncio.shield(appended)
         return await self._broker.acknowledgements.wait(end, timeout_s)
 
     def append(self, *changes: Transition) -> None:
-        """Appends these now, behind what is pending; raises if the log refuses them."""
+        """Appends these changes now, behind the pending ones; raises if the log refuses them."""
         if not changes:
             return
         self.flush()
@@ -163,8 +167,7 @@ class StateWriter:
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def append_record(self, message: Record) -> int:
-        """Appends a record of the broker's own, such as a copy, which may change the state; returns the log's end
-        after it."""
+        """Appends a record of the broker's own, such as a copy, which may change the state; returns the log's end."""
         broker = self._broker
         if reason := broker.store.why_not_writable():
             raise ServiceNotAvailable(reason)
