@@ -1,7 +1,7 @@
 """Signs requests for RocketMQ's access control, version 1.0 (4.x to 5.3.2) and 2.0 (from 5.3.0) alike.  Pure.
 
-The signature covers the values of all fields and the body, and neither the request's code nor its opaque number: a
-request that somebody has seen can be sent again.  TLS protects from that.
+The signature covers the values of all fields and the body, but neither the request's code nor its opaque number.
+Somebody who has seen a request can therefore send it again.  TLS protects against that.
 """
 
 import base64
@@ -15,7 +15,7 @@ SECURITY_TOKEN = "SecurityToken"
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes | memoryview = b"") -> str:
-    """Of a request whose fields have the access key already: the values, sorted by name, and then the body."""
+    """Signs the values of the fields, sorted by name, and then the body; the fields must have the access key."""
     mac = hmac.new(secret_key.encode(), digestmod=hashlib.sha1)
     for name in sorted(fields, key=_code_units):
         if name != SIGNATURE:
@@ -31,8 +31,11 @@ def signed(
     secret_key: str,
     security_token: str = "",
 ) -> dict[str, str]:
-    """The fields of a request with access key and signature.  Empty fields are left out: a server that gets them in a
-    binary header reads them as absent, and its signature would differ."""
+    """Returns the fields of a request with access key and signature.
+
+    Empty fields are left out.  A server that gets them in a binary header reads them as absent, and would compute
+    another signature.
+    """
     whole = {name: value for name, value in fields.items() if value}
     whole[ACCESS_KEY] = access_key
     if security_token:
@@ -42,5 +45,5 @@ def signed(
 
 
 def _code_units(name: str) -> bytes:
-    """Java's order of texts."""
+    """Returns a key that sorts texts as Java does."""
     return name.encode("utf-16-be", "surrogatepass")

@@ -1,4 +1,4 @@
-"""The numbers of RocketMQ's remoting protocol: what a request asks for, and how it was answered."""
+"""The numbers of RocketMQ's remoting protocol: the codes of requests and responses, and the version."""
 
 from enum import IntEnum
 
@@ -8,7 +8,7 @@ VERSION = 409
 
 
 class RequestCode(IntEnum):
-    """RocketMQ's RequestCode, as far as a part of this project uses it."""
+    """The codes of RocketMQ's RequestCode that this project uses."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

@@ -2,11 +2,11 @@
 
     total 4 | form 1 | header length 3 | header | body
 
-Numbers are big-endian, and `total` counts all that follows it.  A header is JSON or RocketMQ's binary form.  An answer
-may have the other form than its request: brokers of 5.x answer in JSON always.
+Numbers are big-endian, and `total` is the number of bytes that follow it.  A header is JSON or RocketMQ's binary form.
+An answer may have another form than its request, since brokers of 5.x always answer in JSON.
 
-An answer carries the `opaque` of its request.  A server sends requests of its own over the same connection, whose
-`opaque` may equal that of a request of the client: only `Header.is_answer` tells them apart.
+An answer has the `opaque` of its request.  A server also sends requests over the same connection, and their `opaque`
+may equal that of a request of the client.  Only `Header.is_answer` distinguishes answers from requests.
 """
 
 import json
@@ -35,8 +35,10 @@ _INT32 = range(-(2**31), 2**31)
 
 
 class FrameError(ValueError):
-    """The bytes are no frame of the remoting protocol, or a frame that is longer than the protocol allows.  `first`:
-    the first eight bytes, if it is these that begin no frame."""
+    """The bytes are no frame of the remoting protocol, or a frame that is longer than the protocol allows.
+
+    `first` has the first eight bytes if these cannot begin a frame.
+    """
 
     def __init__(self, message: str, first: bytes = b"") -> None:
         super().__init__(message)
@@ -44,14 +46,14 @@ class FrameError(ValueError):
 
 
 class Form(IntEnum):
-    """How a header is written."""
+    """The form of a header."""
 
     JSON = 0
     BINARY = 1
 
 
 class Lengths(NamedTuple):
-    """What the first eight bytes of a frame announce."""
+    """The form and the lengths in the first eight bytes of a frame."""
 
     form: Form
     header_bytes: int
@@ -82,24 +84,24 @@ class Header:
 
 
 def text(value: object) -> str:
-    """A value as RocketMQ writes it in `Header.fields`: booleans are `true` and `false`."""
+    """Converts a value as RocketMQ does for `Header.fields`: booleans become `true` and `false`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
 
 
 def encode(header: Header, body: bytes | bytearray | memoryview = b"", form: Form = Form.JSON) -> bytes:
-    """A whole frame.  Raises FrameError for one that is too long."""
+    """Encodes a whole frame.  Raises FrameError if it is too long."""
     return encode_without_body(header, len(body), form) + bytes(body)
 
 
 def encode_without_body(header: Header, body_bytes: int, form: Form = Form.JSON) -> bytes:
-    """A frame up to its body, which the caller sends behind it.  Raises FrameError for a frame that is too long."""
+    """Encodes a frame without its body, which the caller sends behind it.  Raises FrameError if it is too long."""
     return with_head(_as_json(header) if form is Form.JSON else _as_binary(header), body_bytes, form)
 
 
 def with_head(header: bytes, body_bytes: int, form: Form = Form.JSON) -> bytes:
-    """A header that is encoded already, with the eight bytes in front of it."""
+    """Returns an encoded header behind the eight bytes that begin its frame."""
     total = 4 + len(header) + body_bytes
     if len(header) > MAX_HEADER_BYTES or total > MAX_FRAME_BYTES:
         raise FrameError(
@@ -109,7 +111,7 @@ def with_head(header: bytes, body_bytes: int, form: Form = Form.JSON) -> bytes:
 
 
 def lengths(head: bytes | bytearray | memoryview) -> Lengths:
-    """Reads the first eight bytes of a frame.  Raises FrameError, which shows them, for what is no frame."""
+    """Reads the first eight bytes of a frame.  Raises FrameError, which shows them, if they begin no frame."""
     total, packed = HEAD.unpack(head)
     form, header_bytes = packed >> 24, packed & 0xFFFFFF
     if (
@@ -122,12 +124,12 @@ def lengths(head: bytes | bytearray | memoryview) -> Lengths:
 
 
 def decode_header(form: Form, header: bytes | bytearray | memoryview) -> Header:
-    """Raises FrameError for bytes that are no header of that form."""
+    """Decodes a header; raises FrameError if the bytes are no header of this form."""
     return _of_json(bytes(header)) if form is Form.JSON else _of_binary(bytes(header))
 
 
 def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]:
-    """One whole frame: its header and its body.  Raises FrameError for anything else."""
+    """Decodes one whole frame into header and body.  Raises FrameError for other bytes."""
     view = memoryview(frame)
     if len(view) < HEAD.size:
         raise FrameError(f"{len(view)} bytes are less than the beginning of a frame")

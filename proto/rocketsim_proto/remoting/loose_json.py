@@ -18,7 +18,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class LooseJsonError(ValueError):
-    """The text is neither JSON nor what RocketMQ writes instead of it; the message says at which character."""
+    """The text is neither JSON nor RocketMQ's variant of it; the message says at which character."""
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
@@ -26,7 +26,7 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
-    """The value that the body is.  Strict JSON goes the fast way.  Raises LooseJsonError."""
+    """Decodes a body; raises LooseJsonError.  Strict JSON is decoded by `json`, which is faster."""
     try:
         source = body if isinstance(body, str) else bytes(body).decode()
     except UnicodeDecodeError as error:
@@ -44,12 +44,12 @@ def loads(body: bytes | bytearray | memoryview | str) -> Any:
 
 
 def _skip(source: str, at: int) -> int:
-    """The next character that is no blank."""
+    """Returns the position of the next character that is no blank."""
     return _BLANKS.match(source, at).end()  # type: ignore[union-attr]  # it matches no blanks, too
 
 
 def _value(source: str, at: int, depth: int) -> tuple[Any, int]:
-    """The value that begins at `at`, and where the next token begins."""
+    """Decodes the value at `at`; returns it, and where the next token begins."""
     if depth > MAX_DEPTH:
         raise LooseJsonError(f"nested more than {MAX_DEPTH} deep at character {at}")
     first = source[at : at + 1]
@@ -112,7 +112,7 @@ def _key(source: str, at: int, depth: int) -> tuple[str | ObjectKey, int]:
 
 
 def _separator(source: str, at: int, end: str) -> int:
-    """Behind a comma, or at the end of the list or object."""
+    """Skips a comma; returns where the next element begins, or where the list or object ends."""
     if source[at : at + 1] == ",":
         at = _skip(source, at + 1)
         if source[at : at + 1] != end:

@@ -1,24 +1,26 @@
-"""The body of a batch of messages, as a producer sends it in one request.  Pure.
+"""Encodes and decodes the body of a request with a batch of messages.  Pure.
+
+For each message it has:
 
     size 4 | magic 4 | crc 4 | flag 4 | body length 4 | body | properties length 2 | properties
 
-once for each message.  Magic and CRC are 0: the broker sets them.
+Magic and CRC are 0, since the broker sets them.
 """
 
 import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MAX_MESSAGES = 1_000  # brokers of 5.x advance a queue by a signed 16-bit number, and lose it behind 32,767
+MAX_MESSAGES = 1_000  # brokers of 5.x count a batch in a signed 16-bit number, and break the queue above 32,767
 MAX_PROPERTIES_BYTES = 0x7FFF
 
 _HEAD = struct.Struct(">iiiii")
 _PROPERTIES = struct.Struct(">h")
-OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # what a message costs beside its body and its properties
+OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # the size of a message without its body and its properties
 
 
 class BatchError(ValueError):
-    """The body of a batch contradicts itself; the message says at which byte."""
+    """The lengths in a batch are inconsistent; the message says at which byte."""
 
 
 class BatchMessage(NamedTuple):
@@ -38,7 +40,7 @@ def encode(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
-    """Raises BatchError for any length that contradicts the others."""
+    """Decodes a batch; raises BatchError if its lengths are inconsistent."""
     view, at, messages = memoryview(batch), 0, []
     while at < len(view):
         left = len(view) - at
