@@ -95,7 +95,7 @@ class Take:
 
 
 class Step(IntEnum):
-    """What becomes of a message in a `TakeInOrder`.  RETURNED and ACKED are in snapshots only."""
+    """The state of a message in a `TakeInOrder`.  Only snapshots have RETURNED and ACKED."""
 
     WAITS = 0  # it is delivered after the messages of its group that come before it
     DELIVERED = 1
@@ -105,8 +105,10 @@ class Step(IntEnum):
 
 
 class Ordered(NamedTuple):
-    """A message of a message group.  `attempt`: that of the delivery; for one that waits or was returned, how many
-    were counted before."""
+    """A message of a message group.
+
+    `attempt` is the attempt of its delivery.  If it waits or was returned, it is the number of earlier attempts.
+    """
 
     queue_offset: int
     attempt: int
@@ -190,7 +192,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """These timers of a second, by their log offsets, are delivered, recalled or moved; no copy is left unsaid."""
+    """Settles timers of a second, which were delivered, recalled or moved, and ends the COPYING before it."""
 
     second: int
     log_offsets: tuple[int, ...] = ()
@@ -202,7 +204,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Timers that wait: how many in each second, the log offsets of all, and the keys of those that are recalled."""
+    """The timers that wait in each of several seconds, with their number and log offsets, and the recalled keys."""
 
     seconds: bytes
     counts: bytes  # the three columns are int64 in the machine's byte order
