@@ -82,10 +82,11 @@ class Settler:
         with self.moving(messages):
             # The messages behind the failed ones are given back as well, to be delivered after them.  They are kept
             # until the broker has answered, because the caller may settle the failed ones in another way.
+            in_flight = self._inbox.in_flight
             with self._inbox.changed:
-                found = (self._inbox.in_flight.behind(message.receipt_handle) for message in messages)
-                behind = [other for others in found for other in others]
-            later = {other.receipt_handle for other in behind}
+                behind = {one.receipt_handle: in_flight.behind(one.receipt_handle) for one in messages}
+            waiting = [other for others in behind.values() for other in others]
+            later = {other.receipt_handle for other in waiting}
 
             def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
                 changes = [
@@ -96,9 +97,14 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            done = self._inbox.in_flight.settle_with_those_behind
+            # Not those that are behind it by now: the broker may have delivered the message again before it answered.
+            def done(handle: str) -> None:
+                for other in behind.get(handle, ()):
+                    in_flight.settle(other.receipt_handle)
+                in_flight.settle(handle)
+
             settlement = Settlement("given back", call, done, gives_back=True)
-            return self._settle(settlement, [*behind, *messages], timeout_s)
+            return self._settle(settlement, [*waiting, *messages], timeout_s)
 
     def give_back(
         self, handed_out: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage], timeout_s: float

@@ -293,6 +293,31 @@ def test_in_order_what_waits_behind_a_message_is_kept_until_it_is_given_back_wit
     assert nothing_is_left(broker)
 
 
+def test_in_order_a_message_that_comes_again_before_its_nack_is_answered_is_kept(
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread of the consumer, which asks the broker meanwhile, receives it."""
+    broker.make_group("g", consume_message_orderly=True)
+    send(broker, b"1", b"2", message_group="a")
+    with consumer_of(broker) as consumer:
+        (first,) = consumer.receive(timeout_s=SOON_S)
+        change = consumer.cluster.transport.consumption.change_invisible
+
+        def answered_late(*arguments: Any) -> Any:
+            answer = change(*arguments)
+            wait_until(lambda: consumer.receive(timeout_s=0) == [] and consumer.in_flight > 2, "it has come again")
+            return answer
+
+        with monkeypatch.context() as patched:
+            patched.setattr(consumer.cluster.transport.consumption, "change_invisible", answered_late)
+            consumer.nack(first, delay_s=0)
+        for body, attempt in ((b"1", 2), (b"2", 1)):
+            (message,) = consumer.receive(timeout_s=SOON_S)
+            assert (message.body, message.delivery_attempt) == (body, attempt)
+            consumer.ack(message)
+    assert nothing_is_left(broker)
+
+
 def test_what_a_slave_has_not_taken_in_time_is_given_back_all_the_same(
     broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
