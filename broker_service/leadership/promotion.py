@@ -80,7 +80,7 @@ def _objection(ours: LogState, other: OtherMember) -> str | None:
         if other.broker_id == MASTER_ID:
             return None  # a slave is promoted because the master is gone
         return (
-            f"{other}, which is known, does not answer and may have more: start it, or remove it with `rocketsim admin "
+            f"{other}, which is known, does not answer and may have more: start it, or forget it with `rocketsim admin "
             f"removeSlave -i {other.broker_id}` if it is gone for good"
         )
     if other.refusal:

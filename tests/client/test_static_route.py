@@ -16,7 +16,7 @@ from tests.support.fake_broker import FakeCluster
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"name_server": "h:1", "brokers": {"a": {0: "h:2"}}}, "by one of them"),
+        ({"name_server": "h:1", "brokers": {"a": {0: "h:2"}}}, "give only one of them"),
         ({"brokers": {"a": {0: "nowhere"}}}, "broker 'a' at 'nowhere': host:port expected"),
         ({"brokers": {"a": {}}}, "broker 'a' has no address"),
         ({}, "no name server given"),
