@@ -85,7 +85,7 @@ def other(end: int, *epochs: tuple[int, int, int], first: int = 0, is_master: bo
         ),
         pytest.param(
             [OtherMember(2, "b:1", None)],
-            ["slave 2 at b:1, which is known, does not answer and may have more: start it, or remove it"],
+            ["slave 2 at b:1, which is known, does not answer and may have more: start it, or forget it"],
             [None],
             id="one that does not answer",
         ),
