@@ -1,6 +1,6 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
-`RIGHTS` has every method of a broker but the commands of operators, which declare theirs in `admin/servicer.py`.
+`RIGHTS` has every method of a broker but the commands of operators, which declare theirs in `admin/`.
 `NAMESRV_RIGHTS` has every method of a name server.  Other methods are refused.  If RocketMQ 5 has the same call, the
 needs are the same.  Pure.
 """
@@ -101,7 +101,8 @@ def needs(right: Right) -> Callable[[Method], Method]:
 
 def declared_rights(servicer: type) -> dict[str, Right]:
     """Returns the right of each method of a servicer that declares one."""
-    return {name: method.right for name, method in vars(servicer).items() if hasattr(method, "right")}
+    methods = {name: getattr(servicer, name) for name in dir(servicer)}
+    return {name: method.right for name, method in methods.items() if hasattr(method, "right")}
 
 
 ANYBODY = Right(Caller.ANYBODY)

@@ -1,7 +1,7 @@
-"""A broker's answers to RocketMQ's tools: mqadmin and the dashboard, over the remoting protocol.
+"""A broker's answers to RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
 
-Each turns a request into a call of Operations, Progress, Status or QueueLookup, as `servicer.py` does for our own
-tools, and its result into what RocketMQ's tools read.
+Each method turns a request into a call of Operations, Progress, Status or QueueLookup, which the commands of our own
+tools call, too, and turns the result into what RocketMQ's tools read.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
-from broker_service.admin.operations import FOR_EVER_MS, Operations
+from broker_service.admin.messages import FOR_EVER_MS
+from broker_service.admin.operations import Operations
 from broker_service.admin.progress import Progress
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
@@ -27,8 +28,8 @@ from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
-CHANGE_WAIT_S = 3.0  # for a slave to have an operator's change: mqadmin waits 5 s for an answer
-# RocketMQ's tools print no line for a broker that lacks one of these; here it has nothing of the kind.
+CHANGE_WAIT_S = 3.0  # how long a change waits for a slave; mqadmin waits 5 s for an answer
+# RocketMQ's tools print no line for a broker that lacks one of these figures. This broker has none of them.
 _NOTHING = {
     "msgPutTotalTodayMorning": "0",
     "msgGetTotalTodayMorning": "0",
@@ -51,10 +52,10 @@ _NOTHING = {
 
 
 class Consumers(Protocol):
-    """The consumers that are connected over the remoting protocol, and keep offsets of their own while they run."""
+    """The consumers that are connected over the remoting protocol.  They keep offsets of their own while they run."""
 
     def tell_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Tells the members of the group where they go on; `body` has the offset of each queue."""
+        """Tells the members of the group where to continue; `body` has the offset of each queue."""
 
 
 class AdminAnswers:
@@ -118,13 +119,13 @@ class AdminAnswers:
         return await self._changed()
 
     async def delete_topic(self, request: Request) -> Answer:
-        """mqadmin asks both brokers of a pair; a slave hears of it from its master."""
+        """Deletes nothing at a slave, which gets the change from its master: mqadmin asks both brokers of a pair."""
         topic = request.text("topic")
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
         if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return Answer()  # of a group that mqadmin deletes; RocketMQ has made them for each
+            return Answer()  # mqadmin deletes them with a group, because RocketMQ creates them for each group
         await self._operations.delete_topic(topic)
         return await self._changed()
 
@@ -186,7 +187,7 @@ class AdminAnswers:
         return await self._changed()
 
     async def delete_group(self, request: Request) -> Answer:
-        """RocketMQ 4's tools keep the offsets of a deleted group unless they say otherwise."""
+        """Keeps the offsets of the group unless the tool asks to remove them, as RocketMQ 4's tools expect."""
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
@@ -241,8 +242,10 @@ class AdminAnswers:
         return Answer(to_json({"topicList": sorted(found)}))
 
     async def reset_offset(self, request: Request) -> Answer:
-        """RocketMQ has the consumers move and needs them online; here the offsets move on the broker, and consumers
-        that are online are told, who would commit what they have read otherwise."""
+        """Moves the offsets on the broker, and then tells the consumers that are online.
+
+        Otherwise these would commit their own offsets again.  RocketMQ lets the consumers move, so they must be online.
+        """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
         await self._operations.past_start()
@@ -257,7 +260,7 @@ class AdminAnswers:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def query_message(self, request: Request) -> Answer:
-        """The newest first.  The id of a message is found as a key is."""
+        """Answers with the newest messages first.  A message is also found by its id, in the same way as by a key."""
         records, _ = await self._operations.messages_by_key(
             request.text("topic"),
             request.text("key"),
@@ -330,7 +333,7 @@ class AdminAnswers:
         return Answer(to_json(body))
 
     async def stats(self, request: Request) -> Answer:
-        """RocketMQ counts messages by topic and by group; this broker does not, so no such figure exists here."""
+        """Answers that the figure does not exist: unlike RocketMQ, this broker does not count by topic and group."""
         return Answer(
             code=ResponseCode.SYSTEM_ERROR,
             remark=f"The stats <{request.text('statsName', '')}> <{request.text('statsKey', '')}> not exist",
@@ -343,7 +346,7 @@ class AdminAnswers:
         return self._broker.config.broker_name
 
     async def _changed(self) -> Answer:
-        """An operator's change: it is made, also where no slave has it yet."""
+        """Answers that a change is made, and says so if no slave has it yet."""
         status = await self._broker.shared_change(CHANGE_WAIT_S)
         return Answer(remark="" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here")
 
@@ -356,7 +359,7 @@ class AdminAnswers:
 
 
 def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:
-    """The attributes of a topic after mqadmin's `+name=value,-name`."""
+    """Returns the attributes of a topic after mqadmin's `+name=value,-name`."""
     found = dict(present)
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = part.partition("=")

@@ -1,6 +1,6 @@
-"""UserOperations: what operators ask of users and their policies.  Changes are the master's to make.
+"""Operators' commands for users and their policies.  Only a master changes them.
 
-A change that is answered is on its disk; whether a slave has it says the status, as of a commit.
+A change that is answered is on the master's disk; the status of the answer says if a slave has it, as for a commit.
 """
 
 import asyncio
@@ -9,11 +9,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto import metadata_pb2
+
 from broker_service.access.model import Acl, Policy, Resource, ResourceType, User, is_of_nobody, user_of
-from broker_service.access.rights import of_topic
+from broker_service.access.rights import SUPER_USER, of_topic
+from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.access import AccessTables
 from broker_service.broker.metadata.config_table import Planned
+from broker_service.broker.metadata.messages import acl_to_proto, policies_from_proto
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.leadership.leadership import Leadership
 from broker_service.runtime.tasks import to_its_end
@@ -23,16 +28,63 @@ logger = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 _Plan = Callable[[str, tuple[Policy, ...], int], Planned[Acl] | None]
 
-START_WAIT_S = 3.0  # less than any operator's deadline
+
+class UserCommands(Commands):
+    @change(SUPER_USER, in_any_mode=True)
+    async def CreateUser(self, request: pb.CreateUserRequest) -> pb.UserResponse:
+        user = await self._operations.create_user(*_fields(request.user))
+        return pb.UserResponse(user=_without_password(user))
+
+    @change(SUPER_USER, in_any_mode=True)
+    async def UpdateUser(self, request: pb.UpdateUserRequest) -> pb.UserResponse:
+        user = await self._operations.update_user(*_fields(request.user))
+        return pb.UserResponse(user=_without_password(user))
+
+    @change(SUPER_USER, in_any_mode=True)
+    async def DeleteUser(self, request: pb.DeleteUserRequest) -> pb.DeleteUserResponse:
+        await self._operations.delete_user(request.username)
+        return pb.DeleteUserResponse()
+
+    @command(SUPER_USER)
+    async def ListUsers(self, request: pb.ListUsersRequest) -> pb.ListUsersResponse:
+        return pb.ListUsersResponse(users=map(_without_password, self._operations.users(request.username)))
+
+    @change(SUPER_USER, in_any_mode=True)
+    async def CreateAcl(self, request: pb.CreateAclRequest) -> pb.AclResponse:
+        acl = await self._operations.create_acl(request.acl.subject, _policies(request.acl))
+        return pb.AclResponse(acl=acl_to_proto(acl))
+
+    @change(SUPER_USER, in_any_mode=True)
+    async def UpdateAcl(self, request: pb.UpdateAclRequest) -> pb.AclResponse:
+        acl = await self._operations.update_acl(request.acl.subject, _policies(request.acl))
+        return pb.AclResponse(acl=acl_to_proto(acl))
+
+    @change(SUPER_USER, in_any_mode=True)
+    async def DeleteAcl(self, request: pb.DeleteAclRequest) -> pb.DeleteAclResponse:
+        await self._operations.delete_acl(request.subject, request.resource)
+        return pb.DeleteAclResponse()
+
+    @command(SUPER_USER)
+    async def ListAcls(self, request: pb.ListAclsRequest) -> pb.ListAclsResponse:
+        return pb.ListAclsResponse(acls=map(acl_to_proto, self._operations.acls(request.subject, request.resource)))
 
 
-class UserOperations:
+def _fields(user: metadata_pb2.User) -> tuple[str, str, str, str]:
+    return user.username, user.password, user.user_type, user.user_status
+
+
+def _without_password(user: User) -> metadata_pb2.User:
+    return metadata_pb2.User(username=user.username, user_type=user.user_type, user_status=user.user_status)
+
+
+def _policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
+    return _value(lambda: policies_from_proto(acl))
+
+
+class UserOperations(SubjectOperations):
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
-        self._broker = broker
-        self._leadership = leadership
+        super().__init__(broker, leadership)
         self._turn = asyncio.Lock()  # a user and its policies are in two tables
-
-    # --- users ------------------------------------------------------------------------------------------------------
 
     async def create_user(self, username: str, password: str, user_type: str, status: str) -> User:
         tables = await self._writable()
@@ -44,7 +96,7 @@ class UserOperations:
         return user
 
     async def update_user(self, username: str, password: str, user_type: str, status: str) -> User:
-        """What is empty stays as it is."""
+        """Changes the fields that are not empty."""
         tables = await self._writable()
         self._check_not_inner(username)
         now_ms = self._broker.now_ms()
@@ -57,7 +109,7 @@ class UserOperations:
         return user
 
     async def delete_user(self, username: str) -> None:
-        """Its policies go first: another user of that name is not to have them."""
+        """Deletes the user, and its policies first: a later user of that name must not have them."""
         tables = await self._writable()
         self._check_not_inner(username)
         tables.users.existing(username)
@@ -78,7 +130,7 @@ class UserOperations:
         logger.info("User:%s is deleted", username)
 
     def users(self, username: str) -> list[User]:
-        """All, or the one of that name."""
+        """Returns all users, or the one of that name."""
         tables = self._tables()
         if username:
             return [tables.users.existing(username)]
@@ -87,7 +139,7 @@ class UserOperations:
     # --- policies ---------------------------------------------------------------------------------------------------
 
     async def create_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
-        """A policy replaces the one of the same resource; others stay."""
+        """Adds policies.  Each replaces the policy for the same resource; the others stay."""
         tables = await self._writable()
         return await to_its_end(self._change(tables, subject, policies, tables.acls.creating))
 
@@ -104,7 +156,7 @@ class UserOperations:
         return acl
 
     async def delete_acl(self, subject: str, resource: str) -> None:
-        """All policies of the user, or the one of a resource."""
+        """Deletes all policies of the user, or the one for a resource."""
         tables = await self._writable()
         _value(lambda: user_of(subject))
         name = str(_value(lambda: Resource.parse(resource))) if resource else ""
@@ -112,7 +164,7 @@ class UserOperations:
         logger.info("policies of %s%s are deleted", subject, f" for {name}" if name else "")
 
     def acls(self, subject: str, resource: str) -> list[Acl]:
-        """Of all users or of one; with a resource that policy alone."""
+        """Returns the policies of all users or of one; with a resource, only the policies for it."""
         tables = self._tables()
         found = [tables.acls.existing(subject)] if subject else list(tables.acls.entries.values())
         found = sorted(found, key=lambda acl: acl.subject)
@@ -132,7 +184,7 @@ class UserOperations:
 
     async def _writable(self) -> AccessTables:
         tables = self._tables()
-        await self._leadership.settled(START_WAIT_S)
+        await self.past_start()
         self._broker.check_writable()
         return tables
 
@@ -145,8 +197,8 @@ class UserOperations:
 
 
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """ValueError where there is none, and for one that would never be looked at: whoever denies something is not to
-    believe that it is denied."""
+    """Returns the policies.  Raises ValueError if none is given, or if one of them could never apply: whoever denies
+    something must not believe that it is denied."""
     if not policies:
         raise ValueError("no resource is named")
     for resource in (policy.resource for policy in policies):
@@ -163,7 +215,7 @@ def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
 
 
 def _value(make: Callable[[], _Made]) -> _Made:
-    """Raises InvalidParameter for what is no such value."""
+    """Makes a value, and raises InvalidParameter instead of ValueError."""
     try:
         return make()
     except ValueError as error:

@@ -12,7 +12,6 @@ from broker_service.admin.progress import Progress
 from broker_service.admin.sampling import Sampling
 from broker_service.admin.servicer import AdminServicer
 from broker_service.admin.status import Status
-from broker_service.admin.users import UserOperations
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import ConfigError
 from broker_service.node.access_control import AccessControl
@@ -41,7 +40,6 @@ class Administration:
     ) -> None:
         self._broker = broker
         self._lookup = wire.lookup
-        self._leadership = replication.leadership
         self._machine = machine
         self.status = Status(
             broker,
@@ -76,9 +74,7 @@ class Administration:
         self._sampling.start(tasks)
 
     def services(self) -> list[Service]:
-        broker = self._broker
-        users = UserOperations(broker, self._leadership)
-        servicer = AdminServicer(broker, self.operations, self.progress, self.status, self._lookup, users)
+        servicer = AdminServicer(self._broker, self.operations, self.progress, self.status, self._lookup)
         name = admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name
         return [Service(name, admin_pb2_grpc.add_AdminServicer_to_server, servicer)]
 

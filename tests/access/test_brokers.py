@@ -35,7 +35,7 @@ from rocketsim_proto.signature import Credentials, SigningChannel
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.access.model import Acl, Policy, User
-from broker_service.admin.users import UserOperations
+from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import InvalidParameter, NotFound, StoreCorrupt
@@ -173,7 +173,7 @@ async def test_a_policy_for_an_address_that_nobody_has_is_refused(tmp_path: Path
     async with running(tmp_path, **KEYS) as node:
         await first_user(node)
         await allow(node, NORMAL, "Topic:t Sub")
-        users = UserOperations(node.broker, node.leadership)
+        users = Operations(node.broker, node.leadership)
         policies = (Policy.parse("Topic:u", ["Pub"], [source]),)
         for change in (users.create_acl, users.update_acl):
             with pytest.raises(InvalidParameter, match=r"no caller has such an address; 0[.]0[.]0[.]0/0 is"):
@@ -184,7 +184,7 @@ async def test_a_policy_for_an_address_that_nobody_has_is_refused(tmp_path: Path
 async def test_policies_that_are_made_while_their_user_is_deleted_go_with_it(tmp_path: Path) -> None:
     async with running(tmp_path, **KEYS) as node:
         await allow(node, NORMAL, "Topic:t Sub")
-        users, policies = UserOperations(node.broker, node.leadership), (Policy.parse("Topic:u", ["Pub"]),)
+        users, policies = Operations(node.broker, node.leadership), (Policy.parse("Topic:u", ["Pub"]),)
         results = await asyncio.gather(
             users.delete_user("n"), users.create_acl("User:n", policies), return_exceptions=True
         )

@@ -24,7 +24,7 @@ from rocketsim_proto.message_pb2 import QueueId
 from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig, TopicConfig
 from rocketsim_proto.records.record import offset_message_id
 
-from broker_service.admin import operations
+from broker_service.admin import messages
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig as TableTopic
@@ -452,7 +452,7 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
 async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Path, monkeypatch: Any) -> None:
     """An answer ends when it would take long or become large, and says where the next one continues."""
     monkeypatch.setattr(key_search, "_BUDGET", 100)
-    monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 400)
+    monkeypatch.setattr(messages, "MAX_QUERY_BYTES", 400)
     async with admin_of(tmp_path) as (node, admin):
         for number in range(50):
             await put(node, "t", b"%d" % number, KEYS="k", UNIQ_KEY=f"U{number}")
@@ -512,7 +512,7 @@ async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Newest first: two messages that fit into the answer with an expired one between them, and one more."""
-    monkeypatch.setattr(operations, "MAX_QUERY_BYTES", 2500)
+    monkeypatch.setattr(messages, "MAX_QUERY_BYTES", 2500)
     async with running(tmp_path) as node:
         for number in range(4):
             await put(node, "t", b"%d" % number * 1000, KEYS="k")

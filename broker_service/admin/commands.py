@@ -1,0 +1,92 @@
+"""What the commands of all subjects share.
+
+A command is a method of a subject's `...Commands`, under its name in admin.proto, with the right that it needs.  What
+changes something calls a subject's `...Operations`, which `remoting.py` calls for RocketMQ's tools, too.
+"""
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import grpc
+
+from broker_service.access.rights import Right, needs
+from broker_service.admin.progress import Progress
+from broker_service.admin.status import Status
+from broker_service.broker.core.broker import Broker
+from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.leadership.leadership import Leadership
+from broker_service.runtime.deadlines import longest_wait_s
+from broker_service.runtime.rpc_errors import maps_errors
+
+if TYPE_CHECKING:
+    from broker_service.admin.operations import Operations
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Asked = Callable[[Any, Request], Awaitable[Response]]
+Called = Callable[[Any, Request, Context], Awaitable[Response]]
+
+START_WAIT_S = 3.0  # less than any operator's deadline
+
+
+class SubjectOperations:
+    def __init__(self, broker: Broker, leadership: Leadership) -> None:
+        self._broker = broker
+        self._leadership = leadership
+
+    async def past_start(self) -> None:
+        """Waits until a master that has just started takes changes; awaited before each of them."""
+        await self._leadership.settled(START_WAIT_S)
+
+
+class Commands:
+    def __init__(
+        self, broker: Broker, operations: "Operations", progress: Progress, status: Status, queues: QueueLookup
+    ) -> None:
+        self._broker = broker
+        self._operations = operations
+        self._progress = progress
+        self._status = status
+        self._queues = queues
+
+
+def command(right: Right) -> Callable[[Asked[Request, Response]], Called[Request, Response]]:
+    """Makes a method that takes a request into a command that needs this right."""
+
+    def decorated(method: Asked[Request, Response]) -> Called[Request, Response]:
+        @needs(right)
+        @maps_errors
+        @functools.wraps(method)
+        async def called(self: Commands, request: Request, context: Context) -> Response:
+            return await method(self, request)
+
+        return called
+
+    return decorated
+
+
+def change(
+    right: Right, *, past_start: bool = True, in_any_mode: bool = False
+) -> Callable[[Asked[Request, Response]], Called[Request, Response]]:
+    """Makes a method into a command whose change slaves get, too.
+
+    With `past_start`, a master that has just started waits until it takes writes.  The `status` of the response says
+    which brokers have the change; `Broker.shared_change` describes `in_any_mode`.
+    """
+
+    def decorated(method: Asked[Request, Response]) -> Called[Request, Response]:
+        @needs(right)
+        @maps_errors
+        @functools.wraps(method)
+        async def changed(self: Commands, request: Request, context: Context) -> Response:
+            if past_start:
+                await self._operations.past_start()
+            response: Any = await method(self, request)
+            response.status = await self._broker.shared_change(longest_wait_s(context), in_any_mode=in_any_mode)
+            return response  # type: ignore[no-any-return]
+
+        return changed
+
+    return decorated
