@@ -65,11 +65,12 @@ def demo(
 
 
 def broker_files() -> list[dict[str, str]]:
-    """The configuration of two synchronous pairs: the files in conf/, with small store files."""
+    """The configuration of two synchronous pairs: the files in conf/, with small store files and on free ports."""
     import javaproperties
 
     files = CONF.glob("broker-*.properties")
-    given = [{**javaproperties.loads(file.read_text(encoding="utf-8")), **LAPTOP} for file in files]
+    here = {**LAPTOP, "listenPort": "0"}
+    given = [{**javaproperties.loads(file.read_text(encoding="utf-8")), **here} for file in files]
     if not given:
         given = [properties for pair in range(2) for properties in pair_properties(pair, sync=True)]
     return sorted(given, key=lambda properties: (properties["brokerName"], properties["brokerId"]))

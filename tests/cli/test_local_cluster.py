@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from rocketsim_cli.demo.command import broker_files
 from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.trouble import Trouble
 
@@ -34,6 +35,10 @@ def test_ports_are_the_wanted_ones_and_others_where_another_process_was_faster(t
             assert not cluster.name_server.endswith(f":{taken}")
             cluster.namesrv.stop()
             assert cluster.namesrv.start().address == cluster.name_server  # it keeps its port
+
+
+def test_the_demo_runs_beside_other_brokers():
+    assert {broker["listenPort"] for broker in broker_files()} == {"0"}
 
 
 def test_a_server_that_ends_at_its_start_is_reported_with_its_last_words(tmp_path, monkeypatch):
