@@ -1,13 +1,14 @@
 """How RocketMQ's brokers differ by version, which MQVersion numbers in the headers of their answers.  Pure.
 
-| since | what is different |
-|--------|----------------------------------------------------------------------------------------------------| | 4.9.4
-| a name server answers routes in strict JSON, if it is asked to | | 5.0.0 | a search by time finds the first message
-that is not older; before, the nearest one, or the last of all | | 5.0.0 | a broker says that a group has no offset
-(`setZeroIfNotFound`); before, it says 0 if a queue begins at 0 | | 5.0.0 | a commit for a group or topic that the
-broker does not know is refused; before, anything is taken | | 5.0.0 | a slave without `slaveReadEnable` refuses reads
-with code 2, which a master uses when it is busy | | 5.0.0 | access control refuses with code 16; before, with 1 and the
-exception's name | | 5.4.0 | a slave's own table of group offsets is not its master's (seen in 5.5) |
+| since  | what is different |
+|--------|----------------------------------------------------------------------------------------------------|
+| 4.9.4  | a name server answers routes in strict JSON, if it is asked to |
+| 5.0.0  | a search by time finds the first message that is not older; before, the nearest one, or the last of all |
+| 5.0.0  | a broker says that a group has no offset (`setZeroIfNotFound`); before, it says 0 if a queue begins at 0 |
+| 5.0.0  | a commit for a group or topic that the broker does not know is refused; before, anything is taken |
+| 5.0.0  | a slave without `slaveReadEnable` refuses reads with code 2, which a master uses when it is busy |
+| 5.0.0  | access control refuses with code 16; before, with 1 and the exception's name |
+| 5.4.0  | a slave's own table of group offsets is not its master's (seen in 5.5) |
 
 A message that is too large is refused with code 13, by 5.x in a batch with 1.  A queue that does not exist is refused
 with code 1, by 5.x with 29.
