@@ -1,7 +1,7 @@
 """P16: what pending consumption costs a broker: timers, deliveries under way, groups; retention with pending timers.
 
-Two brokers hold the same messages, and one of them pending work.  Costs grow with what is due, not with what is stored,
-if both are alike.  Without peers.
+Two brokers hold the same messages, and one of them pending work.  If both cost the same, the costs grow with
+the work that is due, not with the messages that are stored.  Without peers.
 """
 
 import time

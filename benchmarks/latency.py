@@ -1,4 +1,4 @@
-"""P12: from the producer to the commit of the micro-batch, at 1,000 messages a second and the default trigger.
+"""P12: the time from the producer to the commit of the micro-batch, at 1,000 messages a second and the default trigger.
 
 A record belongs to the batch whose offset range has it; that batch was committed at its trigger's start plus
 `triggerExecution`.  Latencies are computed afterwards, from the query's progress and the times in the bodies, so that

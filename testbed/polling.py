@@ -4,9 +4,9 @@ No other file of the tests sleeps; this one does, between two polls.
 
 A test is as quick as what it waits for, and its result does not depend on the sleep.
 
-The rule of a bound, of these waits and of the calls that tests make: it is at least ten times what the wait takes on
-two cores that have nothing else to do, and one of the two below, or a multiple of one.  So a machine that is ten times
-slower passes, and what never comes costs a minute or three, not more.
+Each wait here, and each call of a test, has a time limit: one of the two below, or a multiple of one.  A limit is at
+least ten times as long as the wait takes on two idle cores.  So tests pass on a machine that is ten times slower, and a
+wait for something that never happens ends after one minute or three.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""A call by hand over HTTP/2, whose request need not come to its end: gRPC's own clients send whole messages."""
+"""Makes a gRPC call frame by frame over HTTP/2, so that its request can stay incomplete.  gRPC's own clients send whole
+messages."""
 
 import asyncio
 from collections.abc import AsyncIterator

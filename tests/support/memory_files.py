@@ -1,15 +1,14 @@
-"""A disk in memory that implements the store's file interface: writes tear, it fills up, fails and loses power.
+"""A disk in memory that implements the store's file interface.  It can tear writes, fill up, fail and lose power.
 
-What was written and not synced is kept apart: `power_loss` keeps a random part of it, sector by sector, of the sizes
-that a file had since its last sync any, and of the names in directories that were not synced any, in no order; `kill`
-keeps all.  Every call that changes something has a number, in order, so that a test can fail or stop the world at the
-n-th.
+The disk keeps unsynced changes apart.  `kill` keeps all of them.  `power_loss` keeps a random choice of them: some of
+the written sectors, any size that a file has had since its last sync, and any of the unsynced names in a directory, in
+no order.  Calls that change something are numbered in order, so that a test can fail or stop the n-th one.
 
 Failures are those of ext4 and XFS on Linux.  After a failed `fdatasync` the pages count as clean: they can be read, by
 this process and the next, as long as they stay in the page cache; the next sync succeeds without writing them; and
 `power_loss` (or `evict`, when memory is short) shows what the disk really has.  Writing the same bytes again makes them
-dirty.  A full disk refuses whatever needs room: new names, new blocks, also those of a sparse file's holes; of a call
-that needs more blocks than there are it has done a part.  A sector that is `bad` cannot be read until all of it is
+dirty.  A full disk refuses new names and new blocks, also blocks for the holes of a sparse file.  A call that needs
+more blocks than are free does a part of its work.  A sector that is `bad` cannot be read until all of it is
 written again.
 """
 

@@ -1,4 +1,4 @@
-"""A client that is a program of its own: it goes on until its input ends, and prints a line for whatever happens."""
+"""A client in a process of its own.  It runs until its standard input ends, and prints a line for each event."""
 
 import os
 import socket

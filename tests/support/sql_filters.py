@@ -1,4 +1,4 @@
-"""What RocketMQ's own SQL92 filter said of messages; `tests.interop.sql_filters` asks it."""
+"""The results of RocketMQ's own SQL92 filter for a list of messages.  `tests.interop.sql_filters` records them."""
 
 import json
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
-"""The certificates of tests/data/tls: `server`, `renewed` and `client` are of `ca`, `stranger` of `other-ca`.  They are
-for localhost, 127.0.0.1 and ::1.  `ed25519` has a key that gRPC does not take; `expired` is what it says.
+"""The certificates of tests/data/tls: `ca` has signed `server`, `renewed` and `client`; `other-ca` has signed
+`stranger`.  All are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has
+expired.
 """
 
 import os
