@@ -1,7 +1,7 @@
-"""How a command connects to the cluster: by the given address, keys from the environment, and the options before the
-command."""
+"""How a command connects to the cluster: by the given address, keys from the environment, the options before the
+command, and a context (`contexts.py`)."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,15 +13,45 @@ if TYPE_CHECKING:
     from rocketsim_client.connection import Connection
 
 
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """How one cluster is reached."""
+
+    name_server: str
+    options: ConnectionOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """What stands before the command: its options, and the context that it chose."""
+
+    options: ConnectionOptions
+    cluster: Cluster | None = None
+
+
 def connection_to(name_server: str, context: typer.Context) -> "Connection":
     from rocketsim_client.connection import Connection
 
-    return Connection.of(name_server, **options_of(context))
+    return Connection.of(name_server, **options_of(name_server, context))
 
 
-def options_of(context: typer.Context) -> dict[str, Any]:
-    """The keywords of `Connection.of` but for the address.  `context`: of the command; `rocketsim` itself has left its
-    own options there."""
-    given = context.find_object(ConnectionOptions) or ConnectionOptions()
+def options_of(name_server: str, context: typer.Context) -> dict[str, Any]:
+    """Returns the keywords of `Connection.of` without the address.  `context`: the one of the command."""
+    found = context.find_object(Invocation)
+    options = given_options(context)
+    if found is not None and found.cluster is not None and found.cluster.name_server == name_server:
+        options = _before(options, found.cluster.options)
     keys = {name: key for name, key in credentials().items() if key}
-    return {**asdict(given), **keys}
+    return {**asdict(options), **keys}
+
+
+def given_options(context: typer.Context) -> ConnectionOptions:
+    """Returns the options that stand before the command."""
+    found = context.find_object(Invocation)
+    return found.options if found is not None else ConnectionOptions()
+
+
+def _before(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
+    """Returns the given options, and those of a context where none was given."""
+    own = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) != one.default}
+    return replace(others, **own)

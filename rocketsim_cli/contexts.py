@@ -9,20 +9,23 @@ They are kept in `rocketsim/contexts.toml` in the user's folder for configuratio
     tls = true
     tlsCa = "/etc/rocketsim/ca.pem"
 
-What the command line or the environment says goes before what a context says.
+The command line and the environment go before a context.  Its options are those of its name server: a command that
+is given another address uses none of them, so no other server gets its keys.
 """
 
 import json
 import os
-import tempfile
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rocketsim_cli.credentials import credentials
+from rocketsim_cli.admin.session import camel
+from rocketsim_cli.connection import Cluster, given_options
+from rocketsim_cli.credentials import credentials, warn_if_others_may_read
 from rocketsim_cli.options import AsJson, NameServer
 from rocketsim_cli.tables import show_rows
 from rocketsim_cli.tls import ConnectionOptions
@@ -31,35 +34,8 @@ from rocketsim_cli.trouble import Trouble, WrongCommandLine
 commands = typer.Typer(name="context", help="Clusters by name, for all commands.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(help="The context's name.")]
 
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """How one cluster is reached.  Fields are the file's keys; empty ones are not written."""
-
-    nameServer: str
-    tls: bool = False
-    tlsCa: str = ""
-    tlsCert: str = ""
-    tlsKey: str = ""
-    protocol: str = "auto"
-    accessKey: str = ""
-    secretKey: str = field(default="", repr=False)
-
-    def options(self) -> ConnectionOptions:
-        """The options of `rocketsim` itself."""
-        return ConnectionOptions(
-            self.tls,
-            _file(self.tlsCa),
-            _file(self.tlsCert),
-            _file(self.tlsKey),
-            self.protocol,
-            self.accessKey,
-            self.secretKey,
-        )
-
-
-def _file(path: str) -> Path | None:
-    return Path(path) if path else None
+FILES = ("tls_ca", "tls_cert", "tls_key")
+DEFAULTS = {one.name: one.default for one in fields(ConnectionOptions)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,60 +52,98 @@ class Contexts:
 
     def chosen(self, name: str | None) -> Cluster | None:
         """The context with this name; without a name the current one, if there is one."""
-        return self.of(name) if name else self.of(self.current) if self.current else None
+        name = name or self.current
+        return self.of(name) if name else None
 
     def text(self) -> str:
-        """A string of JSON is one of TOML."""
-        lines = [f"current = {json.dumps(self.current)}", ""]
+        """The file's text.  Options that have their default are left out."""
+        lines = [f"current = {_toml(self.current)}", ""]
         for name, cluster in sorted(self.clusters.items()):
-            lines.append(f"[contexts.{json.dumps(name)}]")
-            values = ((one.name, getattr(cluster, one.name)) for one in fields(cluster))
-            lines += [f"{key} = {json.dumps(value)}" for key, value in values if value]
-            lines.append("")
+            given = {one: value for one in DEFAULTS if (value := getattr(cluster.options, one)) != DEFAULTS[one]}
+            values = {"nameServer": cluster.name_server} | {camel(one): value for one, value in given.items()}
+            lines += [f"[contexts.{_toml(name)}]", *(f"{key} = {_toml(value)}" for key, value in values.items()), ""]
         return "\n".join(lines)
 
 
+def _toml(value: bool | str | Path) -> str:
+    """TOML's strings and truths are those of JSON, except that it wants DEL escaped and has no surrogates."""
+    text = json.dumps(value if isinstance(value, bool) else str(value), ensure_ascii=False)
+    return text.replace("\x7f", "\\u007f")
+
+
 def path() -> Path:
-    """The file, which need not exist."""
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(home) / "rocketsim" / "contexts.toml"
+    """The file, which need not exist.  The path is relative if the user has no home directory."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "rocketsim" / "contexts.toml"
 
 
 def load() -> Contexts:
     """Raises Trouble with the file and what is wrong with it."""
+    file = path()
     try:
-        text = path().read_text("utf-8")
+        text = file.read_text("utf-8") if file.is_absolute() else ""
     except (FileNotFoundError, NotADirectoryError):
         return Contexts()
+    except UnicodeDecodeError as error:
+        raise _damaged(str(error)) from error
     try:
         read = tomllib.loads(text)
-        clusters = {name: Cluster(**values) for name, values in read.get("contexts", {}).items()}
-    except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
-        raise Trouble(f"{path()}: {error}; correct it, or remove it and add the contexts again") from error
-    return Contexts(clusters, str(read.get("current", "")))
+    except tomllib.TOMLDecodeError as error:
+        raise _damaged(str(error)) from error
+    found, current = read.get("contexts", {}), read.get("current", "")
+    if not isinstance(found, dict) or not isinstance(current, str):
+        raise _damaged("`contexts` has to be a table and `current` a string")
+    contexts = Contexts({name: _cluster(name, values) for name, values in found.items()}, current)
+    if any(cluster.options.secret_key for cluster in contexts.clusters.values()):
+        warn_if_others_may_read(file)
+    return contexts
+
+
+def _cluster(name: str, values: Any) -> Cluster:
+    types = {"nameServer": str} | {camel(one): bool if one == "tls" else str for one in DEFAULTS}
+    if not isinstance(values, dict) or "nameServer" not in values:
+        raise _damaged(f"context {name!r} has no nameServer")
+    for key, value in values.items():
+        if not isinstance(value, types.get(key, ())):
+            raise _damaged(f"context {name!r}: {key} = {value!r} is not one of {', '.join(types)}, or of another type")
+    given = {one: _option(one, values[camel(one)]) for one in DEFAULTS if camel(one) in values}
+    try:
+        return Cluster(values["nameServer"], ConnectionOptions(**given))
+    except WrongCommandLine as error:  # options that do not go together
+        raise _damaged(f"context {name!r}: {error}") from error
+
+
+def _option(name: str, value: Any) -> Any:
+    return Path(value) if name in FILES else value
+
+
+def _damaged(reason: str) -> Trouble:
+    return Trouble(f"{path()}: {reason}; correct it, or remove it and add the contexts again")
 
 
 def save(contexts: Contexts) -> None:
-    """Replaces the file as a whole."""
-    folder = path().parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, written = tempfile.mkstemp(dir=folder)  # with mode 0600
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(contexts.text())
-        os.replace(written, path())
-    except BaseException:
-        os.unlink(written)
-        raise
+    """Replaces the file as a whole.  After a failure it has its old content."""
+    from broker_service.store.files import Files
+
+    file = path()
+    if not file.is_absolute():
+        raise Trouble("contexts need a directory: this user has no home directory, so set XDG_CONFIG_HOME")
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    Files().write_atomically(file, contexts.text().encode(), private=True)
 
 
-def defaults(command: Any, name_server: str) -> dict[str, Any]:
-    """Click's `default_map` that gives this name server to each command below, where neither `-n` nor its variable
-    does."""
+def takes_name_server(command: Any) -> bool:
+    """True if the command, or one below it, takes a name server's address."""
+    below = getattr(command, "commands", {}).values()
+    return any(one.name == "name_server" for one in command.params) or any(map(takes_name_server, below))
+
+
+def defaults(command: Any, name_server: str) -> Mapping[str, Any]:
+    """Returns Click's `default_map`, by which this name server is the default of `-n` in the command or in those below
+    it.  The command line and NAMESRV_ADDR go before it."""
     below = getattr(command, "commands", None)
     if below is None:
         return {"name_server": name_server}
-    return {word: defaults(one, name_server) for word, one in below.items() if one is not None}
+    return {word: defaults(one, name_server) for word, one in below.items()}
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -144,23 +158,10 @@ def add(context: typer.Context, name: Name, name_server: NameServer, as_json: As
     """
     if not name:
         raise WrongCommandLine("a context needs a name")
-    given = context.find_object(ConnectionOptions) or ConnectionOptions()
-    keys = credentials()
-    cluster = Cluster(
-        name_server,
-        given.tls,
-        _text(given.tls_ca),
-        _text(given.tls_cert),
-        _text(given.tls_key),
-        given.protocol,
-        keys["access_key"],
-        keys["secret_key"],
-    )
-    _change(Contexts(load().clusters | {name: cluster}, name), as_json)
-
-
-def _text(file: Path | None) -> str:
-    return str(file.absolute()) if file else ""
+    given = given_options(context)
+    files = {one: file.absolute() for one in FILES if (file := getattr(given, one)) is not None}
+    options = replace(given, **files, **credentials())
+    _change(Contexts(load().clusters | {name: Cluster(name_server, options)}, name), as_json)
 
 
 @commands.command()
@@ -196,10 +197,10 @@ def _show(contexts: Contexts, as_json: bool) -> None:
         {
             "current": name == contexts.current,
             "name": name,
-            "nameServer": cluster.nameServer,
-            "tls": cluster.tls,
-            "protocol": cluster.protocol,
-            "accessKey": cluster.accessKey or None,
+            "nameServer": cluster.name_server,
+            "tls": cluster.options.tls,
+            "protocol": cluster.options.protocol,
+            "accessKey": cluster.options.access_key or None,
         }
         for name, cluster in sorted(contexts.clusters.items())
     ]

@@ -48,13 +48,18 @@ def where_from() -> str:
 def of_file(path: Path) -> Keys:
     """Reads `accessKey` and `secretKey` from a file of `name: value` lines. RocketMQ's other names are ignored."""
     lines = path.read_text("utf-8").splitlines()
-    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        print(f"rocketsim: {path}: others may read it; chmod 600 keeps its secret", file=sys.stderr)
+    warn_if_others_may_read(path)
     found = {match[1]: match[2].strip("\"'") for line in lines if (match := _LINE.fullmatch(line.strip()))}
     missing = [name for name in ("accessKey", "secretKey") if not found.get(name)]
     if missing:
         raise Trouble(f"{path}: no line `{missing[0]}: ...`")
     return Keys(access_key=found["accessKey"], secret_key=found["secretKey"])
+
+
+def warn_if_others_may_read(path: Path) -> None:
+    """Prints a line on standard error if the group or all users may read this file with a secret."""
+    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        print(f"rocketsim: {path}: others may read it; chmod 600 keeps its secret", file=sys.stderr)
 
 
 def password(given: str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rocketsim_cli.admin.session import camel
 from rocketsim_cli.connection import connection_to, options_of
 from rocketsim_cli.options import AsJson, OptionalNameServer, OptionalTopic
 from rocketsim_cli.tables import show_rows
@@ -29,7 +30,7 @@ JAVA_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`advice`: what to do; where `ok` is true, what could be better."""
+    """The result of a check.  `advice` says what to do; for a check that is ok, what could be better."""
 
     check: str
     ok: bool
@@ -53,7 +54,7 @@ def doctor(
     findings = list(of_installation())
     if name_server is not None:
         if spark:  # first: Spark has to be started before this process has opened connections
-            findings.append(of_spark(source_options({"name_server": name_server, **options_of(context)})))
+            findings.append(of_spark(source_options({"name_server": name_server, **options_of(name_server, context)})))
         findings += of_cluster(context, name_server, topic)
     columns = ["check", "ok", "found", "advice"]
     show_rows(columns, [{**asdict(one), "advice": one.advice or None} for one in findings], as_json=as_json)
@@ -86,7 +87,8 @@ def installed_version(package: str) -> str | None:
 
 
 def of_packages(requirements: Iterable[str], installed: Callable[[str], str | None]) -> Finding:
-    """`requirements`: those of the distribution, `name>=version`; those of an extra count if the package is there."""
+    """Compares the installed packages with the distribution's requirements (`name>=version`).  A package of an extra is
+    compared only if it is installed."""
     wrong = []
     for requirement in requirements:
         matched = re.match(r"([\w-]+)>=([\d.]+)", requirement)
@@ -108,7 +110,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def java_version() -> str | None:
-    """What the Java that Spark would take says of itself; None if there is none."""
+    """Returns what `java -version` prints, or None without Java.  As in Spark, JAVA_HOME goes before the PATH."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     try:
@@ -138,21 +140,22 @@ def of_workers(pyspark_python: str | None, python3: str | None, executable: str)
 
 
 def _same_environment(python: str, other: str) -> bool:
-    """Links are not followed: the Python of a virtual environment is a link to one that has no packages."""
+    """Compares the directories without following links, because the Python of a virtual environment is a link to a
+    Python without its packages."""
     return os.path.dirname(os.path.abspath(python)) == os.path.dirname(os.path.abspath(other))
 
 
 def source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Keywords of the client as options of the Spark source: `tls_ca` is `tlsCa`; what is empty is left out."""
+    """Turns keywords of the client into options of the Spark source (`tls_ca` into `tlsCa`), without empty ones."""
     return {
-        re.sub(r"_(\w)", lambda letter: letter[1].upper(), name): str(value).lower() if value is True else str(value)
+        camel(name): str(value).lower() if value is True else str(value)
         for name, value in options.items()
         if value not in (None, "", False)
     }
 
 
 def of_spark(options: Mapping[str, str]) -> Finding:
-    """Reads the view `brokers` with Spark, whose session stays if it was there before."""
+    """Reads the view `brokers` with Spark.  An active session is used and stays; otherwise one is started for this."""
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
@@ -167,7 +170,8 @@ def of_spark(options: Mapping[str, str]) -> Finding:
                 session.stop()
     except Exception as error:  # Spark's and Py4J's are of many classes
         advice = "see the other checks; docs/spark.md lists what Spark needs"
-        return Finding("sparkReads", False, str(error).strip().splitlines()[0], advice)
+        said = str(error).strip() or type(error).__name__
+        return Finding("sparkReads", False, said.splitlines()[0], advice)
     return Finding("sparkReads", bool(rows), f"{len(rows)} brokers", "" if rows else "start a broker")
 
 
@@ -223,7 +227,7 @@ def _of_topic(admin: "Admin", topic: str) -> Finding:
 
 
 def _failed(check: str, error: Exception) -> Finding:
-    """The error's first sentence is what was found; what follows it is the advice."""
+    """Splits the error's text: its first sentence is what was found, the rest is the advice."""
     line = explain(error)
     if line is None:
         raise error

@@ -14,6 +14,7 @@ from rocketsim_proto.printable import printable
 from rocketsim_cli import consume, contexts, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
+from rocketsim_cli.connection import Invocation
 from rocketsim_cli.console import console
 from rocketsim_cli.demo.command import demo
 from rocketsim_cli.doctor import doctor
@@ -67,13 +68,16 @@ def rocketsim(
         typer.Option("--context", envvar="ROCKETSIM_CONTEXT", help="A cluster of `rocketsim context list`."),
     ] = None,
 ) -> None:
-    context.obj = given = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
-    if context.invoked_subcommand == "context":
+    options = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
+    context.obj = Invocation(options)
+    word = context.invoked_subcommand or ""
+    command = getattr(context.command, "commands", {}).get(word)
+    # Servers, and other commands that call none, neither need nor read the contexts.
+    if word == "context" or command is None or not contexts.takes_name_server(command):
         return
     if (chosen := contexts.load().chosen(cluster)) is not None:
-        context.default_map = contexts.defaults(context.command, chosen.nameServer)
-        if given == tls_options.ConnectionOptions():
-            context.obj = chosen.options()
+        context.obj = Invocation(options, chosen)
+        context.default_map = {word: contexts.defaults(command, chosen.name_server)}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
