@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -65,6 +64,8 @@ def doctor(
 
 
 def of_installation() -> Iterator[Finding]:
+    from importlib import metadata  # as in main.py: not at each command's start
+
     from rocketsim_proto.records import kernels
 
     yield Finding("python", True, f"{sys.version.split()[0]}, {sys.executable}")
@@ -80,6 +81,8 @@ def of_installation() -> Iterator[Finding]:
 
 
 def installed_version(package: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
