@@ -51,7 +51,7 @@ class Contexts:
             raise Trouble(f"there is no context {name!r}; known: {known} (rocketsim context add makes one)") from None
 
     def chosen(self, name: str | None) -> Cluster | None:
-        """The context with this name; without a name the current one, if there is one."""
+        """Returns the context with this name, or without a name the current one; None: there is none."""
         name = name or self.current
         return self.of(name) if name else None
 
@@ -66,7 +66,7 @@ class Contexts:
 
 
 def _toml(value: bool | str | Path) -> str:
-    """TOML's strings and truths are those of JSON, except that it wants DEL escaped and has no surrogates."""
+    """Returns the value as JSON writes it, which TOML reads.  TOML wants DEL escaped, and no pairs of surrogates."""
     text = json.dumps(value if isinstance(value, bool) else str(value), ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")
 

@@ -81,7 +81,7 @@ def free_port(preferred: int) -> int:
 
 
 def _bound_to(port: int) -> int:
-    """The port on which a server could listen; 0: the port is taken."""
+    """Returns the port on which a server could listen now, or 0 if the port is taken."""
     with contextlib.suppress(OSError), socket.socket() as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         trial.bind(("127.0.0.1", port))
@@ -221,7 +221,8 @@ def _text(value: object) -> str:
 
 
 def _ready(server: ServerProcess) -> ServerProcess:
-    """Waits until the server listens; on any free port if another process took its port meanwhile."""
+    """Waits until the server listens.  If another process has taken its port meanwhile, it starts again on a free
+    one."""
     port = int(str(server.keys["listenPort"]))
     try:
         return server.wait_until_ready()

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # gRPC is imported by the first test that needs it
 
 @pytest.fixture(scope="session")
 def rocketsim_session_pair() -> "Iterator[Pair]":
-    """The pair of the whole session, as the last test has left it."""
+    """One pair for the whole session.  It stays as each test leaves it, so a killed broker stays killed."""
     from rocketsim_testing import pair
 
     with pair() as started:

@@ -15,7 +15,7 @@ from broker_service.store.key_search import KeySearchResult
 
 DEFAULT_QUERY_MESSAGES = 32
 MAX_QUERY_MESSAGES = 64
-MAX_QUERY_BYTES = 4 << 20  # the limit of an answer, unless one record is larger
+MAX_QUERY_BYTES = 4 << 20  # an answer has no more, except if its only record is larger
 FOR_EVER_MS = 2**62
 
 

@@ -108,7 +108,8 @@ class Timers:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, transition: Timer | Copying | Copied | Waiting) -> None:
-        """Applies a transition.  It never fails: one that does not fit, such as a second settlement, has no effect."""
+        """Applies a transition.  A transition that does not fit, such as a second settlement, is ignored without an
+        error."""
         match transition:
             case Timer(second, log_offset, recalls):
                 self._wait(second, array("q", (log_offset,)))

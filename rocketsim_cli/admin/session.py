@@ -55,8 +55,8 @@ def show_deleted(what: Mapping[str, object], deleted: "ChangedAt", *, as_json: b
 
 
 def facts(value: object) -> dict[str, object]:
-    """A dataclass as a row with RocketMQ's names in camelCase. A queue becomes three columns; `commit_status` is left
-    out."""
+    """Converts a dataclass to a row whose columns have RocketMQ's names, in camelCase. A queue becomes three columns,
+    and `commit_status` is left out."""
     assert is_dataclass(value) and not isinstance(value, type)
     found: dict[str, object] = {}
     for name, part in asdict(value).items():

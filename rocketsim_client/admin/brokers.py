@@ -21,7 +21,7 @@ class BrokerCommands(Commands):
         return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
 
     def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
-        """The state of replication of one broker, or of all, slaves included."""
+        """Returns the state of replication of one broker, or of all brokers, slaves included."""
         answers = self._call_members(pb.HaStatusRequest(), broker_addr, cluster_name, lambda answer: answer)
         return [
             plain(HaStatus, answer, address=address, slaves=[plain(HaSlave, slave) for slave in answer.slaves])
@@ -31,20 +31,20 @@ class BrokerCommands(Commands):
     def broker_status(
         self, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """All values that a broker reports, by broker address."""
+        """Returns all values that a broker reports, by broker address."""
         return self._call_members(pb.BrokerStatusRequest(), broker_addr, cluster_name, _values)
 
     def get_broker_config(
         self, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """All settings as they are now, by broker address."""
+        """Returns all current settings, by broker address."""
         return self._call_members(pb.GetBrokerConfigRequest(), broker_addr, cluster_name, _values)
 
     def update_broker_config(
         self, values: Mapping[str, str], *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, dict[str, str]]:
-        """Changes settings that can be changed at run time.  Returns all settings by broker address.  `brokerRole` goes
-        to masters only, because only they can change it."""
+        """Changes settings that can be changed at run time.  Returns the changed settings with their new values, by
+        broker address.  `brokerRole` goes to masters only, because only they can change it."""
         request = pb.UpdateBrokerConfigRequest(values=dict(values))
         find = self.masters if "brokerRole" in values else self._members
         return at_each(find(broker_addr, cluster_name), lambda at: _values(self._call(at, request)))

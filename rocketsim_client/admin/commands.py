@@ -60,7 +60,7 @@ class Commands:
         ]
 
     def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
-        """The addresses that a change goes to: the one given, or all masters, of one cluster if it is named."""
+        """Returns the addresses that a change goes to: the given one, or all masters, of one cluster if it is named."""
         if broker_addr:
             return [broker_addr]
         members = self.cluster_list(cluster_name)

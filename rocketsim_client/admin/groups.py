@@ -42,7 +42,7 @@ class GroupCommands(Commands):
         return self._delete(request, broker_addr, cluster_name, GroupNotExist, f"consumer group {group!r} is not")
 
     def sub_groups(self, broker_addr: str) -> list[SubscriptionGroupConfig]:
-        """All subscription groups of one broker."""
+        """Returns the settings of all consumer groups of one broker."""
         answer = self._call(broker_addr, pb.ListSubGroupsRequest())
         return [plain(SubscriptionGroupConfig, group) for group in answer.groups]
 

@@ -14,7 +14,7 @@ from rocketsim_client.model import MessageQueue
 
 class TopicCommands(Commands):
     def topic_list(self) -> list[str]:
-        """The names of all topics that the name server knows."""
+        """Returns the names of all topics that the name server knows."""
         return self._cluster.topics()
 
     def update_topic(
@@ -51,7 +51,7 @@ class TopicCommands(Commands):
         return self._delete(request, broker_addr, cluster_name, TopicNotExist, f"topic {topic!r} is not")
 
     def topic_status(self, topic: str) -> list[TopicStatus]:
-        """The bounds and the last store time of every queue of the topic."""
+        """Returns the bounds and the last store time of every queue of the topic."""
         request = pb.TopicStatusRequest(topic=topic)
         return [
             TopicStatus(
@@ -65,7 +65,7 @@ class TopicCommands(Commands):
         ]
 
     def topic_configs(self, broker_addr: str) -> list[TopicConfig]:
-        """All topics of one broker."""
+        """Returns the settings of all topics of one broker."""
         return [plain(TopicConfig, topic) for topic in self._call(broker_addr, pb.ListTopicsRequest()).topics]
 
 

@@ -54,7 +54,7 @@ class UserCommands(Commands):
     def users(
         self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, list[UserInfo]]:
-        """All users, or the one of that name, by broker address.  Passwords are not returned."""
+        """Returns all users, or the one of that name, by broker address, without their passwords."""
 
         def read(answer: pb.ListUsersResponse) -> list[UserInfo]:
             return [UserInfo(user.username, user.user_type, user.user_status) for user in answer.users]
@@ -104,7 +104,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, list[AclInfo]]:
-        """The policies of all users or one, for all resources or one, by broker address."""
+        """Returns the policies of all users or of one, for all resources or one, by broker address."""
 
         def read(answer: pb.ListAclsResponse) -> list[AclInfo]:
             return [_acl(acl) for acl in answer.acls]

@@ -51,7 +51,7 @@ class AsyncPullConsumer:
         return self._blocking.group
 
     async def message_queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of the topic, by the newest route."""
+        """Returns all readable queues of the topic, by the newest route."""
         return await self._calls.result(partial(self._blocking.message_queues, topic))
 
     async def pull(
@@ -90,7 +90,7 @@ class AsyncPullConsumer:
         expression: str | SqlExpression | None = "*",
         columns: Sequence[str] | None = None,
     ) -> AsyncIterator[pa.RecordBatch]:
-        """The batches of `PullConsumer.read`, for `async for`."""
+        """Yields the batches of `PullConsumer.read`."""
         open_reader = partial(
             self._blocking.read, topic, queues=queues, start=start, end=end, expression=expression, columns=columns
         )

@@ -313,8 +313,8 @@ class Router:
         raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
-        """Makes the call to the master of a name, or to another member if the master does not answer.  For operators:
-        it asks the name server for the members each time."""
+        """Calls the master of a broker name, or another broker of that name if the master does not answer.  It asks the
+        name server for them at each call, because operators want to see the present ones."""
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:

@@ -68,10 +68,10 @@ class Connection:
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
         self.calls: set[asyncio.Task[None]] = set()
         self.call_ended = asyncio.Event()
-        self.deadline_s: float | None = now_s + FIRST_S  # None while calls are under way
-        self.unsent_bytes = 0  # at the last check
-        self.sent_at_s = now_s  # time of the last check that found fewer unsent bytes than the one before
-        self.gone: list[Callable[[], None]] = []  # called when the connection has ended
+        self.deadline_s: float | None = now_s + FIRST_S  # None: calls are under way, so it has none
+        self.unsent_bytes = 0  # how many the last check found
+        self.sent_at_s = now_s  # when a check last found fewer unsent bytes than the check before it
+        self.gone: list[Callable[[], None]] = []  # callbacks for the end of the connection
 
     @property
     def is_open(self) -> bool:

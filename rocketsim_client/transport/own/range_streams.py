@@ -315,8 +315,8 @@ class _Stream:
         return self._socket
 
     def _limit(self, option: int) -> None:
-        """Gives the next system call the rest of the call's time.  It sets the kernel's timeout, because Python's would
-        call `poll` before each read, which then reads less."""
+        """Limits the socket's next read or write to the time that is left until the deadline.  It sets the kernel's
+        timeout, because Python's own timeout would call `poll` before each read, which then returns fewer bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._late()
