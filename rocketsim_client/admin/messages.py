@@ -86,7 +86,7 @@ def _page(broker_name: str, answer: Any) -> tuple[Messages, int | None]:
 
 def _messages(broker_name: str, answer: Any) -> Messages:
     try:
-        records = Records.walk(answer.records, answer.count or None)  # RocketMQ's answers have no count
+        records = Records.walk(answer.records, answer.count)
         records.check()
     except RecordError as error:
         raise BadAnswer(f"broker {broker_name!r} sent damaged records: {error}") from error

@@ -3,9 +3,14 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocketsim_proto import admin_pb2
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto.records import record
 
+from rocketsim_client import Admin, MessageQueue
 from rocketsim_client.errors import BadAnswer
+from rocketsim_client.routing.router import Router
+from rocketsim_client.transport.own.admin import GrpcAdmin
 from rocketsim_client.transport.own.answers import acknowledged
 
 COUNTS = st.integers(1, 20) | st.integers(60, 70)  # some are counted one by one, more are taken as columns
@@ -43,3 +48,14 @@ def test_an_answer_that_does_not_fit_is_refused(count: int, queues: list[tuple[i
     )
     with pytest.raises(BadAnswer, match="here"):
         acknowledged(answer, [0] * count, [100] * count, "here")
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_answer_with_another_number_of_records_than_it_says_is_refused(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = admin_pb2.QueryMsgResponse(records=record.encode(record.Record("T", b"body")), count=count)
+    monkeypatch.setattr(GrpcAdmin, "command", lambda *_: answer)
+    monkeypatch.setattr(Router, "ask_name", lambda _, name, call: call("h:1"))
+    with Admin("h:1") as admin, pytest.raises(BadAnswer, match="damaged records"):
+        admin.query_msg_by_offset(MessageQueue("T", "broker-a", 0), 0)

@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from rocketsim_client.cluster import Cluster
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import (
     AccessDenied,
+    BadAnswer,
     BrokerUnavailable,
     CallTimeout,
     InvalidParameter,
@@ -31,6 +33,7 @@ from rocketsim_client.producer import Producer
 from rocketsim_client.transport.look import Speaks, look_at, protocol_of
 from rocketsim_client.transport.opening import decided
 from rocketsim_client.transport.remoting.connection import Connection as Open
+from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.sends import batches, rounds
 from testbed.polling import wait_until
 from tests.support.remoting_peer import GROUP, TOPIC, RemotingPeer, answer_to, replaying
@@ -87,6 +90,19 @@ def test_operators_see_topics_groups_and_messages():
         assert [one.body for one in admin.query_msg_by_key(TOPIC, "k7")] == [b"body 7"]
         with pytest.raises(NotSupported, match="haStatus"):
             admin.ha_status()
+
+
+def test_damaged_records_of_a_query_are_refused(monkeypatch: pytest.MonkeyPatch):
+    call = Connections.call
+
+    def cut(self: Connections, address: str, request: Request, *more: Any) -> Reply:
+        reply = call(self, address, request, *more)
+        return replace(reply, body=reply.body[:-1]) if request.code == RequestCode.QUERY_MESSAGE else reply
+
+    monkeypatch.setattr(Connections, "call", cut)
+    with replaying("5.5.0") as peer, Admin(connection(peer.address)) as admin:
+        with pytest.raises(BadAnswer, match="damaged records"):
+            admin.query_msg_by_key(TOPIC, "k7")
 
 
 def test_a_topic_that_is_not_there_is_no_route():

@@ -6,7 +6,8 @@ from typing import Any
 
 from google.protobuf.message import Message
 from rocketsim_proto import admin_pb2 as pb
-from rocketsim_proto.records.record import parse_offset_message_id
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import RecordError, parse_offset_message_id
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
 from rocketsim_client.errors import BadAnswer, NotFound
@@ -212,7 +213,7 @@ class RemotingAdmin:
         (reply,) = self._connections.calls(address, [request], timeout_s)
         if reply.header.code:
             raise NotFound(f"no message {msg_id} at {address}: {reply.header.remark[:200]}", address=address)
-        return pb.QueryMsgResponse(records=bytes(reply.body))
+        return _found(reply)
 
     def _query_msg_by_key(self, address: str, asked: pb.QueryMsgByKeyRequest, timeout_s: float) -> pb.QueryMsgResponse:
         fields = {
@@ -224,7 +225,7 @@ class RemotingAdmin:
         }
         request = Request(RequestCode.QUERY_MESSAGE, f"messages with key {asked.key!r}", fields)
         reply = self._connections.call(address, request, timeout_s, (ResponseCode.QUERY_NOT_FOUND,))
-        return pb.QueryMsgResponse(records=b"" if reply.header.code else bytes(reply.body))
+        return pb.QueryMsgResponse() if reply.header.code else _found(reply)
 
     @staticmethod
     def _entries(reply: Reply) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
@@ -233,3 +234,12 @@ class RemotingAdmin:
         if not all(isinstance(key, tuple) and isinstance(value, dict) for key, value in table.items()):
             raise BadAnswer(f"{reply.address} sent a table of queues that cannot be read", address=reply.address)
         return [(dict(key), value) for key, value in table.items()]
+
+
+def _found(reply: Reply) -> pb.QueryMsgResponse:
+    """Returns the records of an answer, and their number, which RocketMQ does not send."""
+    try:
+        count = len(Records.walk(reply.body))
+    except RecordError as error:
+        raise BadAnswer(f"{reply.address} sent damaged records: {error}", address=reply.address) from error
+    return pb.QueryMsgResponse(records=bytes(reply.body), count=count)
