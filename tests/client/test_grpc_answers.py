@@ -1,6 +1,7 @@
 """What a broker's answer to a send means for each message."""
 
 import pytest
+from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto import admin_pb2
@@ -10,6 +11,7 @@ from rocketsim_proto.records import record
 from rocketsim_client import Admin, MessageQueue
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.routing.router import Router
+from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.own.admin import GrpcAdmin
 from rocketsim_client.transport.own.answers import acknowledged
 
@@ -59,3 +61,10 @@ def test_an_answer_with_another_number_of_records_than_it_says_is_refused(
     monkeypatch.setattr(Router, "ask_name", lambda _, name, call: call("h:1"))
     with Admin("h:1") as admin, pytest.raises(BadAnswer, match="damaged records"):
         admin.query_msg_by_offset(MessageQueue("T", "broker-a", 0), 0)
+
+
+def test_each_command_has_a_request_of_its_own() -> None:
+    """A command is called by the type of its request."""
+    methods = admin_pb2.DESCRIPTOR.services_by_name["Admin"].methods
+    requests = {method.name: GetMessageClass(method.input_type)() for method in methods}
+    assert {name: command_name(request) for name, request in requests.items()} == {name: name for name in requests}
