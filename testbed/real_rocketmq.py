@@ -36,8 +36,10 @@ BROKER_NAME = "interop"
 START_TIMEOUT_S = 180.0
 COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
-# The super user of `access`, whose rights brokers and tools have, too.
+# The administrator of `access`, whose rights brokers and tools have, too.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
+# A user of `access` that may read all topics with all groups, and change nothing.  ACL 2.0: `add_reader` makes it.
+READER_KEY, READER_SECRET = "interop-reader", "interop-reader-secret"
 # Java 17 hides from RocketMQ what it maps its files with.
 OPENS = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -178,6 +180,19 @@ class RocketMQ:
         where = () if {"-n", "-b"} & {*words} else ("-n", self.name_server)
         return mqadmin(self.work, *words, *where, version=self.version)
 
+    def wait_registered(self) -> None:
+        """Returns once the name server knows the broker, which takes seconds after its port accepts connections."""
+        while BROKER_NAME not in self.mqadmin("clusterList"):
+            pass
+
+    def add_reader(self) -> None:
+        """Makes the user READER_KEY, which ACL 1.0 has from the start."""
+        if not has_users(self.version):
+            return
+        self.mqadmin("createUser", "-b", self.address, "-u", READER_KEY, "-p", READER_SECRET, "-t", "Normal")
+        what = ("-r", "Topic:*,Group:*", "-a", "Sub", "-d", "Allow")
+        self.mqadmin("createAcl", "-b", self.address, "-s", f"User:{READER_KEY}", *what)
+
 
 @contextmanager
 def running(
@@ -194,8 +209,8 @@ def running(
     """Leaving stops all processes cleanly.
 
     `store`: the directory that the master serves and writes to, so give it a copy; a new one by default.  `access`:
-    calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, from 5.3.0 on).  `tls`: a folder with
-    server.pem and server.key; plaintext stays possible.  `settings`: further keys of the brokers.
+    calls must be signed with ACCESS_KEY and SECRET_KEY: RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0.  `tls`: a folder
+    with server.pem and server.key; plaintext stays possible.  `settings`: further keys of the brokers.
     """
     jars = rocketmq_jars(version, proxy=proxy)
     work.mkdir(parents=True, exist_ok=True)
@@ -227,7 +242,7 @@ def running(
             "fileReservedTime": 1_000_000,  # the messages may be of any age
             "diskMaxUsedSpaceRatio": 95,
             **_file_sizes(directory),
-            **(_ACCESS if access else {}),
+            **(_access(work, version) if access else {}),
             **(settings or {}),
         }
         return server(name, port, "broker.BrokerStartup", keys)
@@ -253,14 +268,33 @@ def running(
         yield found
 
 
-_ACCESS: dict[str, object] = {
-    "authenticationEnabled": "true",
-    "authorizationEnabled": "true",
-    "authenticationMetadataProvider": _MAIN + "auth.authentication.provider.LocalAuthenticationMetadataProvider",
-    "authorizationMetadataProvider": _MAIN + "auth.authorization.provider.LocalAuthorizationMetadataProvider",
-    "initAuthenticationUser": json.dumps({"username": ACCESS_KEY, "password": SECRET_KEY}),
-    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}),
-}
+def has_users(version: str) -> bool:
+    """True if access control is ACL 2.0, whose users are made by commands; ACL 1.0 reads them from a file."""
+    return tuple(map(int, version.split("."))) >= (5, 3)
+
+
+def _access(work: Path, version: str) -> dict[str, object]:
+    """Writes what access control reads, and returns the keys of a broker that turn it on."""
+    conf = work / "conf"
+    conf.mkdir(exist_ok=True)
+    keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
+    (conf / "tools.yml").write_text("".join(f"{name}: {value}\n" for name, value in keys.items()))
+    if not has_users(version):
+        reader = {"accessKey": READER_KEY, "secretKey": READER_SECRET}
+        rights = {"defaultTopicPerm": "SUB", "defaultGroupPerm": "SUB"}
+        # JSON is YAML, too.
+        accounts = {"accounts": [{**keys, "admin": True}, {**reader, "admin": False, **rights}]}
+        (conf / "plain_acl.yml").write_text(json.dumps(accounts))
+        return {"aclEnable": "true"}
+    providers = _MAIN + "auth.{0}.provider.Local{1}MetadataProvider"
+    return {
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "authenticationMetadataProvider": providers.format("authentication", "Authentication"),
+        "authorizationMetadataProvider": providers.format("authorization", "Authorization"),
+        "initAuthenticationUser": json.dumps({"username": ACCESS_KEY, "password": SECRET_KEY}),
+        "innerClientAuthenticationCredentials": json.dumps(keys),
+    }
 
 
 def _tls_options(work: Path, tls: Path | None) -> list[str]:
@@ -276,8 +310,7 @@ def _tls_options(work: Path, tls: Path | None) -> list[str]:
 def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
     """Waits for the registration of a broker: without one, a proxy exits right after its start."""
     port = free_port()
-    while CLUSTER not in rocketmq.mqadmin("clusterList"):
-        pass
+    rocketmq.wait_registered()
     config = rocketmq.work / "conf" / "rmq-proxy.json"
     config.parent.mkdir(exist_ok=True)
     keys = {

@@ -1,10 +1,13 @@
-"""What RocketMQ's own client reads and pops at a real RocketMQ: the Java programs of this folder."""
+"""Runs the Java programs of this folder: RocketMQ's own client and mqadmin."""
 
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
-from testbed.real_rocketmq import BROKER_NAME, RocketMQ
+from testbed.real_rocketmq import BROKER_NAME, COMMAND_TIMEOUT_S, RocketMQ, java, rocketmq_jars
 
 HERE = Path(__file__).parent
 
@@ -24,3 +27,37 @@ def _run(rocketmq: RocketMQ, program: str, requests: list[tuple[str, ...]]) -> l
     file.write_text("".join("\t".join(words) + "\n" for words in requests), encoding="utf-8")
     printed = rocketmq.run(str(HERE / program), rocketmq.name_server, BROKER_NAME, str(file))
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+class MqAdmin:
+    """mqadmin in one JVM, as its commands take seconds each to start."""
+
+    def __init__(self, version: str, home: Path) -> None:
+        home.mkdir(parents=True)
+        self._errors = home / "stderr"
+        command = java(rocketmq_jars(version), home, "128m", str(HERE / "Commands.java"))
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=home,
+                env=os.environ | {"ROCKETMQ_HOME": str(home)},
+            )
+
+    def run(self, line: str) -> str:
+        """What the command prints, its errors, too, without the lines that Logback prints about itself at first."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\t".join(line.split()).encode() + b"\n")
+        self.process.stdin.flush()
+        size = self.process.stdout.readline()
+        assert size, f"{line}: the JVM has ended: {self._errors.read_text()[-4000:]}"
+        lines = self.process.stdout.read(int(size)).decode().splitlines(keepends=True)
+        printed = "".join(line for line in lines if not re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line))
+        assert "Exception" not in printed, f"{line}\n{printed}"
+        return printed
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=COMMAND_TIMEOUT_S)

@@ -3,7 +3,6 @@
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,8 @@ import pytest
 
 from testbed.polling import wait_until
 from testbed.processes import Processes
-from testbed.real_rocketmq import COMMAND_TIMEOUT_S, NEWEST, free_port, java, rocketmq_jars, run_java
+from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
+from tests.interop.programs import MqAdmin
 
 pytestmark = [
     pytest.mark.long,
@@ -21,34 +21,6 @@ pytestmark = [
 ]
 HERE = Path(__file__).parent
 VERSIONS = [NEWEST, "5.1.4"]
-
-
-class MqAdmin:
-    """mqadmin in one JVM, as its commands take seconds each to start."""
-
-    def __init__(self, version: str, home: Path) -> None:
-        home.mkdir(parents=True)
-        self._errors = home / "stderr"
-        command = java(rocketmq_jars(version), home, "128m", str(HERE / "Commands.java"))
-        with self._errors.open("wb") as errors:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=home
-            )
-
-    def run(self, line: str) -> str:
-        """What the command prints, its errors, too."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write("\t".join(line.split()).encode() + b"\n")
-        self.process.stdin.flush()
-        size = self.process.stdout.readline()
-        assert size, f"{line}: the JVM has ended: {self._errors.read_text()[-4000:]}"
-        printed = self.process.stdout.read(int(size)).decode()
-        assert "Exception" not in printed, f"{line}\n{printed}"
-        return printed
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate(timeout=COMMAND_TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +38,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
 
 
 def columns(printed: str) -> list[list[str]]:
-    """The rows of a table, without the lines that Logback may print about itself before the first command."""
-    lines = [line for line in printed.splitlines() if not re.match(r"\d\d:\d\d:\d\d,\d+ \|-", line)]
-    return [line.split() for line in lines if line.strip() and not line.startswith("#")]
+    """The rows of a table."""
+    return [line.split() for line in printed.splitlines() if line.strip() and not line.startswith("#")]
 
 
 def offset_id(found: str) -> str:
