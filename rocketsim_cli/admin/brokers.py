@@ -47,7 +47,8 @@ def _digest(status: dict[str, str]) -> dict[str, object]:
 
 
 def _first_number(text: str | None) -> float | None:
-    return float(text.split()[0]) if text else None
+    """None: no rate is reported.  A broker of RocketMQ reports blanks in the first seconds after its start."""
+    return float(text.split()[0]) if text and text.strip() else None
 
 
 def ha_status(

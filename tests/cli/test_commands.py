@@ -20,12 +20,15 @@ import typer
 from rocketmq_v2 import definition_pb2, service_pb2
 from rocketmq_v2.service_pb2_grpc import MessagingServiceStub
 from rocketsim_proto.records import kernels
+from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.frame import Header
 
 from rocketsim_cli.local_cluster import free_port
 from rocketsim_cli.main import app, main
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes, pids_by_argument
 from tests.support.golden import unpack_golden
+from tests.support.remoting_peer import Recording, RemotingPeer, answer_to
 
 pytestmark = pytest.mark.cluster
 
@@ -114,6 +117,21 @@ def pair(tmp_path_factory) -> Iterator[Pair]:
 
 def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def test_cluster_list_shows_a_broker_of_rocketmq_that_has_no_rates_yet() -> None:
+    recorded = Recording("5.5.0")
+
+    def answer(request: Header, body: bytes) -> bytes | None:
+        if request.code != RequestCode.GET_BROKER_RUNTIME_INFO:
+            return recorded(request, body)
+        return answer_to(request, body=b'{"table":{"putTps":" ","getTransferedTps":"","commitLogDiskRatio":"0.21"}}')
+
+    with RemotingPeer(answer) as peer:
+        recorded.address = peer.address
+        done = rocketsim("admin", "clusterList", "-n", peer.address, "--json")
+    row = json.loads(done.stdout)
+    assert (row["brokerName"], row["inTPS"], row["outTPS"], row["space"]) == ("interop", None, None, 0.21)
 
 
 def test_what_is_produced_can_be_consumed_once_a_group(pair):
