@@ -82,15 +82,14 @@ def protocol_of(first: bytes) -> Speaks:
     return Speaks.SOMETHING_ELSE
 
 
+NAME_SERVER_INSTEAD = "give the address of RocketMQ's name server, whose port is 9876 by default"
 # What the error for a wrong address says to a client that speaks remoting.
 INSTEAD = {
     Speaks.GRPC: (
         "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "
-        "serves no pulls (give the address of RocketMQ's name server, whose port is 9876 by default)"
+        f"serves no pulls ({NAME_SERVER_INSTEAD})"
     ),
     Speaks.TLS: "it speaks TLS, and this client plaintext: set the option tls, and tlsCa",
-    Speaks.HTTP: "it is a web server: give the address of RocketMQ's name server, whose port is 9876 by default",
-    Speaks.SOMETHING_ELSE: (
-        "it is no server of RocketMQ: give the address of RocketMQ's name server, whose port is 9876 by default"
-    ),
+    Speaks.HTTP: f"it is a web server: {NAME_SERVER_INSTEAD}",
+    Speaks.SOMETHING_ELSE: f"it is no server of RocketMQ: {NAME_SERVER_INSTEAD}",
 }

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
 from rocketsim_client.address_map import AddressMap
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import BadAnswer, NoRoute, NotSupported, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
+from rocketsim_client.transport.look import NAME_SERVER_INSTEAD
 from rocketsim_client.transport.name_servers import NameServers
 from rocketsim_client.transport.remoting.answers import body_of, field, part
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
@@ -32,8 +33,7 @@ class RemotingRoutes:
         )
 
         def ask(address: str) -> TopicRoute:
-            reply = self._connections.call(address, request, timeout_s)
-            return self._route(topic, body_of(reply.body, address), address)
+            return self._route(topic, body_of(self._call(address, request, timeout_s).body, address), address)
 
         try:
             route = self._name_servers.ask(ask)
@@ -50,7 +50,7 @@ class RemotingRoutes:
         request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics", {})
 
         def ask(address: str) -> list[str]:
-            return topics_in(self._connections.call(address, request, timeout_s))
+            return topics_in(self._call(address, request, timeout_s))
 
         found = self._name_servers.ask(ask)
         brokers = self.cluster_list(timeout_s)
@@ -61,7 +61,7 @@ class RemotingRoutes:
         request = Request(RequestCode.GET_BROKER_CLUSTER_INFO, "the list of brokers", {})
 
         def ask(address: str) -> list[BrokerData]:
-            body = body_of(self._connections.call(address, request, timeout_s).body, address)
+            body = body_of(self._call(address, request, timeout_s).body, address)
             brokers = part(body, "brokerAddrTable", dict, address).values()
             return sorted(
                 (self._broker(data, address) for data in brokers),
@@ -79,9 +79,19 @@ class RemotingRoutes:
         request = Request(code, what, {"brokerName": broker_name})
 
         def change(address: str) -> int:
-            return field(self._connections.call(address, request, timeout_s).header, count, address)
+            return field(self._call(address, request, timeout_s).header, count, address)
 
         return self._name_servers.change(what, change)
+
+    def _call(self, address: str, request: Request, timeout_s: float) -> Reply:
+        """Calls a name server.  A broker, which knows none of these calls, and a proxy, which knows only that for a
+        route, are called so in the error."""
+        reply = self._connections.call(address, request, timeout_s, (ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
+        if reply.header.code:
+            is_broker = request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+            kind = "a broker's port (listenPort)" if is_broker else "the port of a broker or a proxy"
+            raise NotSupported(f"{request.what}: {address} is {kind}; {NAME_SERVER_INSTEAD}", address=address)
+        return reply
 
     def _route(self, topic: str, body: Mapping[str, Any], address: str) -> TopicRoute:
         if body.get("topicQueueMappingByBroker"):
