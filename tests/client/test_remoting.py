@@ -1,5 +1,6 @@
 """The client over RocketMQ's remoting protocol, against answers recorded from a real 5.5.0."""
 
+import json
 import socket
 import threading
 import time
@@ -92,6 +93,52 @@ def test_operators_see_topics_groups_and_messages():
             admin.ha_status()
 
 
+class Settings:
+    """A name server and broker whose topic and group have settings, in the JSON of 5.5.0."""
+
+    def __init__(self) -> None:
+        self.peer = RemotingPeer(self._answer)
+        self.changes: list[tuple[Header, bytes]] = []
+
+    def _answer(self, request: Header, body: bytes) -> bytes:
+        topic = {
+            **{"topicName": "t", "readQueueNums": 4, "writeQueueNums": 2, "perm": 6, "order": True},
+            "attributes": {"message.type": "FIFO", "old": "1"},
+        }
+        retries = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}}
+        group = {"groupName": "g", "consumeEnable": False, "retryMaxTimes": 3, "groupRetryPolicy": retries}
+        bodies: dict[int, Any] = {
+            RequestCode.GET_BROKER_CLUSTER_INFO: {
+                "brokerAddrTable": {"a": {"brokerAddrs": {"0": self.peer.address}, "brokerName": "a", "cluster": "c"}}
+            },
+            RequestCode.GET_ALL_TOPIC_CONFIG: {"topicConfigTable": {"t": topic}},
+            RequestCode.GET_TOPIC_CONFIG: topic,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: {"subscriptionGroupTable": {"g": group}},
+        }
+        if request.code not in bodies:
+            self.changes.append((request, body))
+        return answer_to(request, body=json.dumps(bodies.get(request.code, {})).encode())
+
+
+def test_settings_of_topics_and_groups_are_read_and_changed():
+    settings = Settings()
+    with settings.peer as peer, Admin(connection(peer.address)) as admin:
+        (topic,) = admin.topic_configs(peer.address)
+        assert (topic.read_queue_nums, topic.write_queue_nums, topic.order) == (4, 2, True)
+        assert topic.attributes == {"message.type": "FIFO", "old": "1"}
+        admin.update_topic("t", attributes={"message.type": "FIFO", "new": "2"})
+        (group,) = admin.sub_groups(peer.address)
+        assert (group.group_name, group.consume_enable, group.retry_max_times) == ("g", False, 3)
+        admin.update_sub_group(replace(group, retry_max_times=5))
+        with pytest.raises(InvalidParameter, match="group_retry_policy is not JSON"):
+            admin.update_sub_group(replace(group, group_retry_policy="often"))
+    (_, _), (_, body) = settings.changes
+    assert settings.changes[0][0].fields["attributes"] == "+new=2,-old"
+    sent = json.loads(body)
+    assert (sent["consumeEnable"], sent["retryMaxTimes"]) == (False, 5)
+    assert sent["groupRetryPolicy"]["customizedRetryPolicy"] == {"next": [1000]}
+
+
 def test_damaged_records_of_a_query_are_refused(monkeypatch: pytest.MonkeyPatch):
     call = Connections.call
 
@@ -150,6 +197,17 @@ def test_a_wrong_port_gets_a_sentence_with_what_to_write_instead(greeting, says)
         with pytest.raises(NameServerUnavailable, match=says):
             cluster.queues(TOPIC)
     assert readers() == []
+
+
+@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+def test_the_port_of_a_broker_is_called_so(protocol):
+    """A broker knows no call of a name server."""
+    with RemotingPeer(lambda request, _: answer_to(request, 3, " request type 105 not supported")) as broker:
+        with Cluster(connection(broker.address, protocol=protocol)) as cluster:
+            with pytest.raises(NotSupported, match=f"{broker.address} is a broker's port.*name server.*9876"):
+                cluster.queues(TOPIC)
+            with pytest.raises(NotSupported, match=r"a broker or a proxy.*9876"):
+                cluster.topics()
 
 
 @pytest.mark.parametrize("answer", [b"\xff" * 64, frame.HEAD.pack(2**31, 10), frame.HEAD.pack(100, 97)])

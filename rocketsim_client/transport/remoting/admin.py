@@ -10,7 +10,7 @@ from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import RecordError, parse_offset_message_id
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
-from rocketsim_client.errors import BadAnswer, NotFound
+from rocketsim_client.errors import BadAnswer, InvalidParameter, NotFound
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.remoting.answers import body_of, part
@@ -19,6 +19,19 @@ from rocketsim_client.transport.remoting.members import KnownMembers
 from rocketsim_client.transport.remoting.unsupported import UnsupportedCall
 
 FAR = 2**63 - 1
+# The settings of a group: RocketMQ's names in JSON, and those of SubscriptionGroupConfig.
+GROUP_FIELDS = {
+    "consumeEnable": "consume_enable",
+    "consumeFromMinEnable": "consume_from_min_enable",
+    "consumeBroadcastEnable": "consume_broadcast_enable",
+    "consumeMessageOrderly": "consume_message_orderly",
+    "retryQueueNums": "retry_queue_nums",
+    "retryMaxTimes": "retry_max_times",
+    "brokerId": "broker_id",
+    "whichBrokerWhenConsumeSlowly": "which_broker_when_consume_slowly",
+    "notifyConsumerIdsChangedEnable": "notify_consumer_ids_changed_enable",
+    "consumeTimeoutMinute": "consume_timeout_minute",
+}
 
 
 class RemotingAdmin:
@@ -29,7 +42,9 @@ class RemotingAdmin:
         self._members = members
         self._commands: dict[str, Callable[[str, Any, float], Message]] = {
             "UpdateTopic": self._update_topic,
+            "ListTopics": self._list_topics,
             "UpdateSubGroup": self._update_sub_group,
+            "ListSubGroups": self._list_sub_groups,
             "TopicStatus": self._topic_status,
             "ConsumerProgress": self._consumer_progress,
             "ResetOffsetByTime": self._reset_offset_by_time,
@@ -45,11 +60,12 @@ class RemotingAdmin:
         call = self._commands.get(name, UnsupportedCall(command))
         try:
             return call(address, request, timeout_s)
-        except ValueError as error:  # protobuf's, for a number that no field of the response can have
+        except (TypeError, ValueError) as error:  # protobuf's, for a value that no field of the response can have
             raise BadAnswer(f"{command} at {address}: the answer makes no sense: {error}", address=address) from error
 
     def _update_topic(self, address: str, asked: pb.UpdateTopicRequest, timeout_s: float) -> pb.UpdateTopicResponse:
         topic = asked.topic
+        changes = changes_of(self._attributes(address, topic.topic_name, timeout_s), topic.attributes)
         fields = {
             "topic": topic.topic_name,
             "defaultTopic": "TBW102",
@@ -59,35 +75,63 @@ class RemotingAdmin:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": str(topic.order).lower(),
-            "attributes": ",".join(f"+{name}={value}" for name, value in topic.attributes.items()),
+            "attributes": ",".join(changes),
         }
         what = f"updateTopic {topic.topic_name}"
         self._connections.call(address, Request(RequestCode.UPDATE_AND_CREATE_TOPIC, what, fields), timeout_s)
         return pb.UpdateTopicResponse(topic=topic)
 
+    def _attributes(self, address: str, topic: str, timeout_s: float) -> Mapping[str, str]:
+        """The present attributes of a topic: none for a new topic, and none in 4.x, which has no attributes."""
+        request = Request(RequestCode.GET_TOPIC_CONFIG, f"the settings of topic {topic!r}", {"topic": topic})
+        absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        reply = self._connections.call(address, request, timeout_s, absent)
+        return {} if reply.header.code else texts(body_of(reply.body, address).get("attributes"))
+
+    def _list_topics(self, address: str, _: Message, timeout_s: float) -> pb.ListTopicsResponse:
+        request = Request(RequestCode.GET_ALL_TOPIC_CONFIG, "the list of topics", {})
+        body = body_of(self._connections.call(address, request, timeout_s).body, address)
+        table = part(body, "topicConfigTable", dict, address)
+        found = pb.ListTopicsResponse()
+        for name, config in sorted(table.items()):
+            found.topics.add(
+                topic_name=name,
+                read_queue_nums=part(config, "readQueueNums", int, address),
+                write_queue_nums=part(config, "writeQueueNums", int, address),
+                perm=part(config, "perm", int, address),
+                order=bool(config.get("order")),
+                attributes=texts(config.get("attributes")),
+            )
+        return found
+
     def _update_sub_group(
         self, address: str, asked: pb.UpdateSubGroupRequest, timeout_s: float
     ) -> pb.UpdateSubGroupResponse:
         group = asked.group
-        body = json.dumps(
-            {
-                "groupName": group.group_name,
-                "consumeEnable": group.consume_enable,
-                "consumeFromMinEnable": group.consume_from_min_enable,
-                "consumeBroadcastEnable": group.consume_broadcast_enable,
-                "consumeMessageOrderly": group.consume_message_orderly,
-                "retryQueueNums": group.retry_queue_nums,
-                "retryMaxTimes": group.retry_max_times,
-                "brokerId": group.broker_id,
-                "whichBrokerWhenConsumeSlowly": group.which_broker_when_consume_slowly,
-                "notifyConsumerIdsChangedEnable": group.notify_consumer_ids_changed_enable,
-                "consumeTimeoutMinute": group.consume_timeout_minute,
-            }
-        ).encode()
+        config: dict[str, Any] = {"groupName": group.group_name}
+        config |= {name: getattr(group, field) for name, field in GROUP_FIELDS.items()}
+        if group.group_retry_policy:
+            try:
+                config["groupRetryPolicy"] = json.loads(group.group_retry_policy)
+            except ValueError as error:
+                raise InvalidParameter(f"group {group.group_name!r}: group_retry_policy is not JSON: {error}") from None
+        body = json.dumps(config).encode()
         what = f"updateSubGroup {group.group_name}"
         request = Request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, what, {}, body)
         self._connections.call(address, request, timeout_s)
         return pb.UpdateSubGroupResponse(group=group)
+
+    def _list_sub_groups(self, address: str, _: Message, timeout_s: float) -> pb.ListSubGroupsResponse:
+        """Leaves out the attributes of groups, because `updateSubGroup` changes none here."""
+        found = pb.ListSubGroupsResponse()
+        for name, config in sorted(self._group_table(address, timeout_s).items()):
+            group = found.groups.add(group_name=name)
+            for key, field in GROUP_FIELDS.items():
+                if key in config:
+                    setattr(group, field, config[key])
+            if config.get("groupRetryPolicy"):
+                group.group_retry_policy = json.dumps(config["groupRetryPolicy"])
+        return found
 
     def _topic_status(self, address: str, asked: pb.TopicStatusRequest, timeout_s: float) -> pb.TopicStatusResponse:
         topic = asked.topic
@@ -107,7 +151,7 @@ class RemotingAdmin:
     def _consumer_progress(
         self, address: str, asked: pb.ConsumerProgressRequest, timeout_s: float
     ) -> pb.ConsumerProgressResponse:
-        groups = [asked.group] if asked.group else self._groups(address, timeout_s)
+        groups = [asked.group] if asked.group else sorted(self._group_table(address, timeout_s))
         entries: list[pb.ConsumerProgressResponse.Entry] = []
         for name in groups:
             fields = {"consumerGroup": name, "topic": asked.topic}
@@ -129,10 +173,12 @@ class RemotingAdmin:
         entries.sort(key=lambda entry: (entry.group, entry.topic, entry.queue_id))
         return pb.ConsumerProgressResponse(entries=entries, broker_id=self._members.broker_id(address))
 
-    def _groups(self, address: str, timeout_s: float) -> list[str]:
+    def _group_table(self, address: str, timeout_s: float) -> dict[str, Any]:
+        """The settings of all groups, in RocketMQ's JSON."""
         request = Request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "the list of groups", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
-        return sorted(part(body, "subscriptionGroupTable", dict, address))
+        found: dict[str, Any] = part(body, "subscriptionGroupTable", dict, address)
+        return found
 
     def _reset_offset_by_time(
         self, address: str, asked: pb.ResetOffsetByTimeRequest, timeout_s: float
@@ -234,6 +280,18 @@ class RemotingAdmin:
         if not all(isinstance(key, tuple) and isinstance(value, dict) for key, value in table.items()):
             raise BadAnswer(f"{reply.address} sent a table of queues that cannot be read", address=reply.address)
         return [(dict(key), value) for key, value in table.items()]
+
+
+def texts(value: Any) -> dict[str, str]:
+    """The attributes in RocketMQ's JSON, which may be absent or null."""
+    return {str(name): str(one) for name, one in value.items()} if isinstance(value, dict) else {}
+
+
+def changes_of(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
+    """What changes the present attributes to the wanted ones, in the form of RocketMQ's updateTopic.  Attributes that
+    stay are left out: RocketMQ refuses some of them even with the same value."""
+    removed = [f"-{name}" for name in present if name not in wanted]
+    return [*(f"+{name}={value}" for name, value in wanted.items() if present.get(name) != value), *removed]
 
 
 def _found(reply: Reply) -> pb.QueryMsgResponse:
