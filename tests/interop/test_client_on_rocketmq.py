@@ -1,0 +1,380 @@
+"""Our client on a real RocketMQ, over its remoting protocol, beside RocketMQ's own tools: `./run test --interop`."""
+
+import itertools
+import json
+import re
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from rocketsim_proto.records.columnar import Records
+
+from rocketsim_cli.main import main
+from rocketsim_client import Admin, Cluster, Consumer, Message, Producer, PullConsumer
+from rocketsim_client.connection import Connection
+from rocketsim_client.errors import NoRoute, NotSupported, RocketSimError
+from rocketsim_client.model import MessageQueue, PullStatus, QueueRange, SendStatus
+from rocketsim_client.transport.opening import decided
+from testbed.polling import wait_until
+from testbed.real_rocketmq import BROKER_NAME, CLUSTER, NEWEST, RocketMQ, java, running
+from tests.interop.programs import HERE, MqAdmin, read
+from tests.support.programs import Program
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.interop,
+    pytest.mark.skipif(not shutil.which("mvn"), reason="fetching RocketMQ needs Maven (mvn), which is not installed"),
+]
+QUEUES = 4
+BACKLOG = 100_000
+numbers = itertools.count()
+
+
+class Bench:
+    """A running RocketMQ, one client of ours there, and mqadmin."""
+
+    def __init__(self, rocketmq: RocketMQ, mqadmin: MqAdmin) -> None:
+        self.rocketmq = rocketmq
+        self.where = Connection.of(rocketmq.name_server, timeout_s=20.0, poll_interval_s=1.0)
+        self.cluster = Cluster(self.where)
+        self.admin = Admin(self.where)
+        self.producer = Producer(cluster=self.cluster, timeout_s=60.0)
+        self._mqadmin = mqadmin
+
+    def close(self) -> None:
+        self.producer.close()
+        self.admin.close()
+        self.cluster.close()
+
+    def mqadmin(self, line: str) -> str:
+        return self._mqadmin.run(f"{line} -n {self.rocketmq.name_server}")
+
+    def topic(self, queues: int = QUEUES) -> str:
+        """A new topic, which the name server knows."""
+        name = f"topic{next(numbers)}"
+        self.admin.update_topic(name, read_queue_nums=queues, write_queue_nums=queues)
+        wait_until(lambda: name in self.cluster.topics(), f"the name server to know {name}")
+        return name
+
+    def consumer(self, group: str = "readers") -> PullConsumer:
+        return PullConsumer(cluster=self.cluster, group=group)
+
+    def read(self, topic: str, **options: Any) -> pa.Table:
+        """What our client reads of a topic."""
+        with self.consumer() as consumer:
+            return consumer.read(topic, **options).read_all()
+
+    def read_by_java(self, topic: str, queues: int = QUEUES) -> list[dict[str, Any]]:
+        """What RocketMQ's client reads of a topic."""
+        found = read(self.rocketmq, [("queue", topic, str(queue)) for queue in range(queues)])
+        return [one for one in found if one["kind"] == "message"]
+
+    def ends(self, topic: str, messages: int | None = None) -> dict[MessageQueue, int]:
+        """The ends of the topic's queues, once they have so many messages: a broker acknowledges a message some
+        milliseconds before it is in its queue."""
+
+        def found() -> dict[MessageQueue, int]:
+            return {queue: one.max_offset for queue, one in self.cluster.bounds(topic, fresh=True).items()}
+
+        if messages is not None:
+            wait_until(lambda: sum(found().values()) >= messages, f"{messages} messages in {topic}")
+        return found()
+
+    @contextmanager
+    def java_consumer(self, topic: str, group: str, home: Path) -> Iterator[Program]:
+        """A push consumer of RocketMQ's client, which prints what it gets."""
+        home.mkdir()
+        main = (str(HERE / "Beside.java"), self.rocketmq.name_server, topic, group)
+        with Program(home, java(self.rocketmq.jars, home, "128m", *main)) as program:
+            yield program
+
+
+@pytest.fixture(scope="module", params=[NEWEST, "5.1.4"])
+def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    work = tmp_path_factory.mktemp("rocketmq")
+    with running(work / "servers", version=request.param, settings={"timerWheelEnable": "true"}) as rocketmq:
+        mqadmin = MqAdmin(request.param, work / "mqadmin")
+        found = Bench(rocketmq, mqadmin)
+        try:
+            wait_until(lambda: bool(found.admin.cluster_list()), "the name server to know the broker")
+            yield found
+        finally:
+            found.close()
+            mqadmin.close()
+
+
+def test_auto_finds_the_protocol_and_routes_are_read(bench: Bench) -> None:
+    assert decided(bench.where).protocol == "remoting"
+    topic = bench.topic(3)
+    assert bench.cluster.queues(topic) == [MessageQueue(topic, BROKER_NAME, number) for number in range(3)]
+    assert topic in bench.cluster.topics()
+    assert not {BROKER_NAME, CLUSTER} & {*bench.cluster.topics()}
+    (member,) = bench.admin.cluster_list()
+    assert (member.cluster_name, member.broker_name, member.broker_id) == (CLUSTER, BROKER_NAME, 0)
+    assert member.address == bench.rocketmq.address
+    with pytest.raises(NoRoute, match="no_such_topic"):
+        bench.cluster.queues("no_such_topic")
+
+
+def test_java_and_we_read_what_our_producer_sends(bench: Bench) -> None:
+    topic = bench.topic()
+    producer = bench.producer
+    odd = {"height": "5 m", "naïve": "😀"}
+    results = [producer.send(Message(topic, b"one", "TagA", "k1 k2", odd, flag=7))]
+    results += producer.send_batch([Message(topic, b"batch %d" % number, "TagB", f"b{number}") for number in range(50)])
+    futures = [producer.send_async(Message(topic, b"later %d" % number)) for number in range(200)]
+    results += [future.result(60) for future in futures]
+    results += [producer.send(Message(topic, b"large" * 100_000))]  # the client compresses it
+    assert {one.send_status for one in results} == {SendStatus.SEND_OK}
+
+    bench.ends(topic, len(results))
+    theirs = bench.read_by_java(topic)
+    by_id = {one["properties"]["UNIQ_KEY"]: one for one in theirs}
+    assert by_id.keys() == {one.msg_id for one in results}
+    for one in results:
+        message = by_id[one.msg_id]
+        assert (message["queueId"], message["queueOffset"]) == (one.message_queue.queue_id, one.queue_offset)
+    first = by_id[results[0].msg_id]
+    assert (first["tags"], first["keys"], first["flag"]) == ("TagA", "k1 k2", 7)
+    assert odd.items() <= first["properties"].items()
+
+    ours = bench.read(topic).to_pylist()
+    assert {one["msgId"] for one in ours} == by_id.keys()
+    for row in ours:
+        message = by_id[row["msgId"]]
+        assert (row["queueId"], row["queueOffset"]) == (message["queueId"], message["queueOffset"])
+        assert (row["tags"], row["keys"]) == (message["tags"], message["keys"])
+        if row["body"] != b"large" * 100_000:  # Java's reader has the body as it is stored
+            assert sha1(row["body"]).hexdigest() == message["bodySha1"]
+    assert sorted(row["body"] for row in ours if row["tags"] == "TagB") == sorted(b"batch %d" % n for n in range(50))
+    assert bench.read(topic, expression="TagA || TagC")["body"].to_pylist() == [b"one"]
+
+
+def test_we_read_what_javas_producer_sends(bench: Bench) -> None:
+    topic = bench.topic()
+    bench.rocketmq.run(str(HERE / "Clients.java"), bench.rocketmq.name_server, topic, f"group-{topic}")
+    bodies = sorted(bench.read(topic)["body"].to_pylist())
+    assert bodies == sorted([b"one-%d" % n for n in range(40)] + [b"batch-%d" % n for n in range(60)])
+    with bench.consumer(f"group-{topic}") as consumer:  # which their consumer has committed with
+        assert consumer.committed_all(bench.cluster.queues(topic)) == bench.ends(topic)
+
+
+def test_delayed_messages_come_when_they_are_due(bench: Bench) -> None:
+    topic = bench.topic(1)
+    before = time.time()
+    bench.producer.send(Message(topic, b"by level", delay_level=1))
+    bench.producer.send(Message(topic, b"by time"), deliver_at=before + 2)
+    queue = bench.cluster.queues(topic)[0]
+    wait_until(lambda: bench.ends(topic)[queue] == 2, "both messages are delivered")
+    rows = {row["body"]: row["storeTimestamp"].timestamp() for row in bench.read(topic).to_pylist()}
+    assert rows.keys() == {b"by level", b"by time"}
+    assert rows[b"by level"] >= before + 0.9 and rows[b"by time"] >= before + 1
+
+
+@pytest.fixture(scope="module")
+def backlog(bench: Bench) -> str:
+    """A topic with so many messages that pulls are sent ahead."""
+    topic = bench.topic()
+    rows = BACKLOG // 10
+    for part in range(10):
+        bodies = pa.array([b"%06d" % (part * rows + number) + b"x" * 94 for number in range(rows)])
+        tags = pa.array(["even" if number % 2 == 0 else "odd" for number in range(rows)])
+        bench.producer.send_columns(topic, bodies, tags=tags, timeout_s=120)
+    assert sum(bench.ends(topic, BACKLOG).values()) == BACKLOG
+    return topic
+
+
+def test_a_backlog_is_read_once(bench: Bench, backlog: str) -> None:
+    table = bench.read(backlog)
+    assert sorted(int(body[:6]) for body in table["body"].to_pylist()) == list(range(BACKLOG))
+    for queue, end in bench.ends(backlog).items():
+        offsets = [row for row in table.select(["queueId", "queueOffset"]).to_pylist()]
+        assert [one["queueOffset"] for one in offsets if one["queueId"] == queue.queue_id] == list(range(end))
+
+
+def test_ranges_of_a_backlog_are_read_once(bench: Bench, backlog: str) -> None:
+    ranges = []
+    for queue, end in bench.ends(backlog).items():
+        cuts = [0, 1, 33, 1000, end - 1, end]
+        ranges += [QueueRange(backlog, queue.queue_id, *pair) for pair in itertools.pairwise(cuts)]
+    with bench.consumer() as consumer:
+        found: list[tuple[int, int]] = []
+        for frame in consumer.pull_range(BROKER_NAME, ranges):
+            records = Records.walk(frame.records, frame.count)
+            records.check()
+            found += zip(records.queue_id.tolist(), records.queue_offset.tolist(), strict=True)
+        tagged = 0
+        for frame in consumer.pull_range(BROKER_NAME, ranges, expression="even"):
+            tagged += frame.count
+    assert found == [(one.queue_id, at) for one in ranges for at in range(one.from_offset, one.until_offset)]
+    assert tagged == BACKLOG // 2
+
+
+def test_single_pulls_walk_through_a_queue(bench: Bench, backlog: str) -> None:
+    queue = MessageQueue(backlog, BROKER_NAME, 0)
+    with bench.consumer() as consumer:
+        end = consumer.max_offset(queue)
+        offset, seen = end - 500, []
+        while offset < end:
+            pulled = consumer.pull(queue, offset)
+            assert pulled.status is PullStatus.FOUND and pulled.max_offset == end
+            seen += [message.queue_offset for message in pulled.messages]
+            offset = pulled.next_begin_offset
+        assert seen == list(range(end - 500, end))
+        assert consumer.pull(queue, end).status is PullStatus.NO_NEW_MSG
+        sender = threading.Timer(0.3, bench.producer.send, [Message(backlog, b"awaited" * 15)], {"queue": queue})
+        sender.start()
+        held = consumer.pull(queue, end, suspend=30)
+        sender.join()
+        assert [message.body for message in held.messages] == [b"awaited" * 15]
+        beyond = consumer.pull(queue, end + 1000)
+        assert (beyond.status, beyond.next_begin_offset) == (PullStatus.OFFSET_ILLEGAL, end + 1)
+
+
+def test_bounds_and_search_by_time(bench: Bench) -> None:
+    topic = bench.topic(2)
+    queue = MessageQueue(topic, BROKER_NAME, 0)
+    empty = MessageQueue(topic, BROKER_NAME, 1)
+    for number in range(30):
+        bench.producer.send(Message(topic, b"%d" % number), queue=queue)
+        if number % 10 == 9:
+            sent = time.time()
+            wait_until(lambda sent=sent: time.time() > sent + 0.01, "the next messages get another time")  # type: ignore[misc]
+    bench.ends(topic, 30)
+    bounds = bench.cluster.bounds(topic)
+    assert (bounds[queue].min_offset, bounds[queue].max_offset, bounds[queue].is_master) == (0, 30, True)
+    assert (bounds[empty].min_offset, bounds[empty].max_offset) == (0, 0)
+    stored = [int(row.timestamp() * 1000 + 0.5) for row in bench.read(topic)["storeTimestamp"].to_pylist()]
+    for moment in sorted({0, 1, *stored, *(one + 1 for one in stored), stored[-1] + 100_000}):
+        wanted = next((offset for offset, one in enumerate(stored) if one >= moment), 30)
+        assert bench.cluster.search(topic, {queue: moment, empty: moment}) == {queue: wanted, empty: 0}, moment
+
+
+def test_mqadmin_shows_what_our_group_has_committed(bench: Bench) -> None:
+    topic, group = bench.topic(), f"committers{next(numbers)}"
+    bench.producer.send_columns(topic, pa.array([b"%d" % number for number in range(100)]))
+    queues = bench.cluster.queues(topic)
+    ends = bench.ends(topic, 100)
+    with bench.consumer(group) as consumer:
+        assert consumer.committed_all(queues) == dict.fromkeys(queues, -1)
+        halves = {queue: end // 2 for queue, end in ends.items()}
+        assert consumer.commit_all(halves).offsets == halves
+        assert consumer.committed_all(queues) == halves
+        printed = bench.mqadmin(f"consumerProgress -g {group}")
+        assert re.search(rf"Diff Total: {sum(ends.values()) - sum(halves.values())}\b", printed), printed
+        assert consumer.commit_all(ends).offsets == ends
+        assert consumer.commit_all(halves).offsets == ends  # a lower offset changes nothing
+        printed = bench.mqadmin(f"consumerProgress -g {group}")
+        assert re.search(r"Diff Total: 0\b", printed), printed
+        wait_until(lambda: group in bench.mqadmin("consumerProgress"), "the group is listed")
+        bench.producer.send(Message(topic, b"new"))
+        bench.ends(topic, 101)
+        assert consumer.read(topic, start="committed").read_all()["body"].to_pylist() == [b"new"]
+    assert [one.consumer_offset for one in bench.admin.consumer_progress(group, topic)] == list(ends.values())
+
+
+def got(program: Program) -> list[bytes]:
+    """The messages that a Java consumer has printed, among lines of its logging."""
+    return [line.removeprefix("got ").encode() for line in program.lines if line.startswith("got ")]
+
+
+def test_our_consumer_beside_javas_in_the_same_group(bench: Bench, tmp_path: Path) -> None:
+    """Ours does not become a member of the group, so that RocketMQ gives all queues to the Java consumer."""
+    topic, group = bench.topic(), f"beside{next(numbers)}"
+    bench.producer.send_columns(topic, pa.array([b"early %d" % number for number in range(40)]))
+    with bench.java_consumer(topic, group, tmp_path / "first") as program, bench.consumer(group) as consumer:
+        wait_until(lambda: len(got(program)) >= 40, "the Java consumer has all messages")
+        for number in range(60):
+            bench.producer.send(Message(topic, b"late %d" % number))
+        bench.ends(topic, 100)
+        ours = consumer.read(topic).read_all()["body"].to_pylist()
+        wait_until(lambda: len(got(program)) >= 100, "the Java consumer has the new messages, too")
+        program.end()
+        assert sorted(ours) == sorted(got(program))
+        assert consumer.committed_all(bench.cluster.queues(topic)) == bench.ends(topic)
+        bench.producer.send_columns(topic, pa.array([b"ours %d" % number for number in range(20)]))
+        bench.ends(topic, 120)
+        assert consumer.read(topic, start="committed").read_all().num_rows == 20
+        consumer.commit_all(bench.ends(topic))
+    bench.producer.send(Message(topic, b"theirs"))
+    with bench.java_consumer(topic, group, tmp_path / "second") as program:
+        wait_until(lambda: got(program), "the Java consumer goes on")
+        program.end()
+        assert got(program) == [b"theirs"]
+
+
+def admin_rows(bench: Bench, capsys: pytest.CaptureFixture[str], line: str) -> list[dict[str, Any]]:
+    """What `rocketsim admin` prints as JSON lines."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(["admin", *line.split(), "-n", bench.rocketmq.name_server, "--json"])
+    printed, said = capsys.readouterr()
+    assert not ended.value.code, (line, printed, said)
+    return [json.loads(row) for row in printed.splitlines()]
+
+
+def test_the_command_line_administers(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    topic, group = f"orders{next(numbers)}", f"shippers{next(numbers)}"
+
+    def rows(line: str) -> list[dict[str, Any]]:
+        return admin_rows(bench, capsys, line)
+
+    assert [row["brokerName"] for row in rows("clusterList")] == [BROKER_NAME]
+    rows(f"updateTopic -t {topic} -r 2 -w 2")
+    wait_until(lambda: {"topic": topic} in rows("topicList"), "the topic is listed")
+    assert "2" in bench.mqadmin(f"topicRoute -t {topic}")
+    (route,) = rows(f"topicRoute -t {topic}")
+    assert bench.rocketmq.address in json.dumps(route)
+    rows(f"updateSubGroup -g {group}")
+    assert group in bench.rocketmq.mqadmin("getConsumerConfig", "-g", group)
+    sent = bench.producer.send(Message(topic, b"hello", "tag", "the-key"))
+    bench.ends(topic, 1)
+    assert sorted(row["maxOffset"] for row in rows(f"topicStatus -t {topic}")) == [0, 1]
+    (by_key,) = rows(f"queryMsgByKey -t {topic} -k the-key")
+    assert by_key["msgId"] == sent.msg_id
+    for name in (sent.msg_id, by_key.get("offsetMsgId", sent.msg_id)):
+        (found,) = rows(f"queryMsgById -t {topic} -i {name}")
+        assert found["msgId"] == sent.msg_id
+    with bench.consumer(group) as consumer:
+        consumer.commit_all(bench.ends(topic))
+    assert [row["diff"] for row in rows(f"consumerProgress -g {group}")] == [0, 0]
+    rows(f"resetOffsetByTime -g {group} -t {topic} -s 0")
+    assert sorted(row["diff"] for row in rows(f"consumerProgress -g {group}")) == [0, 1]
+    assert re.search(r"Diff Total: 1\b", bench.mqadmin(f"consumerProgress -g {group}"))
+    assert "commitLogMaxOffset" in json.dumps(rows(f"brokerStatus -b {bench.rocketmq.address}"))
+
+
+def test_what_is_not_supported_says_so_by_name(bench: Bench) -> None:
+    topic = bench.topic(1)
+    with Consumer(bench.where, "poppers", topic) as consumer, pytest.raises(NotSupported, match="consuming"):
+        list(consumer.receive(timeout_s=10))
+    with pytest.raises(NotSupported, match="transactions"):
+        with bench.producer.transaction() as transaction:
+            transaction.send(Message(topic, b"half"))
+    calls: list[Callable[[], object]] = [bench.admin.ha_status, lambda: bench.admin.delete_topic(topic)]
+    for call, name in zip(calls, ("haStatus", "deleteTopic"), strict=True):
+        with pytest.raises(NotSupported, match=name):
+            call()
+
+
+def test_a_wrong_address_is_told_what_answers_there(bench: Bench) -> None:
+    def said(address: str, protocol: str) -> str:
+        where = Connection.of(address, timeout_s=5.0, protocol=protocol)
+        with Cluster(where) as cluster, pytest.raises(RocketSimError) as refused:
+            cluster.queues("orders")
+        return str(refused.value)
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        nobody = f"127.0.0.1:{closed.getsockname()[1]}"
+    for protocol in ("auto", "remoting"):
+        assert re.search("is a broker.*9876", said(bench.rocketmq.address, protocol)), protocol
+        assert nobody in said(nobody, protocol), protocol
+    assert "protocol=grpc" in said(bench.rocketmq.name_server, "grpc")
