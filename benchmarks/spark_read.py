@@ -22,7 +22,9 @@ from rocketsim_source.reading.decode import Decoder
 from rocketsim_source.schema import source_schema
 
 NULL = "null Arrow source"
+FOUR_TASKS = "minPartitions=4"
 FEW = 1000  # rows of a batch that is nothing but its start
+LARGE = 1 << 20
 
 
 def rows_of(bench: Bench, size: int) -> tuple[int, float]:
@@ -56,6 +58,21 @@ def all_columns(bench: Bench) -> None:
             ("all columns", NULL, targets.READ_ALL_CEILING),
         ):
             report(bench, results, f"batch, {size} B", what, reference, target)
+    large_records(bench, made, ours)
+
+
+def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
+    """Few records of 1 MiB: the plan must find by itself that their bytes are worth several tasks."""
+    rows = bench.plan.pick(1000, 400, 40)
+    topic = ours.fill("large", rows, LARGE)
+    address = ours.name_server.address
+    sources: dict[str, Source | Missing] = {
+        "Kafka's columns": spark.rocketsim(address, topic, schemaProfile="kafka"),
+        FOUR_TASKS: spark.rocketsim(address, topic, schemaProfile="kafka", minPartitions="4"),
+    }
+    check(bench, made, sources, rows, LARGE)
+    results = bench.contest(contestants(made, sources, rows, {}, 1.0), "1 MiB,", bench.plan.again())
+    report(bench, results, "batch, 1 MiB", "Kafka's columns", FOUR_TASKS, targets.READ_LARGE)
 
 
 def body_only(bench: Bench) -> None:

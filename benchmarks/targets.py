@@ -40,6 +40,7 @@ READ_KAFKA = {100: at_least("P1", 2.5), 1024: at_least("P1", 2.0)}
 READ_TUNED = {100: at_least("P1", 1.6), 1024: at_least("P1", 1.55)}
 READ_ALL_KAFKA = at_least("P1", 1.3)
 READ_ALL_CEILING = at_least("P1", 0.55)
+READ_LARGE = at_least("P1", 0.95)
 STREAM_KAFKA = {100: at_least("P1", 2.2), 1024: at_least("P1", 1.9)}
 STREAM_TUNED = at_least("P1", 1.5)
 FIRST_ROWS = at_most("P1", 1.1)

@@ -13,6 +13,7 @@ from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
 from rocketsim_source.planning.queue_watch import QueueWatch, answered
+from rocketsim_source.planning.splits import batch_bytes
 from rocketsim_source.planning.starts import (
     KnownOffsets,
     end_offsets,
@@ -40,7 +41,8 @@ class RocketSimReader(DataSourceReader):
         options = self.options = with_protocol(self.options)
         cluster = ClientCluster.open(options.connection)
         try:
-            return plan_partitions(ranges(options, cluster), options, cluster, parallelism_now(options))
+            planned, size = ranges(options, cluster)
+            return plan_partitions(planned, options, cluster, parallelism_now(options, size))
         finally:
             cluster.close()
 
@@ -59,7 +61,8 @@ def with_protocol(options: SourceOptions) -> SourceOptions:
     return replace(options, protocol=decided(options.connection).protocol)
 
 
-def ranges(options: SourceOptions, cluster: SourceCluster) -> list[OffsetRange]:
+def ranges(options: SourceOptions, cluster: SourceCluster) -> tuple[list[OffsetRange], int]:
+    """Returns the ranges that the options name and an estimate of their size in bytes, 0 if no broker reports sizes."""
     watch = QueueWatch(cluster, options, now_ms)
     queues = watch.discover(must_exist=True)
     if not queues:
@@ -85,4 +88,4 @@ def ranges(options: SourceOptions, cluster: SourceCluster) -> list[OffsetRange]:
     for queue, start in sorted(starts.items()):
         end = ends.get(queue, states.bounds[queue].max_offset)
         planned.append(OffsetRange(queue, start, max(start, end)))
-    return planned
+    return planned, batch_bytes(planned, states.bounds)

@@ -19,6 +19,7 @@ from rocketsim_source.planning.offsets import StreamOffset
 from rocketsim_source.planning.partition import parallelism_now, plan_partitions
 from rocketsim_source.planning.progress import LagClock, TransportsUsed, report
 from rocketsim_source.planning.queue_watch import NothingAnswers, QueueWatch, answered, refuse_unreachable
+from rocketsim_source.planning.splits import batch_bytes
 from rocketsim_source.planning.starts import (
     KnownOffsets,
     RequestedPositions,
@@ -109,7 +110,13 @@ class StreamQuery:
                 self._position = dict(end)
                 epochs = read_in(start, end, self._states.bounds)
                 batch_start = start.offsets if keeps_start else None
-                return StreamOffset(end, split=parallelism_now(self.options), read_in=epochs, batch_start=batch_start)
+                ranges = [
+                    OffsetRange(queue, start.offsets[queue], until)
+                    for queue, until in end.items()
+                    if start.offsets.get(queue, until) < until
+                ]
+                split = parallelism_now(self.options, batch_bytes(ranges, self._states.bounds))
+                return StreamOffset(end, split=split, read_in=epochs, batch_start=batch_start)
             if keeps_start and not unlimited:
                 return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
             if self.available_now or unlimited or left <= 0:

@@ -1,7 +1,7 @@
 """A stream's offset as Spark keeps it in the checkpoint.  Pure.
 
     {"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
-     "split":{"cores":8,"rule":1},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
+     "split":{"bytes":6400,"cores":8,"rule":2},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
 
 Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` says how the batch
 that ends here is cut into partitions.  A driver with other cores, options or code that runs the batch again cuts it in
@@ -21,7 +21,7 @@ from typing import Any
 
 from rocketsim_client.model import MessageQueue
 from rocketsim_source.planning import epochs
-from rocketsim_source.planning.splits import RULE, Parallelism
+from rocketsim_source.planning.splits import RULE, RULE_WITHOUT_BYTES, Parallelism
 from rocketsim_source.source_cluster import Offsets, ReadIn
 
 VERSION = 1
@@ -79,10 +79,11 @@ class StreamOffset:
 
 def split_as_json(split: Parallelism) -> dict[str, int]:
     found = {
+        "bytes": split.batch_bytes or None,
         "cores": split.cores,
         "maxRecords": split.max_records_per_partition,
         "minPartitions": split.min_partitions,
-        "rule": RULE,
+        "rule": split.rule,
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -90,14 +91,18 @@ def split_as_json(split: Parallelism) -> dict[str, int]:
 def split_from_json(written: Any) -> Parallelism:
     if not isinstance(written, dict) or not all(type(value) is int and value > 0 for value in written.values()):
         raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
-    if written.get("rule") != RULE:
+    rule = written.get("rule")
+    if rule not in (RULE_WITHOUT_BYTES, RULE):
         raise OffsetError(
-            f"a batch in the checkpoint is cut into partitions by rule {written.get('rule')}, and this version knows "
+            f"a batch in the checkpoint is cut into partitions by rule {rule}, and this version knows the rules up to "
             f"{RULE}: run it with the version that planned it, or a newer one"
         )
-    if not {"cores", "rule"} <= set(written) <= {"cores", "maxRecords", "minPartitions", "rule"}:
+    needed = {"cores", "rule"} if rule == RULE_WITHOUT_BYTES else {"bytes", "cores", "rule"}
+    if not needed <= set(written) <= needed | {"maxRecords", "minPartitions"}:
         raise OffsetError(f"{written!r} in the checkpoint is not how a batch is cut into partitions")
-    return Parallelism(written["cores"], written.get("minPartitions"), written.get("maxRecords"))
+    return Parallelism(
+        written["cores"], written.get("minPartitions"), written.get("maxRecords"), written.get("bytes", 0)
+    )
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:

@@ -35,10 +35,10 @@ class QueueRangesPartition(InputPartition):
         return f"QueueRangesPartition({', '.join(f'{r.queue}[{r.from_offset},{r.until_offset})' for r in self.ranges)})"
 
 
-def parallelism_now(options: SourceOptions) -> Parallelism:
-    """How a batch that this driver plans now is cut into partitions."""
+def parallelism_now(options: SourceOptions, batch_bytes: int = 0) -> Parallelism:
+    """Returns how this driver cuts a batch of that size into partitions if it plans the batch now."""
     cores = options.parallelism or os.cpu_count() or 1
-    return Parallelism(cores, options.min_partitions, options.max_records_per_partition)
+    return Parallelism(cores, options.min_partitions, options.max_records_per_partition, batch_bytes)
 
 
 def plan_partitions(

@@ -1,31 +1,38 @@
 """Cuts ranges of queue offsets into Spark partitions.  Pure.
 
 Starting a Spark task costs about 30 ms, so small backlogs of several queues share one task: 1,024 queues do not need
-1,024 tasks.  A queue is split into several ranges only if `minPartitions` or `maxRecordsPerPartition` ask for it.
+1,024 tasks.  A backlog is worth a task for every 50,000 records or 32 MiB.  A queue is split into several ranges only
+if `minPartitions` or `maxRecordsPerPartition` ask for it.
 """
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rocketsim_client.model import OffsetRange
+from rocketsim_client.model import MessageQueue, OffsetRange, QueueBounds
 
-# The version of the rule below.  A change that cuts the same ranges differently needs a new number, and the old rule
-# has
-# to stay for batches that were planned by it: the sink's ids by place (sinkName) name the same rows only if these are
-# in
-# the same partitions.
-RULE = 1
-# A task with fewer records takes longer to start (30 ms) than to read, at one to two million records a second.
+# The versions of the rule below.  A change that cuts the same ranges differently needs a new number, and the old rules
+# have to stay for batches that were planned by them: the sink's ids by place (sinkName) name the same rows only if
+# these are in the same partitions.  Rule 1 counts records alone; it is rule 2 for a batch whose size is not known.
+RULE_WITHOUT_BYTES, RULE = 1, 2
+# A task with less takes longer to start (30 ms) than to read, at one to two million records or 1 GB a second.
 RECORDS_WORTH_A_TASK = 50_000
+BYTES_WORTH_A_TASK = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
+    """How a batch is cut.  `batch_bytes` is the size of its records in the logs of their brokers, 0 if not known."""
+
     cores: int
     min_partitions: int | None = None
     max_records_per_partition: int | None = None
+    batch_bytes: int = 0
+
+    @property
+    def rule(self) -> int:
+        return RULE if self.batch_bytes else RULE_WITHOUT_BYTES
 
     def partitions(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
         """Puts every record of `ranges` into exactly one partition.  The largest partition comes first; the ranges of a
@@ -44,10 +51,26 @@ class Parallelism:
 
     def _how_many(self, ranges: Sequence[OffsetRange], records: int) -> int:
         # Twice the cores evens out ranges of unequal size; more tasks would only cost more starts.
-        worthwhile = min(-(-records // RECORDS_WORTH_A_TASK), 2 * self.cores)
+        worth = max(-(-records // RECORDS_WORTH_A_TASK), -(-self.batch_bytes // BYTES_WORTH_A_TASK))
+        worthwhile = min(worth, 2 * self.cores)
         if self.max_records_per_partition is not None:
             worthwhile = max(worthwhile, -(-records // self.max_records_per_partition))
         return max(1, min(len(ranges), max(worthwhile, self.min_partitions or 0)))
+
+
+def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueue, float]:
+    """Returns the mean size of a queue's records, for queues whose size the broker reports."""
+    return {
+        queue: found.size_bytes / (found.max_offset - found.min_offset)
+        for queue, found in bounds.items()
+        if found.max_offset > found.min_offset and found.size_bytes > 0
+    }
+
+
+def batch_bytes(ranges: Iterable[OffsetRange], bounds: Mapping[MessageQueue, QueueBounds]) -> int:
+    """Estimates the size of these ranges by the mean sizes of their queues' records."""
+    means = record_bytes(bounds)
+    return round(sum(count(queue_range) * means.get(queue_range.queue, 0) for queue_range in ranges))
 
 
 def count(queue_range: OffsetRange) -> int:
@@ -62,9 +85,8 @@ def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
 
 
 def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
-    """At least `at_least` ranges, or one for each record if there are fewer records.  In each step the range whose
-    parts
-    are largest is cut into one part more.
+    """Returns at least `at_least` ranges, or one for each record if there are fewer records.  In each step the range
+    whose parts are largest is cut into one part more.
     """
     parts = [1] * len(ranges)
     largest: list[tuple[float, int]] = [(-count(queue_range), index) for index, queue_range in enumerate(ranges)]
@@ -78,8 +100,7 @@ def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
 
 def pack(ranges: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
     """Puts the ranges, largest first, each into the partition with the fewest records; adds a partition if that one
-    would
-    exceed `max_records`.
+    would exceed `max_records`.
     """
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
     for queue_range in sorted(ranges, key=lambda queue_range: (-count(queue_range), queue_range)):

@@ -9,6 +9,7 @@ from rocketsim_source.options.data_loss import DELETED, EARLIEST, TRIMMED, TRUNC
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.limits import Limits, TriggerDelay
 from rocketsim_source.planning.offsets import StreamOffset
+from rocketsim_source.planning.splits import record_bytes
 from rocketsim_source.source_cluster import Offsets, QueueStates, ReadIn
 
 logger = logging.getLogger(__name__)
@@ -176,12 +177,3 @@ class StreamPlanner:
         if (kind, queue) not in self._warned:
             self._warned.add((kind, queue))
             logger.warning("data loss allowed by the options: %s %s", queue, what)
-
-
-def record_bytes(bounds: Mapping[MessageQueue, QueueBounds]) -> dict[MessageQueue, float]:
-    """The mean size of a queue's records; only queues of which the broker knows it."""
-    return {
-        queue: found.size_bytes / (found.max_offset - found.min_offset)
-        for queue, found in bounds.items()
-        if found.max_offset > found.min_offset and found.size_bytes > 0
-    }

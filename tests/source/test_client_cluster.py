@@ -188,7 +188,7 @@ def test_that_a_slave_has_no_offset_of_the_group_is_no_start(fake: FakeCluster, 
         cluster = opened(fake)
         if streaming:
             return StreamQuery(options, cluster).initial_offset().offsets
-        return {queue: start for queue, start, _ in ranges(options, cluster)}
+        return {queue: start for queue, start, _ in ranges(options, cluster)[0]}
 
     fake.stop("broker-a", 0)
     with pytest.raises(NothingAnswers, match="committed offset of T@broker-a:0"):

@@ -24,8 +24,8 @@ def test_the_offset_is_the_documented_json() -> None:
 
 
 def test_a_split_of_a_newer_rule_is_refused_with_the_way_out() -> None:
-    with pytest.raises(OffsetError, match="rule 2, and this version knows 1: run it with the version that planned it"):
-        StreamOffset.of({"v": 1, "q": {}, "split": {"cores": 2, "rule": 2}})
+    with pytest.raises(OffsetError, match="rule 3, and this version knows the rules up to 2: run it with the"):
+        StreamOffset.of({"v": 1, "q": {}, "split": {"cores": 2, "rule": 3}})
 
 
 @pytest.mark.parametrize("rest", [{"q": {}}, {"anything": ["else"]}])
@@ -61,7 +61,7 @@ def test_the_text_does_not_depend_on_the_order_of_the_queues(
 
 
 counts = st.none() | st.integers(1, 10**6)
-splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts)
+splits = st.none() | st.builds(Parallelism, st.integers(1, 512), counts, counts, st.integers(0, 2**50))
 
 
 epochs = st.builds(LogEpoch, st.integers(1, 2**63 - 1), st.integers(0, 2**62))
@@ -125,6 +125,8 @@ def test_queues_of_one_broker_share_the_text_of_their_epoch() -> None:
         {"v": 1, "q": {}, "split": {"rule": 1, "cores": 0}},
         {"v": 1, "q": {}, "split": {"rule": 1, "cores": True}},
         {"v": 1, "q": {}, "split": {"rule": 1, "cores": 2, "colour": 3}},
+        {"v": 1, "q": {}, "split": {"rule": 1, "cores": 2, "bytes": 3}},
+        {"v": 1, "q": {}, "split": {"rule": 2, "cores": 2}},
     ],
 )
 def test_an_edited_checkpoint_is_refused(written: object) -> None:

@@ -3,13 +3,14 @@
 import os
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketsim_client.model import MessageQueue, OffsetRange
+from rocketsim_client.model import MessageQueue, OffsetRange, QueueBounds
 from rocketsim_source.options.source_options import source_options
 from rocketsim_source.planning.partition import parallelism_now
-from rocketsim_source.planning.splits import RULE, Parallelism, count
+from rocketsim_source.planning.splits import RULE_WITHOUT_BYTES, Parallelism, batch_bytes, count
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 10**6), st.integers(0, 60)), max_size=10, unique_by=lambda one: one[0]
@@ -68,6 +69,23 @@ def test_four_full_queues_are_four_tasks_on_two_cores() -> None:
     assert len(Parallelism(cores=2).partitions(whole)) == 4
 
 
+@pytest.mark.parametrize(("mebibytes", "tasks"), [(1, 1), (32, 1), (33, 2), (128, 4), (1000, 4)])
+def test_few_large_records_are_as_many_tasks_as_their_bytes_are_worth(mebibytes: int, tasks: int) -> None:
+    whole = [OffsetRange(MessageQueue("T", "b", q), 0, 250) for q in range(4)]
+    assert len(Parallelism(cores=2, batch_bytes=mebibytes << 20).partitions(whole)) == tasks
+
+
+def test_the_size_of_a_batch_comes_from_the_mean_sizes_of_its_queues() -> None:
+    small, large, unknown = (MessageQueue("T", "b", q) for q in range(3))
+    bounds = {
+        small: QueueBounds(100, 200, size_bytes=100 * 50),
+        large: QueueBounds(0, 10, size_bytes=10 << 20),
+        unknown: QueueBounds(0, 10),
+    }
+    ranges = [OffsetRange(small, 150, 160), OffsetRange(large, 5, 7), OffsetRange(unknown, 0, 10)]
+    assert batch_bytes(ranges, bounds) == 10 * 50 + (2 << 20)
+
+
 def test_a_cluster_larger_than_the_driver_gets_as_many_tasks_as_parallelism_says() -> None:
     whole = [OffsetRange(MessageQueue("T", "b", q), 0, 1_000_000) for q in range(64)]
     given = {"nameServer": "h:1", "topic": "T"}
@@ -94,7 +112,7 @@ def test_rule_1_cuts_as_it_always_did() -> None:
             for held in split.partitions(whole)
         ]
 
-    assert RULE == 1
+    assert Parallelism(2).rule == RULE_WITHOUT_BYTES == 1
     assert written(Parallelism(2)) == [
         [(0, 5, 700_005)],
         [(1, 5, 130_005)],

@@ -758,14 +758,17 @@ def test_a_batch_is_cut_as_it_was_planned_whatever_driver_runs_it_again(monkeypa
     first = driver(cluster, minPartitions="3", maxRecordsPerPartition="300000")
     start = StreamOffset({Q0: 0, Q1: 0})
     written = json.dumps(next_end(first, start).json())
-    assert json.loads(written)["split"] == {"cores": 8, "maxRecords": 300_000, "minPartitions": 3, "rule": 1}
+    assert json.loads(written)["split"] == {"cores": 8, "maxRecords": 300_000, "minPartitions": 3, "rule": 2} | {
+        "bytes": 200_000_000  # two queues of a million records of 100 bytes
+    }
     end = StreamOffset.of(json.loads(written))
     planned_first = cut(first, start, end)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     again = driver(cluster, minPartitions="11")
     assert cut(again, start, end) == planned_first
     after = next_end(again, StreamOffset({Q0: 999_999, Q1: 999_999}))
-    assert after.split == Parallelism(2, min_partitions=11)  # the next batch is cut as is right for this driver
+    # the next batch is cut as is right for this driver
+    assert after.split == Parallelism(2, min_partitions=11, batch_bytes=200)
 
 
 def test_a_batch_planned_before_splits_were_written_is_cut_as_this_driver_does(monkeypatch: pytest.MonkeyPatch) -> None:
