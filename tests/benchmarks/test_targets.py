@@ -55,6 +55,7 @@ def test_each_target_is_the_promised_one():
         "READ_TUNED": ["≥ 1.6", "≥ 1.55"],
         "READ_ALL_KAFKA": ["≥ 1.3"],
         "READ_ALL_CEILING": ["≥ 0.55"],
+        "READ_LARGE": ["≥ 0.95"],
         "STREAM_KAFKA": ["≥ 2.2", "≥ 1.9"],
         "STREAM_TUNED": ["≥ 1.5"],
         "FIRST_ROWS": ["≤ 1.1"],
