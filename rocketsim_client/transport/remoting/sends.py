@@ -10,9 +10,10 @@ from rocketsim_proto.records.slices import binary_array, fixed_binary, flat_byte
 from rocketsim_proto.remoting import message_batch
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
-from rocketsim_client.errors import BadAnswer, MessageIllegal
+from rocketsim_client.errors import BadAnswer, MessageIllegal, NotSupported
 from rocketsim_client.model import SendStatus
 from rocketsim_client.retry import SENDS
+from rocketsim_client.transport.remoting import versions
 from rocketsim_client.transport.remoting.answers import field
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request, checked
 from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
@@ -24,8 +25,10 @@ STORED = {
     ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
 }
+# Properties with the time of a delivery, which brokers of 4.x ignore.
+TIMES = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
 # Properties that a broker obeys only in a message that is sent alone; in a batch it only stores them.
-ALONE = (b"DELAY\x01", b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
+ALONE = (b"DELAY\x01", *TIMES)
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
 
 
@@ -43,6 +46,7 @@ class RemotingSends:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
+        self._versions: dict[str, int] = {}  # of brokers, by address
 
     def send(self, address: str, outgoing: Outgoing, call: SendCall, timeout_s: float) -> Acknowledged:
         deadline = time.monotonic() + timeout_s
@@ -51,7 +55,10 @@ class RemotingSends:
         check(outgoing.topic, body_sizes, properties_sizes)
         flags = np.broadcast_to(np.asarray(outgoing.flags, np.int64), len(bodies))
         sys_flags = np.broadcast_to(np.asarray(outgoing.sys_flags, np.int64), len(bodies))
-        alone = _alone(outgoing.properties, flat_bytes(properties).tobytes())
+        whole = flat_bytes(properties).tobytes()
+        if any(name in whole for name in TIMES):
+            self._check_timers(address, outgoing.topic, call.broker_name, timeout_s)
+        alone = _alone(outgoing.properties, whole)
         sizes = body_sizes + properties_sizes + message_batch.OVERHEAD_BYTES
         status = SendStatus.SEND_OK
         queue_offsets = np.full(len(bodies), -1, np.int64)
@@ -85,6 +92,21 @@ class RemotingSends:
                 status = max(status, STORED[ResponseCode(reply.header.code)])
                 queue_offsets[list(batch.rows)] = self._offsets(reply, batch)
         return Acknowledged(status, queue_offsets, [-1] * len(bodies), b"", 0)  # type: ignore[arg-type]
+
+    def _check_timers(self, address: str, topic: str, broker_name: str, timeout_s: float) -> None:
+        """Refuses times of delivery at a broker of 4.x, which would deliver such a message at once.  The answer to any
+        request has the broker's version."""
+        if address not in self._versions:
+            fields = {"topic": topic, "queueId": "0", "bname": broker_name}
+            request = Request(RequestCode.GET_MAX_OFFSET, f"the version of broker {address}", fields)
+            (reply,) = self._connections.calls(address, [request], timeout_s)
+            self._versions[address] = reply.header.version
+        if not versions.delivers_at_times(self._versions[address]):
+            raise NotSupported(
+                f"topic {topic!r}: the broker {address} of RocketMQ 4 delivers no message at a given time "
+                "(deliver_at); use delay_level, which it knows",
+                address=address,
+            )
 
     def _stored(
         self, address: str, requests: Sequence[Request], together: Sequence[Batch], deadline: float

@@ -8,6 +8,7 @@
 | 5.0.0  | a commit for a group or topic that the broker does not know is refused; before, anything is taken |
 | 5.0.0  | a slave without `slaveReadEnable` refuses reads with code 2, which a master uses when it is busy |
 | 5.0.0  | access control refuses with code 16; before, with 1 and the exception's name |
+| 5.0.0  | a message is delivered at a given time (`TIMER_DELIVER_MS`); before, at once |
 | 5.4.0  | a slave's own table of group offsets is not its master's (seen in 5.5) |
 
 A message that is too large is refused with code 13, by 5.x in a batch with 1.  A queue that does not exist is refused
@@ -26,6 +27,10 @@ OWN_SLAVE_OFFSETS = _ordinal(5, 4, 0)
 
 
 def finds_exactly_by_time(version: int) -> bool:
+    return version >= FIRST_5
+
+
+def delivers_at_times(version: int) -> bool:
     return version >= FIRST_5
 
 
