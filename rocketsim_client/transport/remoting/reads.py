@@ -86,7 +86,7 @@ class RemotingReads:
         (reply,) = self._connections.calls(address, [request], timeout_s + grace_s)
         header = reply.header
         if header.code not in PULL_CODES:
-            raise self._pull_refused(reply, what)
+            raise self._pull_refused(reply, what, call.group)
         begin = field(header, "nextBeginOffset", address)
         status = pull_status(header.code, header.remark)
         sizes = _sizes(reply.body, address)
@@ -161,7 +161,7 @@ class RemotingReads:
                 last_answer = time.monotonic()
                 if answer.opaque in asked:
                     ask, _ = asked.pop(answer.opaque)
-                    self._take(window, ask, answer, address, ranges[ask.range_index])
+                    self._take(window, ask, answer, address, ranges[ask.range_index], group)
             if window.step is not None:
                 self._steps[address] = window.step
             if frames.has_any:
@@ -170,7 +170,13 @@ class RemotingReads:
             connection.forget(inbox)
 
     def _take(
-        self, window: PullWindow[bytes], ask: Ask, answer: Answer, address: str, one: "QueueRange | OffsetRange"
+        self,
+        window: PullWindow[bytes],
+        ask: Ask,
+        answer: Answer,
+        address: str,
+        one: "QueueRange | OffsetRange",
+        group: str,
     ) -> None:
         code, reply = _pull_reply(answer, address)
         if reply is not None:
@@ -181,9 +187,9 @@ class RemotingReads:
             time.sleep(FLOW_CONTROL_PAUSE_S)
         else:
             what = f"a pull of queue {one.queue_id} of topic {one.topic!r}"
-            raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what)
+            raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
 
-    def _pull_refused(self, reply: Reply, what: str) -> Exception:
+    def _pull_refused(self, reply: Reply, what: str, group: str) -> Exception:
         """The error for a pull that was refused.  A slave of 5.x that serves no reads says that it is busy.  The master
         is asked instead, and suggestions to read at that slave are ignored from now on."""
         if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
@@ -193,7 +199,8 @@ class RemotingReads:
                 f"{reply.header.remark}",
                 address=reply.address,
             )
-        return error_of(reply.header, what, reply.address)
+        error = error_of(reply.header, what, reply.address)
+        return _to_be_made(error, group) if isinstance(error, GroupNotExist) else error
 
     def _template(self, address: str, one: "QueueRange | OffsetRange", group: str, expression: str) -> "_Template":
         fields = pull_fields(group, one.topic, one.queue_id, 0, 0, expression)
@@ -251,11 +258,7 @@ class RemotingReads:
             try:
                 checked(reply, request)
             except GroupNotExist as error:
-                raise GroupNotExist(
-                    f"{error}; the broker makes no groups by itself (autoCreateSubscriptionGroup): create it with "
-                    f"updateSubGroup -g {group}",
-                    address=address,
-                ) from error
+                raise _to_be_made(error, group) from error
 
     def query_offsets(
         self, address: str, group: str, queues: Sequence[MessageQueue], zero_for_new_group: bool, timeout_s: float
@@ -431,7 +434,17 @@ def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, 
     }
 
 
-READER_GROUP = "rocketsim-reader"  # for pulls without a group; nothing is committed for it
+# The group of pulls that name none.  Each broker has it from its start, even if it makes no groups by itself, because
+# mqadmin reads with it.  Nothing is committed for it.
+READER_GROUP = "TOOLS_CONSUMER"
+
+
+def _to_be_made(error: GroupNotExist, group: str) -> GroupNotExist:
+    return GroupNotExist(
+        f"{error}; the broker makes no groups by itself (autoCreateSubscriptionGroup): create it with "
+        f"updateSubGroup -g {group}",
+        address=error.address,
+    )
 
 
 class _Template:
