@@ -9,6 +9,7 @@
 A command starts one until it is interrupted, or asks any server with RocketMQ's own tool:
 
     python -m testbed.real_rocketmq serve [--version 5.5.0] [--pair] [--proxy]
+    python -m testbed.real_rocketmq fetch [--version 5.5.0]
     python -m testbed.real_rocketmq mqadmin [--version 5.5.0] clusterList -n 127.0.0.1:9876
 
 Needs Java 17 and Maven.  The jars are fetched once, into the user's cache directory.
@@ -28,7 +29,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from testbed.jars import fetch_jars
+from testbed.jars import cache_folder, fetch_jars
 
 NEWEST = "5.5.0"
 CLUSTER = "interop"
@@ -55,13 +56,28 @@ class RocketMQError(Exception):
 def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
     """The directory with the jars of RocketMQ's servers and tools, on request with those of its proxy.
 
-    Maven Central has 5.1.4 and later ones; it has no broker of 4.x, and lacks the proxy of 5.1.4.
+    Maven Central has 5.1.4 and later ones; it has no broker of 4.x, and lacks the proxy of 5.1.4.  A version that was
+    built from its source is found, too, once `mvn install` has put it into Maven's local repository.
     """
     pom = Path(__file__).with_suffix(".xml")
     properties = {"rocketmq.version": version}
     if proxy:
         return fetch_jars(pom, f"rocketmq-{version}-with-proxy", **properties, proxy="true")
     return fetch_jars(pom, f"rocketmq-{version}-with-tools", **properties)
+
+
+def is_fetched(version: str) -> bool:
+    """True if the jars of a version that Maven Central lacks are here.  For 4.9.8 its source is built once, and then
+    `python -m testbed.real_rocketmq fetch --version 4.9.8` copies the jars:
+
+        mvn install -pl broker,namesrv,tools -am -Dmaven.test.skip -Drat.skip -Dcheckstyle.skip
+            -Dmaven.compiler.source=8 -Dmaven.compiler.target=8
+    """
+    return (cache_folder(f"rocketmq-{version}-with-tools") / "complete").exists()
+
+
+def is_version_4(version: str) -> bool:
+    return version.startswith("4.")
 
 
 def free_port() -> int:
@@ -102,6 +118,7 @@ def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
     mqadmin ends with status 0 and prints a stack trace where a command has failed: that is a RocketMQError here.
     """
     jars = rocketmq_jars(version)
+    write_logging(home, version)
     command = java(jars, home, "64m", _MAIN + "tools.command.MQAdminStartup", *words)
     environment = {**os.environ, "ROCKETMQ_HOME": str(home)}
     answer = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, env=environment)
@@ -171,9 +188,9 @@ class RocketMQ:
         """The address of the master, `host:port`."""
         return self.master.address
 
-    def run(self, *main: str, heap: str = "512m") -> str:
-        """What a program prints that runs with RocketMQ's jars."""
-        return run_java(self.jars, self.work, heap, *main)
+    def run(self, *main: str, heap: str = "512m", version: str | None = None) -> str:
+        """What a program prints that runs with RocketMQ's jars, those of the servers unless it names a version."""
+        return run_java(rocketmq_jars(version) if version else self.jars, self.work, heap, *main)
 
     def mqadmin(self, *words: str) -> str:
         """What mqadmin prints for a command; it is told the name server unless the words name a server."""
@@ -214,6 +231,7 @@ def running(
     """
     jars = rocketmq_jars(version, proxy=proxy)
     work.mkdir(parents=True, exist_ok=True)
+    write_logging(work, version)
     tls_options = _tls_options(work, tls)
 
     def server(name: str, port: int, main: str, keys: Mapping[str, object]) -> JavaServer:
@@ -268,6 +286,14 @@ def running(
         yield found
 
 
+def write_logging(home: Path, version: str) -> None:
+    """Servers and tools of 4.x do not start without their logging's configuration."""
+    if is_version_4(version):
+        (home / "conf").mkdir(parents=True, exist_ok=True)
+        for name in ("namesrv", "broker", "tools"):
+            (home / "conf" / f"logback_{name}.xml").write_text("<configuration/>")
+
+
 def has_users(version: str) -> bool:
     """True if access control is ACL 2.0, whose users are made by commands; ACL 1.0 reads them from a file."""
     return tuple(map(int, version.split("."))) >= (5, 3)
@@ -276,7 +302,7 @@ def has_users(version: str) -> bool:
 def _access(work: Path, version: str) -> dict[str, object]:
     """Writes what access control reads, and returns the keys of a broker that turn it on."""
     conf = work / "conf"
-    conf.mkdir(exist_ok=True)
+    conf.mkdir(parents=True, exist_ok=True)
     keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
     (conf / "tools.yml").write_text("".join(f"{name}: {value}\n" for name, value in keys.items()))
     if not has_users(version):
@@ -372,11 +398,15 @@ def main() -> int:
     server = commands.add_parser("serve")
     server.add_argument("--pair", action="store_true")
     server.add_argument("--proxy", action="store_true")
+    fetch = commands.add_parser("fetch")
     tool = commands.add_parser("mqadmin")
-    for command in (server, tool):
+    for command in (server, fetch, tool):
         command.add_argument("--version", default=NEWEST)
     tool.add_argument("words", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
+    if arguments.command == "fetch":
+        print(rocketmq_jars(arguments.version))
+        return 0
     with tempfile.TemporaryDirectory(prefix="real-rocketmq-") as directory:
         work = Path(directory)
         if arguments.command == "mqadmin":

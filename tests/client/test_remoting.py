@@ -1,4 +1,4 @@
-"""The client over RocketMQ's remoting protocol, against answers recorded from a real 5.5.0."""
+"""The client over RocketMQ's remoting protocol, against answers recorded from real servers of two versions."""
 
 import json
 import socket
@@ -23,13 +23,14 @@ from rocketsim_client.errors import (
     BadAnswer,
     BrokerUnavailable,
     CallTimeout,
+    GroupNotExist,
     InvalidParameter,
     NameServerUnavailable,
     NoRoute,
     NotSupported,
     ServiceNotAvailable,
 )
-from rocketsim_client.model import MessageQueue, QueueRange
+from rocketsim_client.model import Message, MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
 from rocketsim_client.transport.look import Speaks, look_at, protocol_of
 from rocketsim_client.transport.opening import decided
@@ -37,10 +38,15 @@ from rocketsim_client.transport.remoting.connection import Connection as Open
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.sends import batches, rounds
 from testbed.polling import wait_until
-from tests.support.remoting_peer import GROUP, TOPIC, RemotingPeer, answer_to, replaying
+from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to, replaying
 
 QUEUE = MessageQueue(TOPIC, "interop", 0)
-VERSIONS = ["5.5.0"]
+VERSIONS = ["4.9.8", "5.5.0"]
+# The route of a topic with one queue.
+ONE_QUEUE = (
+    '{"brokerDatas":[{"brokerAddrs":{"0":"ADDRESS"},"brokerName":"interop","cluster":"c"}],"queueDatas":'
+    '[{"brokerName":"interop","perm":6,"readQueueNums":1,"writeQueueNums":1,"topicSysFlag":0}]}'
+)
 
 
 def connection(address: str, **settings) -> Connection:
@@ -81,6 +87,25 @@ def test_what_is_beyond_the_end_is_never_asked_for():
         assert offsets(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)) == list(range(40))
         pulls = [one.fields for one in peer.requests if one.code == RequestCode.PULL_MESSAGE]
         assert all(int(one["queueOffset"]) + int(one["maxMsgNums"]) <= 40 for one in pulls)
+
+
+def test_a_pull_without_a_group_names_one_that_every_broker_has():
+    """A broker with autoCreateSubscriptionGroup=false refuses others."""
+
+    def answer(request: Header, body: bytes) -> bytes | None:
+        if request.code == RequestCode.PULL_MESSAGE:
+            if request.fields["consumerGroup"] != "TOOLS_CONSUMER":
+                return answer_to(request, 26, "subscription group [{consumerGroup}] does not exist")
+            request.fields["consumerGroup"] = GROUP
+        return recorded(request, body)
+
+    recorded = Recording("5.5.0")
+    ranges = [QueueRange(TOPIC, 0, 0, 40)]
+    with RemotingPeer(answer) as peer, Cluster(connection(peer.address)) as cluster:
+        recorded.address = peer.address
+        assert offsets(cluster.pull_range("interop", ranges)) == list(range(40))
+        with pytest.raises(GroupNotExist, match=r"makes no groups by itself.*updateSubGroup -g mine"):
+            list(cluster.pull_range("interop", ranges, group="mine"))
 
 
 def test_operators_see_topics_groups_and_messages():
@@ -304,11 +329,7 @@ def test_a_busy_broker_gets_only_the_batch_again_that_it_refused():
 
     def answer(request: Header, body: bytes) -> bytes:
         if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            route = (
-                '{"brokerDatas":[{"brokerAddrs":{"0":"%s"},"brokerName":"interop","cluster":"c"}],"queueDatas":'
-                '[{"brokerName":"interop","perm":6,"readQueueNums":1,"writeQueueNums":1,"topicSysFlag":0}]}'
-            )
-            return answer_to(request, body=(route % peer.address).encode())
+            return answer_to(request, body=ONE_QUEUE.replace("ADDRESS", peer.address).encode())
         if not refused:
             refused.append(body)
             return answer_to(request, 2, "[TIMEOUT_CLEAN_QUEUE]broker busy")
@@ -320,6 +341,27 @@ def test_a_busy_broker_gets_only_the_batch_again_that_it_refused():
         results = producer.send_columns("t", pa.array([b"%d" % number for number in range(2500)]))
     assert [one.queue_offset for one in results] == list(range(2500))
     assert len(stored) == 3 and stored[0] == refused[0]
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [(409, True), (513, False)], ids=["4.9.8", "5.5.0"])
+def test_a_time_of_delivery_is_refused_by_brokers_of_4_only(version, is_refused):
+    """They would deliver the message at once."""
+
+    def answer(request: Header, body: bytes) -> bytes:
+        if request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return answer_to(request, body=ONE_QUEUE.replace("ADDRESS", peer.address).encode())
+        fields = {"queueId": "0", "queueOffset": "0", "offset": "0", "msgId": "x"}
+        return frame.encode(Header(0, request.opaque, frame.IS_ANSWER, "", fields, "JAVA", version))
+
+    with RemotingPeer(answer) as peer, Producer(connection(peer.address), "pg") as producer:
+        producer.send(Message("t", b"by level", delay_level=3))
+        if is_refused:
+            with pytest.raises(NotSupported, match=r"RocketMQ 4.*deliver_at.*delay_level"):
+                producer.send(Message("t", b"by time"), deliver_at=time.time() + 60)
+        else:
+            producer.send(Message("t", b"by time"), deliver_at=time.time() + 60)
+    sends = [one for one in peer.requests if one.code == RequestCode.SEND_MESSAGE_V2]
+    assert len(sends) == (1 if is_refused else 2)
 
 
 def test_an_empty_body_is_refused_before_it_is_sent():

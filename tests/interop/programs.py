@@ -7,7 +7,16 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from testbed.real_rocketmq import BROKER_NAME, COMMAND_TIMEOUT_S, RocketMQ, java, rocketmq_jars
+from testbed.real_rocketmq import (
+    BROKER_NAME,
+    COMMAND_TIMEOUT_S,
+    NEWEST,
+    RocketMQ,
+    is_version_4,
+    java,
+    rocketmq_jars,
+    write_logging,
+)
 
 HERE = Path(__file__).parent
 
@@ -25,7 +34,8 @@ def pop(rocketmq: RocketMQ, requests: list[tuple[str, ...]]) -> list[dict[str, A
 def _run(rocketmq: RocketMQ, program: str, requests: list[tuple[str, ...]]) -> list[dict[str, Any]]:
     file = rocketmq.work / "requests"
     file.write_text("".join("\t".join(words) + "\n" for words in requests), encoding="utf-8")
-    printed = rocketmq.run(str(HERE / program), rocketmq.name_server, BROKER_NAME, str(file))
+    version = NEWEST if is_version_4(rocketmq.version) else None  # some classes of 4.x have other names
+    printed = rocketmq.run(str(HERE / program), rocketmq.name_server, BROKER_NAME, str(file), version=version)
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
@@ -34,6 +44,7 @@ class MqAdmin:
 
     def __init__(self, version: str, home: Path) -> None:
         home.mkdir(parents=True)
+        write_logging(home, version)
         self._errors = home / "stderr"
         command = java(rocketmq_jars(version), home, "128m", str(HERE / "Commands.java"))
         with self._errors.open("wb") as errors:

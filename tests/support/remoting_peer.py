@@ -122,6 +122,7 @@ def replaying(version: str, form: Form = Form.JSON) -> RemotingPeer:
 def record_visit(name_server: str) -> dict[str, Any]:
     from rocketsim_client.connection import Connection
     from rocketsim_client.transport.remoting.connections import Connections, Request
+    from rocketsim_client.transport.remoting.reads import READER_GROUP
 
     connections = Connections(Connection.of(name_server, protocol="remoting"))
     found: dict[str, Any] = {}
@@ -176,8 +177,12 @@ def record_visit(name_server: str) -> dict[str, Any]:
     for subscription in ("*", "a"):
         for offset in (0, 32, 40):
             ask(broker, RequestCode.PULL_MESSAGE, {**pull, "queueOffset": offset, "subscription": subscription})
+    for offset in (20, 10, 5, 2, 1, 0):  # where the client looks for the first message at a broker of 4.x
+        of_nobody = {"consumerGroup": READER_GROUP, "queueOffset": offset, "subscription": "*"}
+        ask(broker, RequestCode.PULL_MESSAGE, {**pull, **of_nobody})
     group = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 0}
     ask(broker, RequestCode.QUERY_CONSUMER_OFFSET, {**group, "setZeroIfNotFound": False})
+    ask(broker, RequestCode.GET_ALL_CONSUMER_OFFSET, {})
     ask(broker, RequestCode.UPDATE_CONSUMER_OFFSET, {**group, "commitOffset": 40})
     ask(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "%RETRY%" + GROUP, **queues, **made})
     ask(broker, RequestCode.GET_CONSUME_STATS, {"consumerGroup": GROUP})
