@@ -375,7 +375,7 @@ def carrier(client: Cluster, address: str) -> str:
     reads = client.transport.reads
     assert isinstance(reads, GrpcReads)
     streams = reads.streams
-    has_socket = streams is not None and streams.accepts(address) and not streams.wants_offer(address)
+    has_socket = streams is not None and streams.offers.accepts(address) and not streams.offers.wants_offer(address)
     return "sockets" if has_socket else "gRPC"
 
 

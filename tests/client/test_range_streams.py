@@ -26,9 +26,10 @@ from rocketsim_client.errors import (
     RocketSimError,
     TopicNotExist,
 )
-from rocketsim_client.transport.own import range_streams
+from rocketsim_client.transport.own import stream_call
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.own.reads import GrpcReads
+from rocketsim_client.transport.own.stream_offers import StreamOffers
 from rocketsim_client.transport.own.transport import GrpcTransport
 from testbed.polling import wait_until
 from testbed.processes import Processes
@@ -77,13 +78,13 @@ def await_writable(cluster: Cluster) -> None:
 def taken(monkeypatch) -> list[int]:
     """The families of the sockets that were connected."""
     found: list[int] = []
-    real = range_streams._Stream.frames
+    real = stream_call.StreamCall.frames
 
     def frames(self: Any) -> Any:
         found.append(self._socket.family)
         return real(self)
 
-    monkeypatch.setattr(range_streams._Stream, "frames", frames)
+    monkeypatch.setattr(stream_call.StreamCall, "frames", frames)
     return found
 
 
@@ -147,13 +148,13 @@ def test_a_client_on_another_machine_uses_the_port(processes, taken, monkeypatch
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     name_server, _ = start(processes, pullRangeStreamPort=port)
-    real = RangeStreams.offered
+    real = StreamOffers.offered
 
-    def offered(self: RangeStreams, address: str, offer: pb.StreamOffer) -> None:
+    def offered(self: StreamOffers, address: str, offer: pb.StreamOffer) -> None:
         assert offer.port == port
         real(self, address, pb.StreamOffer(instance=offer.instance, unix_name="not on this machine", port=offer.port))
 
-    monkeypatch.setattr(RangeStreams, "offered", offered)
+    monkeypatch.setattr(StreamOffers, "offered", offered)
     with Cluster(name_server.address) as cluster:
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
     assert taken == [socket.AF_INET]
@@ -167,7 +168,7 @@ def test_a_forked_child_reads_by_streams_of_its_own_and_holds_none_of_its_parent
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         frames = cluster.pull_range("broker-a", RANGES, max_frame_bytes=20_000)
         first = next(frames)
-        inherited = next(iter(streams_of(cluster)._open)).fileno()
+        inherited = next(iter(streams_of(cluster).sockets._open)).fileno()
 
         def child() -> None:
             with pytest.raises(OSError):
@@ -177,7 +178,7 @@ def test_a_forked_child_reads_by_streams_of_its_own_and_holds_none_of_its_parent
         for _ in range(3):
             in_child(child)
         assert first.count + count(frames) == COUNT
-        assert not streams_of(cluster)._open
+        assert not streams_of(cluster).sockets._open
 
 
 CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 << 20, "timeout_s": 5.0}
@@ -248,7 +249,7 @@ def scripted() -> Iterator[Scripted]:
 @pytest.fixture
 def streams(scripted) -> RangeStreams:
     made = RangeStreams()
-    made.offered(ADDRESS, scripted.offer)
+    made.offers.offered(ADDRESS, scripted.offer)
     return made
 
 
@@ -271,7 +272,7 @@ def test_frames_come_as_they_were_sent_and_cannot_be_written_to(scripted, stream
     assert found[0].records.readonly
     assert (scripted.asked[0].version, scripted.asked[0].instance) == (range_stream.VERSION, b"i")
     assert 0 < scripted.asked[0].timeout_ms <= 10_000
-    assert streams.accepts(ADDRESS)
+    assert streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize("said", [b"", range_stream.answer(Kind.NOT_HERE)], ids=["closed", "not here"])
@@ -318,7 +319,7 @@ def test_the_same_offer_is_not_tried_again_for_a_while(scripted, streams, monkey
         assert len(list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0))) == 1
     assert over_grpc == [True, False, False]
     assert len(scripted.asked) == 1
-    assert not streams.accepts(ADDRESS)
+    assert not streams.offers.accepts(ADDRESS)
     transport.close()
 
 
@@ -331,8 +332,8 @@ def test_a_request_that_is_too_long_is_left_to_grpc(scripted, streams, monkeypat
     monkeypatch.setattr(range_stream, "MAX_REQUEST_BYTES", 3)
     assert asked_for(streams) is None
     assert scripted.asked == []
-    assert streams.accepts(ADDRESS)
-    assert not streams.wants_offer(ADDRESS)
+    assert streams.offers.accepts(ADDRESS)
+    assert not streams.offers.wants_offer(ADDRESS)
 
 
 @pytest.mark.parametrize("cut", [1, 16, 30, -1])
@@ -342,7 +343,7 @@ def test_a_stream_that_breaks_off_is_an_error_and_grpc_is_used_for_a_while(scrip
     assert next(frames).message.segments[0].count == 1
     with pytest.raises(BrokerUnavailable):
         next(frames)
-    assert not streams.accepts(ADDRESS)
+    assert not streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +361,7 @@ def test_an_answer_that_cannot_be_is_not_read(scripted, streams, head, before):
     scripted.holds = True
     with pytest.raises(BadAnswer):
         list(asked_for(streams))
-    assert not streams.accepts(ADDRESS)
+    assert not streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize("said", [b"", frame_bytes(b"a")[:40], frame_bytes(b"a")], ids=["nothing", "a part", "a frame"])
@@ -368,7 +369,7 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, said):
     scripted.said, scripted.holds = said, True
     with pytest.raises(CallTimeout):
         list(asked_for(streams, timeout_s=0.2))
-    assert not streams._open
+    assert not streams.sockets._open
 
 
 def ended_by_closing(scripted: Scripted, streams: RangeStreams, call: Callable[[], object]) -> list[BaseException]:
@@ -402,9 +403,9 @@ def test_a_caller_that_stops_closes_its_connection(scripted, streams):
     scripted.said, scripted.holds = frame_bytes(b"a"), True
     frames = asked_for(streams)
     next(frames)
-    assert len(streams._open) == 1
+    assert len(streams.sockets._open) == 1
     frames.close()
-    assert not streams._open
+    assert not streams.sockets._open
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

@@ -18,8 +18,10 @@ from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
-from rocketsim_client.transport.own import range_streams
+from rocketsim_client.transport.own import stream_call
 from rocketsim_client.transport.own.range_streams import RangeStreams
+from rocketsim_client.transport.own.stream_offers import StreamOffers
+from rocketsim_client.transport.own.stream_sockets import StreamSockets
 from testbed.polling import wait_until
 from testbed.processes import Processes
 from tests.client.test_fork import in_child
@@ -41,7 +43,7 @@ def scripted() -> Iterator[Scripted]:
 @pytest.fixture
 def streams(scripted: Scripted) -> RangeStreams:
     made = RangeStreams()
-    made.offered(ADDRESS, scripted.offer)
+    made.offers.offered(ADDRESS, scripted.offer)
     return made
 
 
@@ -63,8 +65,8 @@ def test_a_frame_comes_as_it_was_sent_and_its_answer_is_the_calls(scripted, stre
     assert (asked.version, asked.instance, asked.send) == (range_stream.VERSION, b"i", REQUEST)
     assert 0 < asked.timeout_ms <= 30_000
     assert scripted.taken == [FRAME]
-    assert not streams._open
-    assert streams.accepts(ADDRESS)
+    assert not streams.sockets._open
+    assert streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
@@ -72,9 +74,9 @@ def test_a_frame_comes_as_it_was_sent_and_its_answer_is_the_calls(scripted, stre
 def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams, records, takes):
     scripted.said, scripted.takes = range_stream.answer(Kind.NO_ROOM), takes
     assert send(streams, records) is None
-    assert streams.accepts(ADDRESS)
-    assert not streams.wants_offer(ADDRESS)
-    assert not streams._open
+    assert streams.offers.accepts(ADDRESS)
+    assert not streams.offers.wants_offer(ADDRESS)
+    assert not streams.sockets._open
     scripted.said, scripted.takes = answered(), True
     assert send(streams, records) is not None
 
@@ -85,50 +87,50 @@ def test_what_the_broker_does_not_take_is_left_to_grpc(scripted, streams, record
     assert send(streams, records) is None
     assert send(streams, records) is None
     assert len(scripted.asked) == 1, "the offer is used once more"
-    assert not streams._open
+    assert not streams.sockets._open
 
 
 def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, streams):
     """It cannot have stored anything."""
     scripted.takes = False
     assert send(streams, LONG) is None
-    assert not streams._open
+    assert not streams.sockets._open
 
 
 def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scripted, streams):
     scripted.close()
     assert send(streams) is None
-    assert streams.wants_offer(ADDRESS)
-    streams.offered(ADDRESS, scripted.offer)  # the same once more: this machine cannot use it
-    assert not streams.wants_offer(ADDRESS)
+    assert streams.offers.wants_offer(ADDRESS)
+    streams.offers.offered(ADDRESS, scripted.offer)  # the same once more: this machine cannot use it
+    assert not streams.offers.wants_offer(ADDRESS)
     other = pb.StreamOffer(instance=b"j", unix_name="another", max_send_bytes=1)
-    streams._not_until.clear()
-    streams.offered(ADDRESS, other)
-    assert not streams.wants_offer(ADDRESS)
-    assert streams._offers[ADDRESS] == other
+    streams.offers._not_until.clear()
+    streams.offers.offered(ADDRESS, other)
+    assert not streams.offers.wants_offer(ADDRESS)
+    assert streams.offers._offers[ADDRESS] == other
 
 
 @pytest.mark.parametrize("most", [0, len(FRAME) - 1], ids=["an older broker", "a long frame"])
 def test_a_frame_that_is_longer_than_offered_is_left_to_grpc(scripted, most):
     streams = RangeStreams(tcp=False)
     scripted.offer.max_send_bytes = most
-    streams.offered(ADDRESS, scripted.offer)
+    streams.offers.offered(ADDRESS, scripted.offer)
     assert send(streams) is None
     assert scripted.asked == []
-    assert not streams.wants_offer(ADDRESS)
+    assert not streams.offers.wants_offer(ADDRESS)
 
 
 def test_over_tcp_a_small_frame_is_left_to_grpc_whose_connection_is_there():
     scripted = Scripted(socket.AF_INET)
     with closing(scripted):
         elsewhere = RangeStreams()
-        elsewhere.offered(ADDRESS, scripted.offer)
+        elsewhere.offers.offered(ADDRESS, scripted.offer)
         scripted.said = answered()
         small = b"s" * (range_stream.MIN_TCP_SEND_BYTES - 1)
         assert send(elsewhere, small) is not None, "the first one finds that there is no Unix socket"
         assert send(elsewhere, small) is None
         assert send(elsewhere, small + b"s") is not None
-        assert not elsewhere.wants_offer(ADDRESS)
+        assert not elsewhere.offers.wants_offer(ADDRESS)
     assert [len(taken) for taken in scripted.taken] == [len(small), len(small) + 1]
 
 
@@ -138,8 +140,8 @@ def test_a_connection_that_ends_before_the_answer_says_nothing_of_the_frame(scri
     with pytest.raises(BrokerUnavailable):
         send(streams)
     assert scripted.taken == [FRAME]
-    assert not streams.accepts(ADDRESS)
-    assert not streams._open
+    assert not streams.offers.accepts(ADDRESS)
+    assert not streams.sockets._open
 
 
 def test_a_refusal_is_the_calls(scripted, streams):
@@ -147,7 +149,7 @@ def test_a_refusal_is_the_calls(scripted, streams):
     scripted.said = range_stream.answer(Kind.REFUSED, told.SerializeToString())
     with pytest.raises(SystemBusy, match="busy"):
         send(streams)
-    assert streams.accepts(ADDRESS)
+    assert streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_an_answer_that_cannot_be_is_not_believed(scripted, streams, said):
     scripted.said = said
     with pytest.raises(BadAnswer):
         send(streams)
-    assert not streams.accepts(ADDRESS)
+    assert not streams.offers.accepts(ADDRESS)
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
@@ -171,13 +173,13 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, records):
     scripted.holds, scripted.takes = True, False
     with pytest.raises(CallTimeout):
         send(streams, records, timeout_s=0.3)
-    assert not streams._open
+    assert not streams.sockets._open
 
 
 def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatch):
     scripted.said = answered()
     left: list[float] = []
-    real_pour, real_head = range_streams._Stream._pour, range_streams._Stream._head
+    real_pour, real_head = stream_call.StreamCall._pour, stream_call.StreamCall._head
 
     def pour(self: Any, parts: Any) -> None:
         real_pour(self, parts)
@@ -189,8 +191,8 @@ def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatc
         left.append(struct.unpack("@ll", value)[0])
         return answer
 
-    monkeypatch.setattr(range_streams._Stream, "_pour", pour)
-    monkeypatch.setattr(range_streams._Stream, "_head", head)
+    monkeypatch.setattr(stream_call.StreamCall, "_pour", pour)
+    monkeypatch.setattr(stream_call.StreamCall, "_head", head)
     assert send(streams, timeout_s=1020.0) is not None
     assert [seconds <= 1000 for seconds in left] == [True]
 
@@ -218,8 +220,8 @@ class Dripping:
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_broker_that_drips_bytes_holds_no_call_beyond_its_deadline(monkeypatch, part):
     dripping = Dripping()
-    monkeypatch.setattr(range_streams, "time", SimpleNamespace(monotonic=lambda: dripping.now))
-    stream = range_streams._Stream(RangeStreams(), "Send", ADDRESS, dripping.now + 10, 10.0)
+    monkeypatch.setattr(stream_call, "time", SimpleNamespace(monotonic=lambda: dripping.now))
+    stream = stream_call.StreamCall(StreamOffers(), StreamSockets(), "Send", ADDRESS, dripping.now + 10, 10.0)
     stream._socket = dripping  # type: ignore[assignment]
     with pytest.raises(CallTimeout):
         stream._head() if part == "head" else stream._body(range_stream.Answer(Kind.SENT, 40, 40))
@@ -232,9 +234,9 @@ def test_connecting_takes_no_longer_than_the_call(monkeypatch):
         def connect(self, where: object) -> None:
             raise TimeoutError(self.gettimeout())
 
-    streams = RangeStreams()
-    monkeypatch.setattr(streams, "opened", Silent)
-    stream = range_streams._Stream(streams, "Send", ADDRESS, time.monotonic() + 0.5, 0.5)
+    sockets = StreamSockets()
+    monkeypatch.setattr(sockets, "opened", Silent)
+    stream = stream_call.StreamCall(StreamOffers(), sockets, "Send", ADDRESS, time.monotonic() + 0.5, 0.5)
     with pytest.raises(TimeoutError) as waited:
         stream._connect_tcp(1)
     stream.close()
@@ -260,7 +262,7 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
     cluster.stop("broker-b")
     broker = cluster.brokers["broker-a", 0]
     lost = iter([ends == "late"])
-    real = range_streams._Stream._head
+    real = stream_call.StreamCall._head
 
     def head(self: Any) -> Any:
         if next(lost, False):
@@ -269,11 +271,11 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
             raise self._late()
         return real(self)
 
-    monkeypatch.setattr(range_streams._Stream, "_head", head)
+    monkeypatch.setattr(stream_call.StreamCall, "_head", head)
     with Producer(
         cluster.address, retry_times_when_send_failed=retries, retry_times_when_send_async_failed=retries, timeout_s=30
     ) as producer:
-        streams_of(producer._cluster).offered(broker.address, scripted.offer)
+        streams_of(producer._cluster).offers.offered(broker.address, scripted.offer)
         if not retries:
             told = "no answer within" if ends == "late" else "ended before the answer"
             with pytest.raises(SendFailed, match=told) as failed:
@@ -296,7 +298,7 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
 def taken(monkeypatch) -> list[int]:
     """The families of the sockets that took frames."""
     found: list[int] = []
-    real = range_streams._Stream.sent
+    real = stream_call.StreamCall.sent
 
     def sent(self: Any, *args: Any) -> Any:
         answer = real(self, *args)
@@ -304,7 +306,7 @@ def taken(monkeypatch) -> list[int]:
             found.append(self._socket.family)
         return answer
 
-    monkeypatch.setattr(range_streams._Stream, "sent", sent)
+    monkeypatch.setattr(stream_call.StreamCall, "sent", sent)
     return found
 
 
@@ -333,15 +335,15 @@ def test_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids(tmp_p
             assert len(taken) == 4
 
             lost = iter([True])
-            real = range_streams._Stream._head
+            real = stream_call.StreamCall._head
 
             def head(self: Any) -> Any:
                 answer = real(self)
                 if next(lost, False):
-                    raise range_streams._Broken("the connection was closed")
+                    raise stream_call._Broken("the connection was closed")
                 return answer
 
-            monkeypatch.setattr(range_streams._Stream, "_head", head)
+            monkeypatch.setattr(stream_call.StreamCall, "_head", head)
             again = producer.send_columns("T", BODIES)
             assert producer.stats.sent_again == len(BODIES)
             assert len(taken) == 4, "the second attempt is gRPC's"

@@ -117,7 +117,7 @@ class GrpcReads:
         streams = self.streams
         if streams is not None:
             frames = streams.frames(address, request, deadline, timeout_s)
-            if frames is None and streams.wants_offer(address):
+            if frames is None and streams.offers.wants_offer(address):
                 request.accepts_stream = True
                 with closing(self.channels.stream(address, RangeStub, "PullRange", request, timeout_s)) as asked:
                     offer = None
@@ -129,7 +129,7 @@ class GrpcReads:
                         yield answer
                     if offer is None:
                         return
-                streams.offered(address, offer)
+                streams.offers.offered(address, offer)
                 request.accepts_stream = False
                 frames = streams.frames(address, request, deadline, timeout_s)
             if frames is not None:

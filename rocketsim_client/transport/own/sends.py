@@ -58,9 +58,9 @@ class GrpcSends:
             if sent is not None:
                 return sent
             timeout_s -= time.monotonic() - begun
-            others.accepts_stream = streams.wants_offer(address)
+            others.accepts_stream = streams.offers.wants_offer(address)
         request = bytes_field.join(pb.SendRequest.RECORDS_FIELD_NUMBER, [records], others.SerializeToString())
         answer: pb.SendResponse = self.channels.call(address, SendStub, "Send", request, timeout_s)
         if streams is not None and answer.HasField("stream"):
-            streams.offered(address, answer.stream)
+            streams.offers.offered(address, answer.stream)
         return answer

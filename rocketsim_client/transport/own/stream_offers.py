@@ -1,0 +1,56 @@
+"""The plain sockets that brokers have offered for calls, and which of these offers work."""
+
+import time
+
+from rocketsim_proto import broker_pb2 as pb
+
+NOT_AGAIN_FOR_S = 30.0  # how long only gRPC is used after streams have failed
+
+
+class StreamOffers:
+    def __init__(self, *, tcp: bool = True) -> None:
+        """Without `tcp` only Unix sockets are used."""
+        self._tcp = tcp
+        self._offers: dict[str, pb.StreamOffer] = {}
+        self._not_until: dict[str, float] = {}
+        self._not_had: dict[str, pb.StreamOffer] = {}  # offers that a call could not use
+
+    def accepts(self, address: str) -> bool:
+        """True if streams may be used with the broker now."""
+        return self._not_until.get(address, 0.0) <= time.monotonic()
+
+    def usable(self, address: str) -> pb.StreamOffer | None:
+        """The broker's offer, if streams may be used with it now."""
+        return self._offers.get(address) if self.accepts(address) else None
+
+    def wants_offer(self, address: str) -> bool:
+        return address not in self._offers and self.accepts(address)
+
+    def offered(self, address: str, offer: pb.StreamOffer) -> None:
+        if not self._tcp:
+            offer = pb.StreamOffer(
+                instance=offer.instance, unix_name=offer.unix_name, max_send_bytes=offer.max_send_bytes
+            )
+        if self._not_had.pop(address, None) == offer:
+            self.failed(address)
+        else:
+            self._offers[address] = offer
+
+    def could_not_use(self, address: str, offer: pb.StreamOffer) -> None:
+        """Drops the offer, which may come from a process that has ended.  The next call asks for another one."""
+        self._offers.pop(address, None)
+        self._not_had[address] = offer
+
+    def is_elsewhere(self, address: str, offer: pb.StreamOffer) -> None:
+        """Notes that the broker's Unix socket is not on this machine."""
+        if self._offers.get(address) == offer:
+            self._offers[address] = _tcp_alone(offer)
+
+    def failed(self, address: str) -> None:
+        """Has the next calls use gRPC for a while."""
+        self._offers.pop(address, None)
+        self._not_until[address] = time.monotonic() + NOT_AGAIN_FOR_S
+
+
+def _tcp_alone(offer: pb.StreamOffer) -> pb.StreamOffer:
+    return pb.StreamOffer(instance=offer.instance, port=offer.port, max_send_bytes=offer.max_send_bytes)

@@ -1,0 +1,60 @@
+"""The sockets that calls have open.  Closing the client ends these calls through them."""
+
+import socket
+import threading
+
+from rocketsim_client import forks
+from rocketsim_client.errors import ClientClosed
+
+
+class StreamSockets:
+    """Thread-safe.  A socket belongs to the process that opened it; a forked child closes its copies."""
+
+    def __init__(self) -> None:
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        forks.watch(self)
+
+    def opened(self, family: socket.AddressFamily) -> socket.socket:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        with self._lock:
+            if self._closed:
+                made.close()
+                raise ClientClosed("this client has been closed")
+            self._open.add(made)
+        return made
+
+    def ended(self, one: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(one)
+        _shut(one)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        """Ends the calls that are under way."""
+        with self._lock:
+            self._closed = True
+            for one in self._open:
+                try:
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it, which closes it
+                except OSError:
+                    pass
+
+    def forget_parent(self) -> None:
+        self._lock = threading.Lock()
+        inherited, self._open = self._open, set()
+        for one in inherited:
+            one.close()  # only this process's copy; the parent goes on reading
+
+
+def _shut(one: socket.socket) -> None:
+    """Ends the connection at once, even if a forked child still has a copy of the socket."""
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    one.close()
