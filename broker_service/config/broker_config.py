@@ -346,7 +346,7 @@ class BrokerConfig(SharedKeys):
             raise ConfigError(
                 f"bindAddress={self.bind_address}: set brokerIP1, too, to the address that clients reach this broker at"
             )
-        if not _hours(self.delete_when):
+        if not _are_hours(self.delete_when):
             raise ConfigError(f"deleteWhen={self.delete_when}: expected hours from 00 to 23, as in 04 or 04;16")
         if not _delays(self.message_delay_level):
             raise ConfigError(f"messageDelayLevel={self.message_delay_level}: expected times such as 1s 30s 5m 2h 1d")
@@ -384,10 +384,6 @@ class BrokerConfig(SharedKeys):
     def delay_levels_ms(self) -> tuple[int, ...]:
         """The delays of the delay levels; level 1 is at index 0."""
         return _delays(self.message_delay_level)
-
-    @property
-    def delete_hours(self) -> frozenset[int]:
-        return _hours(self.delete_when)
 
     @property
     def address_path(self) -> Path:
@@ -429,12 +425,10 @@ def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfi
     return dataclasses.replace(config, **parsed)
 
 
-def _hours(text: str) -> frozenset[int]:
-    """Parses `04;16`; returns an empty set if a part is not an hour."""
+def _are_hours(text: str) -> bool:
+    """True if the text names at least one hour of the day, and nothing else, as in `04;16`."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
-    if not all(re.fullmatch(r"[0-9]{1,2}", part, re.ASCII) and int(part) < 24 for part in parts):
-        return frozenset()
-    return frozenset(map(int, parts))
+    return bool(parts) and all(re.fullmatch(r"[0-9]{1,2}", part, re.ASCII) and int(part) < 24 for part in parts)
 
 
 def _delays(text: str) -> tuple[int, ...]:

@@ -261,7 +261,6 @@ def test_a_slave_takes_no_writes_until_it_is_promoted() -> None:
 
 def test_peers_are_what_the_last_answer_of_each_name_server_says() -> None:
     peers = Peers()
-    assert not peers.have_answered
     peers.answered("ns1", [Member(0, "me", 1, 9), Member(1, "s", 1, 7)], 1, own_address="me")
     peers.answered("ns2", [Member(1, "s", 1, 8), Member(2, "t", 1, 3)], 2, own_address="me")
     assert peers.slaves() == {1: LogEnd(1, 8), 2: LogEnd(1, 3)}

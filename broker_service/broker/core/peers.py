@@ -42,10 +42,6 @@ class Peers:
         """Drops the last answer of a name server or broker that does not answer, or is not asked any more."""
         self._answers.pop(address, None)
 
-    @property
-    def have_answered(self) -> bool:
-        return bool(self._answers)
-
     def slaves(self) -> dict[int, LogEnd]:
         """Returns the log end of each live slave by id; if answers differ, the furthest end."""
         slaves: dict[int, LogEnd] = {}
