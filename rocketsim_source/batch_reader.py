@@ -1,7 +1,6 @@
 """Batch reads: the records between starting and ending offsets when Spark plans the read."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -38,7 +37,7 @@ class RocketSimReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        options = self.options = with_protocol(self.options)
+        options = self.options
         cluster = ClientCluster.open(options.connection)
         try:
             planned, size = ranges(options, cluster)
@@ -52,13 +51,6 @@ class RocketSimReader(DataSourceReader):
         if not isinstance(partition, QueueRangesPartition):
             return iter(())  # Spark's stand-in for a plan without partitions
         return read_partition(partition, self.schema, self.options)
-
-
-def with_protocol(options: SourceOptions) -> SourceOptions:
-    """The options with the protocol that the servers speak, so that the tasks need not look."""
-    from rocketsim_client.transport.opening import decided
-
-    return replace(options, protocol=decided(options.connection).protocol)
 
 
 def ranges(options: SourceOptions, cluster: SourceCluster) -> tuple[list[OffsetRange], int]:

@@ -62,6 +62,10 @@ class OffsetAnswers:
 
 
 class SourceCluster(Protocol):
+    @property
+    def protocol(self) -> str:
+        """The protocol that the servers speak.  `auto`: no server has answered yet."""
+
     def topics(self) -> list[str]: ...
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
@@ -119,6 +123,10 @@ class ClientCluster:
         from rocketsim_client.cluster import Cluster
 
         return cls(Cluster(connection))
+
+    @property
+    def protocol(self) -> str:
+        return self.client.protocol
 
     def topics(self) -> list[str]:
         return self.client.topics()

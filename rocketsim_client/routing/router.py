@@ -76,6 +76,12 @@ class Router:
         return self._transport.get()
 
     @property
+    def protocol(self) -> str:
+        """The protocol that the servers speak: `grpc` or `remoting`.  `auto`: no server has answered yet."""
+        self._transport.get()
+        return self._transport.connection.protocol
+
+    @property
     def name_servers(self) -> list[str]:
         return list(self.connection.name_servers)
 

@@ -17,7 +17,7 @@ class QueueRangesPartition(InputPartition):
 
     `hints` has the broker id to ask first for a queue, as a probe found it.  `read_in` has the epoch in which each
     queue
-    was planned.
+    was planned.  `protocol` is the protocol that the servers speak, so that no task has to find that out.
     """
 
     def __init__(
@@ -25,11 +25,13 @@ class QueueRangesPartition(InputPartition):
         ranges: Sequence[OffsetRange],
         hints: dict[MessageQueue, int] | None = None,
         read_in: dict[MessageQueue, LogEpoch] | None = None,
+        protocol: str = "auto",
     ) -> None:
         super().__init__(None)
         self.read_in = read_in or {}
         self.ranges = list(ranges)
         self.hints = hints or {}
+        self.protocol = protocol
 
     def __repr__(self) -> str:
         return f"QueueRangesPartition({', '.join(f'{r.queue}[{r.from_offset},{r.until_offset})' for r in self.ranges)})"
@@ -57,11 +59,13 @@ def plan_partitions(
         if "driver" in options.suggest_scope and options.read_from == "suggested"
         else {}
     )
+    protocol = cluster.protocol
     return [
         QueueRangesPartition(
             pieces,
             {r.queue: hints[r.queue] for r in pieces if r.queue in hints},
             {r.queue: epochs[r.queue] for r in pieces if r.queue in epochs},
+            protocol,
         )
         for pieces in planned
     ]

@@ -8,6 +8,7 @@ abandons its generators.
 
 import os
 from collections.abc import Iterator, MutableMapping
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -54,6 +55,7 @@ def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> Mu
 def read_partition(
     partition: QueueRangesPartition, schema: StructType, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
+    options = replace(options, protocol=partition.protocol)
     decoder = Decoder(schema, options)
     hints = worker_hints(options, partition.hints)
     fetch = RangeFetch(worker_cluster(options), partition.ranges, hints, options, read_in=partition.read_in)

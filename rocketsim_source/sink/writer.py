@@ -9,7 +9,7 @@ import logging
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -38,7 +38,14 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
     if overwrite:
         raise OptionError("messages can only be added: use mode append (outputMode append or update for a stream)")
     options = sink_options(given)
-    return SinkPlan(options, SinkColumns.of(schema, options), uuid.uuid4().hex)
+    return SinkPlan(with_protocol(options), SinkColumns.of(schema, options), uuid.uuid4().hex)
+
+
+def with_protocol(options: SinkOptions) -> SinkOptions:
+    """The options with the protocol that the servers speak, so that no task has to find that out."""
+    from rocketsim_client.transport.opening import decided
+
+    return replace(options, protocol=decided(options.connection).protocol)
 
 
 class Sent(WriterCommitMessage):

@@ -1,7 +1,5 @@
 """One Spark session, and one broker pair per module; each test has topics and groups of its own."""
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,27 +8,13 @@ import pytest
 
 from testbed.processes import Processes
 from tests.source.bench import Bench
+from tests.support.spark_session import spark_session
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """Made before any gRPC channel of this process: starting the JVM forks."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("rocketsim-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    yield session
-    for query in session.streams.active:
-        query.stop()
-    session.stop()
+    with spark_session() as session:
+        yield session
 
 
 @pytest.fixture(scope="module")

@@ -125,6 +125,8 @@ class MemoryBroker:
 class MemoryCluster:
     """One broker name, `broker-a`, with as many members as wanted.  `rows` records make a frame."""
 
+    protocol = "grpc"
+
     def __init__(self, *broker_ids: int, rows: int = 10) -> None:
         self.brokers = {broker_id: MemoryBroker(broker_id) for broker_id in broker_ids or (0,)}
         self.rows = rows
