@@ -29,9 +29,11 @@ from rocketsim_client.errors import (
     NoRoute,
     NotSupported,
     ServiceNotAvailable,
+    TlsFailed,
 )
 from rocketsim_client.model import Message, MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
+from rocketsim_client.tls import Tls
 from rocketsim_client.transport.look import Speaks, look_at, protocol_of
 from rocketsim_client.transport.opening import decided
 from rocketsim_client.transport.remoting.connection import Connection as Open
@@ -39,6 +41,7 @@ from rocketsim_client.transport.remoting.connections import Connections, Reply, 
 from rocketsim_client.transport.remoting.sends import batches, rounds
 from testbed.polling import wait_until
 from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to, replaying
+from tests.support.tls import CA, DATA, OTHER_CA
 
 QUEUE = MessageQueue(TOPIC, "interop", 0)
 VERSIONS = ["4.9.8", "5.5.0"]
@@ -292,6 +295,18 @@ def test_requests_are_signed_where_there_are_keys():
         for one in peer.requests:
             assert (one.fields["AccessKey"], one.fields["SecurityToken"]) == ("ak", "st")
             assert one.fields["Signature"] == acl.signature("sk", one.fields)
+
+
+@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+def test_a_certificate_that_is_not_valid_is_the_error_whatever_the_protocol(protocol):
+    """A look does not check it: `auto` took the server for one that speaks gRPC, and said so."""
+    with replaying("5.5.0", tls=DATA) as peer:
+        trusting = connection(peer.address, protocol=protocol, tls=True, tls_ca=CA)
+        with Cluster(trusting) as cluster:
+            assert cluster.queues(TOPIC)
+        with Cluster(replace(trusting, tls=Tls.of(True, OTHER_CA, None, None))) as cluster:
+            with pytest.raises(TlsFailed, match=r"certificate is not valid.*tlsCa="):
+                cluster.queues(TOPIC)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ the real broker become that of the peer.
 import base64
 import json
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -36,10 +37,15 @@ def key_of(code: int, fields: Mapping[str, str]) -> str:
 
 
 class RemotingPeer:
-    """Listens while the context is open.  `answer` makes the bytes to send for a request; None: nothing is sent."""
+    """Listens while the context is open.  `answer` makes the bytes to send for a request; None: nothing is sent.
+    `tls`: a folder with the server's certificate and key."""
 
-    def __init__(self, answer: Answer, *, greeting: bytes = b"") -> None:
+    def __init__(self, answer: Answer, *, greeting: bytes = b"", tls: Path | None = None) -> None:
         self._answer = answer
+        self._tls: ssl.SSLContext | None = None
+        if tls is not None:
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(tls / "server.pem", tls / "server.key")
         self._greeting = greeting
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._connections: list[socket.socket] = []
@@ -76,6 +82,8 @@ class RemotingPeer:
 
     def _serve(self, one: socket.socket) -> None:
         try:
+            if self._tls is not None:
+                one = self._tls.wrap_socket(one, server_side=True)
             one.sendall(self._greeting)
             with one.makefile("rb") as stream:
                 while len(head := stream.read(8)) == 8:
@@ -87,6 +95,8 @@ class RemotingPeer:
                         one.sendall(answer)
         except (OSError, ValueError):
             pass
+        finally:
+            one.close()
 
 
 def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"", **fields: object) -> bytes:
@@ -111,10 +121,10 @@ class Recording:
         return frame.encode(header, body, self._form)
 
 
-def replaying(version: str, form: Form = Form.JSON) -> RemotingPeer:
+def replaying(version: str, form: Form = Form.JSON, *, tls: Path | None = None) -> RemotingPeer:
     """A name server and broker in one."""
     recording = Recording(version, form)
-    peer = RemotingPeer(recording)
+    peer = RemotingPeer(recording, tls=tls)
     recording.address = peer.address
     return peer
 
