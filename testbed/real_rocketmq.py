@@ -207,7 +207,7 @@ class RocketMQ:
         if not has_users(self.version):
             return
         self.mqadmin("createUser", "-b", self.address, "-u", READER_KEY, "-p", READER_SECRET, "-t", "Normal")
-        what = ("-r", "Topic:*,Group:*", "-a", "Sub", "-d", "Allow")
+        what = ("-r", "Topic:*,Group:*", "-a", "Sub,Get", "-d", "Allow")
         self.mqadmin("createAcl", "-b", self.address, "-s", f"User:{READER_KEY}", *what)
 
 
