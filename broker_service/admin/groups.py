@@ -216,5 +216,5 @@ class GroupOperations(SubjectOperations):
     async def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:
         store = self._broker.store
         if timestamp == AT_THE_END:
-            return store.queue_bounds(topic, queue_id)[1]
-        return await cold_reads.read(store, partial(store.search_offset_by_time, topic, queue_id, timestamp))
+            return store.queues.bounds(topic, queue_id)[1]
+        return await cold_reads.read(store, partial(store.queues.search_offset_by_time, topic, queue_id, timestamp))

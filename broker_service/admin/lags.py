@@ -73,7 +73,7 @@ class Lags:
                 Place(*key, queue_id) for key in sorted(changed) for queue_id in range(self._queues_of(key[1]))
             )
         store = self._broker.store
-        if store.confirm_offset is not None and store.confirm_offset < store.end_offset:
+        if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
             self._topics_with_news |= topics  # what arrived last is seen when a slave has it
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
@@ -107,7 +107,7 @@ class Lags:
     async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
         """Returns where the group goes on, and when that message was stored; None if it cannot be read."""
         place, offset = one.place, one.consumer_offset
-        read = partial(self._broker.store.store_timestamp_of, place.topic, place.queue_id, offset)
+        read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)
         try:
             stored_ms = await cold_reads.read(self._broker.store, read)
         except (RocketSimError, OSError):  # who reads the message gets the error, and the log has it

@@ -67,7 +67,7 @@ class MessageOperations(SubjectOperations):
     async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
         """Returns the record that starts at this offset of the log.  It must belong to the topic, if one is given."""
         store = self._broker.store
-        found = await cold_reads.read(store, partial(store.find_record, commit_log_offset))
+        found = await cold_reads.read(store, partial(store.log.find_record, commit_log_offset))
         if found is None or (topic and decode(found, check_crc=False).topic != topic):
             where = f" of topic {topic}" if topic else ""
             raise NotFound(f"no record{where} starts at {commit_log_offset} of this broker's log")
@@ -122,7 +122,7 @@ class MessageOperations(SubjectOperations):
         self._broker.topics.existing(topic)
         store = self._broker.store
         found = await cold_reads.read(
-            store, lambda: store.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
+            store, lambda: store.queues.read_ranges([(topic, queue_id, offset, offset + 1)], max_bytes=1)
         )
         answer = found.answers[0]
         if not answer.count:
@@ -136,7 +136,7 @@ class MessageOperations(SubjectOperations):
 
     async def _read_record(self, offset: int) -> bytes:
         store = self._broker.store
-        return await cold_reads.read(store, partial(store.read_record, offset))
+        return await cold_reads.read(store, partial(store.log.record_at, offset))
 
     async def _by_offset_id(self, message_id: str) -> bytes | None:
         try:
@@ -144,7 +144,7 @@ class MessageOperations(SubjectOperations):
         except ValueError:
             return None
         store = self._broker.store
-        data = await cold_reads.read(store, partial(store.find_record, offset))
+        data = await cold_reads.read(store, partial(store.log.find_record, offset))
         if data is None:
             return None
         # The records of a pair have the address of the master, at the slave, too, so only the offset is looked up.

@@ -49,7 +49,7 @@ class Progress:
         async for place in _taking_turns(self.places(group, topic)):
             one = self.of_queue(place)
             last = one.consumer_offset - 1
-            read = partial(store.store_timestamp_of, place.topic, place.queue_id, last)
+            read = partial(store.queues.store_timestamp_of, place.topic, place.queue_id, last)
             found.append((one, await cold_reads.read(store, read) if last >= 0 else 0))
         return found
 
@@ -70,7 +70,7 @@ class Progress:
                 yield from (Place(name, topic_name, queue_id) for queue_id in range(config.read_queue_nums))
 
     def of_queue(self, place: Place) -> QueueProgress:
-        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
         committed = self._broker.offsets.progress(*place)
         queue = self._consumption.state.queues.get(place)
         position, pending = (committed.offset, 0) if queue is None else (queue.next, queue.pending_from(first))

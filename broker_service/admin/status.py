@@ -138,7 +138,7 @@ class Status:
         yield gauge("rocketmq_storage_flush_behind_bytes", help_text, store.end_offset - store.flushed_offset)
         try:
             usage = store.disk.disk_usage(config.store_path_root_dir)
-            refused = store.why_no_sends() is not None
+            refused = store.admission.why_no_sends() is not None
         except OSError:
             return  # figures that are missing say it
         levels = (
@@ -180,7 +180,7 @@ class Status:
 
     @property
     def confirm_offset(self) -> int:
-        visible = self._broker.store.confirm_offset
+        visible = self._broker.store.queues.confirm_offset
         return self._broker.store.end_offset if visible is None else visible
 
     def line(self) -> str:
@@ -221,7 +221,7 @@ class Status:
             "getMessageTimesTotal": self._given.messages,
             "getMessageSizeTotal": self._given.bytes,
             "pullsHeld": broker.long_polling.held,
-            "queues": len(store.queues()),
+            "queues": len(store.queues.keys()),
             "topics": len(broker.topics.of_users()),
             "consumerGroups": len(broker.groups.entries),
             "timerNow": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(broker.day_ms() / 1000)),
@@ -229,10 +229,10 @@ class Status:
             "clockDoubtedBy": f"{broker.time.doubted_s:.0f} s",
             "storeTimeAheadBy": f"{broker.time.ahead_s:.0f} s",
         }
-        if reason := broker.failure or store.why_no_sends():
+        if reason := broker.failure or store.admission.why_no_sends():
             values["notWritable"] = reason
         for level, offset in sorted(self._schedule.position().offsets.items()):
-            values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queue_bounds(SCHEDULE_TOPIC, level - 1)[1]}"
+            values[f"scheduleMessageOffset_{level}"] = f"{offset},{store.queues.bounds(SCHEDULE_TOPIC, level - 1)[1]}"
         return {name: str(value) for name, value in sorted(values.items())}
 
     def _slaves(self) -> list[SlaveProgress]:

@@ -96,7 +96,7 @@ class TopicOperations(SubjectOperations):
         def removing() -> Planned[TopicConfig]:
             # From here until the table is changed nothing is appended to the topic (`Broker.append`), so these are
             # also the ends at that moment.
-            ends.update(broker.store.queue_ends(name))
+            ends.update(broker.store.queues.ends(name))
             return broker.topics.removing(name, broker.now_ms(), ends)
 
         def removed() -> None:

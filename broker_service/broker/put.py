@@ -195,7 +195,7 @@ class PutPath:
         """
         broker = self._broker
         broker.check_writable()
-        if reason := broker.store.why_not_writable():
+        if reason := broker.store.admission.why_not_writable():
             raise DiskFull(reason)
         broker.acknowledgements.check_room()
         self._check_timers()
@@ -209,7 +209,7 @@ class PutPath:
         its warning level.
         """
         self._broker.check_writable()
-        if reason := self._broker.store.why_not_writable():
+        if reason := self._broker.store.admission.why_not_writable():
             raise DiskFull(reason)
         self._broker.acknowledgements.check_room()
         stored = self._delayed(delay_level, message) if delay_level else message
@@ -288,7 +288,7 @@ class PutPath:
                 f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
             )
         broker.check_writable(send.epoch)
-        if reason := broker.store.why_no_sends(size):
+        if reason := broker.store.admission.why_no_sends(size):
             raise DiskFull(reason)
         topic = broker.topics.writable(send.topic, broker.config.broker_permission)
         limits = FrameLimits(

@@ -50,11 +50,11 @@ class Log(Protocol):
     @property
     def end_offset(self) -> int: ...
 
-    def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes: ...
+    def read(self, offset: int, size: int) -> bytes: ...
 
-    def decoding(self, records: bytes, commit_log_offset: int) -> AbstractContextManager[None]: ...
+    def decoding(self, records: bytes, offset: int) -> AbstractContextManager[None]: ...
 
-    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt: ...
+    def damaged(self, offset: int, reason: str) -> StoreCorrupt: ...
 
 
 def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosition]:
@@ -71,7 +71,7 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
     at = max(log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
-        data = log.read_log(at, read_bytes)
+        data = log.read(at, read_bytes)
         whole, is_blank = _whole_records(data)
         if is_blank:
             at += BLANK.unpack_from(data)[0]
@@ -81,7 +81,7 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
             whole = int.from_bytes(data[:4], "big")
             if whole <= len(data):
                 raise log.damaged(at, "no record")
-            data = log.read_log(at, whole)
+            data = log.read(at, whole)
         at += whole
         yield at, data[:whole]
 

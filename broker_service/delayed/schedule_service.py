@@ -90,7 +90,9 @@ class ScheduleService:
         store = self._broker.store
         while self._has_queues():
             try:
-                further = await cold_reads.read(store, lambda: next(replayed_positions(self._position, store), None))
+                further = await cold_reads.read(
+                    store, lambda: next(replayed_positions(self._position, store.log), None)
+                )
             except (ReadFailed, StoreCorrupt) as error:
                 logger.warning("delayed messages wait, because it is not known which were delivered: %s", error)
                 await asyncio.sleep(master_loop.AFTER_TROUBLE_S)
@@ -133,7 +135,7 @@ class ScheduleService:
         delivered = 0
         at = 0
         for size in np.frombuffer(found.sizes, "<u4").tolist():
-            with broker.store.decoding(found.records):
+            with broker.store.log.decoding(found.records):
                 delayed = record.decode(found.records, at)  # checks its checksum, since the copy gets a new one
             at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
@@ -147,18 +149,18 @@ class ScheduleService:
     def _next_of(self, level: int) -> GetMessageResult | None:
         """Reads the level's next messages; None if it has never had one."""
         store = self._broker.store
-        min_offset, max_offset = store.queue_bounds(SCHEDULE_TOPIC, level - 1)
+        min_offset, max_offset = store.queues.bounds(SCHEDULE_TOPIC, level - 1)
         if max_offset == 0:
             return None
         # As in RocketMQ, a position outside the queue is moved into it.
         offset = self._offsets[level] = min(max(self._offsets.get(level, 0), min_offset), max_offset)
-        return store.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
+        return store.queues.get_message(SCHEDULE_TOPIC, level - 1, offset, BATCH, 1 << 20, None)
 
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
         """Appends the delivery and moves the level's offset in one step, so that offsets and log always agree."""
         broker = self._broker
         broker.check_writable()  # the broker may be fenced or stopping since the last message
-        if reason := broker.store.why_not_writable():
+        if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
             message = delivered_record(delayed, level, schedule_offset)
@@ -173,7 +175,7 @@ class ScheduleService:
 
     def _has_queues(self) -> bool:
         """Returns True if there may be delayed messages."""
-        return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues())
+        return any(topic == SCHEDULE_TOPIC for topic, _ in self._broker.store.queues.keys())
 
     def _arrived(self, queues: Iterable[Queue]) -> None:
         if any(topic == SCHEDULE_TOPIC for topic, _ in queues):

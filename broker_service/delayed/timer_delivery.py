@@ -164,7 +164,7 @@ class TimerDelivery:
         """Reads one timer; None, with a log line, if it cannot be read or has expired."""
         store = self._broker.store
         try:
-            found = decode(await cold_reads.read(store, partial(store.read_record, log_offset)))
+            found = decode(await cold_reads.read(store, partial(store.log.record_at, log_offset)))
         except (ReadFailed, StoreCorrupt, NotFound) as error:
             if log_offset < store.min_offset:
                 logger.error("a message with a delivery time is lost: its log file has expired: %s", error)
@@ -185,7 +185,7 @@ class TimerDelivery:
         with suppress(ValueError):
             if timer_record.second_of(waiting) == second:
                 return waiting
-        raise self._broker.store.damaged(log_offset, f"its delivery time was in second {second}")
+        raise self._broker.store.log.damaged(log_offset, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
         """Appends the copies of a batch, without recalled messages and those without a topic, and settles the batch."""
@@ -226,7 +226,7 @@ class TimerDelivery:
         if timers.copying is not None:
             raise ServiceNotAvailable("a batch of copies was interrupted: its copies must be looked up first")
         broker.check_writable()
-        if reason := broker.store.why_not_writable():
+        if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
         by_topic: dict[str, list[bytes]] = {}
         for _, copy in batch:
@@ -252,7 +252,7 @@ class TimerDelivery:
         try:
             while not is_end and (read := await cold_reads.read(store, partial(_next_records, store, begin))):
                 begin, data = read
-                with store.decoding(data, begin - len(data)):
+                with store.log.decoding(data, begin - len(data)):
                     sources = list(timer_record.sources(data))
                 for topic, source in sources:
                     if source is not None and self.timers.waits(*source):
@@ -287,7 +287,7 @@ class TimerDelivery:
 
     def needed_from(self) -> int | None:
         """Returns the log offset from which on timers need the log; None if there never was a timer."""
-        if not self._broker.store.queue_end(TIMER_TOPIC, 0):
+        if not self._broker.store.queues.end(TIMER_TOPIC, 0):
             return None
         return self._needed.begins_at(self.timers.oldest(self._given_up()))
 
@@ -307,7 +307,7 @@ class TimerDelivery:
         A `timercheck` of RocketMQ's own is not overwritten before it was read here.
         """
         store, path = self._broker.store, self._check_path
-        if store.queue_end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):
+        if store.queues.end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):
             timer_check.write(store, path, self.timers.oldest(), self._broker.day_ms())
 
     @property
@@ -316,4 +316,4 @@ class TimerDelivery:
 
 
 def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
-    return next(whole_records(store, log_offset, _LOOK_BYTES), None)
+    return next(whole_records(store.log, log_offset, _LOOK_BYTES), None)

@@ -76,7 +76,7 @@ class MetadataExchange:
         If the tail stays lost, a new epoch begins, and the offsets are clamped then.  Offsets of an unknown topic are
         kept, since it may be made again; offsets of a deleted one are not.
         """
-        end_of, mastership = self._broker.store.queue_end, self._broker.mastership
+        end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
         topics, offsets = self._broker.topics, self._broker.offsets
         changes: list[Change] = []

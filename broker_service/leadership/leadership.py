@@ -197,7 +197,7 @@ class Leadership:
         return promise if promise is not None and await self._inquiry.is_over(promise) else None
 
     def _clamp_offsets(self) -> None:
-        for line in self._broker.offsets.clamp(self._broker.store.queue_end, new_generation=True):
+        for line in self._broker.offsets.clamp(self._broker.store.queues.end, new_generation=True):
             logger.warning("lowered a consumer offset beyond the end of its queue: %s", line)
 
     # --- what an OK means -------------------------------------------------------------------------------------------

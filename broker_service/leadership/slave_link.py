@@ -75,7 +75,7 @@ class SlaveLink:
             self._notifying = asyncio.get_running_loop().call_later(NOTIFY_EVERY_S, self._notify_readers)
 
     def log_will_be_cut(self, end_offset: int) -> None:
-        self._clamp_offsets(lambda topic, queue_id: self._broker.store.queue_end_at(topic, queue_id, end_offset))
+        self._clamp_offsets(lambda topic, queue_id: self._broker.store.queues.end_at(topic, queue_id, end_offset))
 
     def log_cut(self, cut: Cut) -> None:
         self._broker.visibility.changed(cut.end_offset)
@@ -85,7 +85,7 @@ class SlaveLink:
         finally:
             # If nothing was kept, the master has all that was here, and the commits must be handed back to it.
             if cut.kept_in is not None:
-                self._clamp_offsets(self._broker.store.queue_end)
+                self._clamp_offsets(self._broker.store.queues.end)
 
     def _clamp_offsets(self, end_of: Callable[[str, int], int]) -> None:
         for line in self._broker.offsets.clamp(end_of, new_generation=False):
@@ -94,4 +94,4 @@ class SlaveLink:
     def _notify_readers(self) -> None:
         self._notifying = None
         store = self._broker.store
-        self._broker.long_polling.arrived_somewhere(lambda topic, queue_id: store.queue_bounds(topic, queue_id)[1])
+        self._broker.long_polling.arrived_somewhere(lambda topic, queue_id: store.queues.bounds(topic, queue_id)[1])

@@ -41,7 +41,7 @@ class Retention:
         now_ms, kept_by_master = broker.time.expiry_ms(), self._slave.master_min_offset if broker.is_slave else None
         begins_at = store.min_offset
         with suppress(OSError):  # `delete_expired` below raises it again
-            begins_at = store.expires_before(now_ms, kept_by_master)
+            begins_at = store.retention.expires_before(now_ms, kept_by_master)
         if begins_at > store.min_offset:
             for part in waiting:
                 try:
@@ -51,5 +51,5 @@ class Retention:
                     logger.error("log files stay because the messages that wait in them cannot be moved: %s", error)
             needed = [part.needed_from() for part in (self._consumption, *waiting)]
             needed_from = min((log_offset for log_offset in needed if log_offset is not None), default=None)
-        for line in store.delete_expired(now_ms, needed_from, kept_by_master):
+        for line in store.retention.delete_expired(now_ms, needed_from, kept_by_master):
             logger.info("%s", line)

@@ -46,7 +46,7 @@ class CleanStop:
             config = broker.topics.get(topic) if not is_internal_group(group) else None
             goes_on[group, topic] = dict(kept.get((group, topic), {}))
             for queue_id in range(config.read_queue_nums if config is not None else 0):
-                first, _ = broker.store.queue_bounds(topic, queue_id)
+                first, _ = broker.store.queues.bounds(topic, queue_id)
                 goes_on[group, topic].setdefault(queue_id, self._places.next(Place(group, topic, queue_id), first))
         broker.offsets.note(goes_on, broker.now_ms())
 

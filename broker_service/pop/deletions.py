@@ -114,7 +114,7 @@ class Deletions:
         broker = self._broker
         names &= broker.topics.entries.keys()
         if names:
-            ends = {name: broker.store.queue_ends(name) for name in names}
+            ends = {name: broker.store.queues.ends(name) for name in names}
             broker.topics.delete_all(ends, broker.now_ms())
             broker.store.forget_before(ends)
             broker.offsets.delete_topics(names)

@@ -136,7 +136,7 @@ class Finder:
     def _look_at(
         self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
     ) -> QueueBatch | None:
-        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
         look = _Look(place, is_retry, start, entries, selection)
         messages: list[Message] = []
@@ -190,8 +190,8 @@ class Finder:
             found = chosen.next, [Message(*one, 1) for one in chosen.messages], chosen.read_bytes
         else:
             codes = None if is_retry else codes_of(selection.tags)
-            read = store.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
-            with store.decoding(read.records):
+            read = store.queues.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
+            with store.log.decoding(read.records):
                 messages = _messages(read, is_retry, selection.tags)
             found = read.next_begin_offset, messages, len(read.records)
         if found[0] <= at:
@@ -234,7 +234,7 @@ class Finder:
             read_bytes = sum(len(data) for _, data in records)
             picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
-        first, end = self._broker.store.queue_bounds(place.topic, place.queue_id)
+        first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
         start = at = max(self._places.next(place, first), first)
         look = _Look(place, is_retry, start, entries, selection)
         stopped = not may_take_new
@@ -289,9 +289,11 @@ class Finder:
         if not queue_offsets:
             return [], set()
         offsets = list(queue_offsets)
-        read = self._broker.store.read_ranges([(*place[1:], offset, offset + 1) for offset in offsets], max_bytes)
+        read = self._broker.store.queues.read_ranges(
+            [(*place[1:], offset, offset + 1) for offset in offsets], max_bytes
+        )
         data, at, records = b"".join(read.records), 0, []
-        with self._broker.store.decoding(data):
+        with self._broker.store.log.decoding(data):
             for size in np.frombuffer(read.sizes, "<u4").tolist():
                 records.append((record.locate(data, at).queue_offset, data[at : at + size]))
                 at += size

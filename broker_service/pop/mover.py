@@ -37,14 +37,14 @@ class Mover:
 
     def _read(self, due: Due) -> Record | None:
         store, (place, queue_offset, _) = self._broker.store, due
-        first, end = store.queue_bounds(place.topic, place.queue_id)
+        first, end = store.queues.bounds(place.topic, place.queue_id)
         if queue_offset < first:
             return None
         if queue_offset >= end:
             raise NotReadable(f"its queue ends at {end} for now")
-        found = store.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
+        found = store.queues.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
         data = b"".join(found.records)
-        with store.decoding(data):
+        with store.log.decoding(data):
             return record.decode(data) if data else None
 
     def move(self, copy: Record) -> int:

@@ -232,5 +232,5 @@ class Popping:
             if queue is None:
                 continue
             waits = queue.locks is not None and queue.locks.ready
-            if waits or self._broker.store.queue_end(place.topic, place.queue_id) > queue.next:
+            if waits or self._broker.store.queues.end(place.topic, place.queue_id) > queue.next:
                 self.polls.notify(place.group, original_topic(place))

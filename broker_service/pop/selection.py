@@ -92,11 +92,11 @@ def select(
     """At most `most` of the queue's records in [at, until) that the condition selects, of those in `max_bytes`."""
     from rocketsim_proto.records import columnar, sql_filter
 
-    read = store.read_ranges([(topic, queue_id, at, until)], max_bytes, entries=until - at)
+    read = store.queues.read_ranges([(topic, queue_id, at, until)], max_bytes, entries=until - at)
     if not read.sizes:
         return Selected([], read.answers[0].next_offset, 0)  # they have expired
     data = b"".join(read.records)
-    with store.decoding(data):
+    with store.log.decoding(data):
         records = columnar.Records.walk(data, sizes=read.sizes)
         records.check(crc=False)
         rows = np.flatnonzero(sql_filter.matches(condition, records))

@@ -77,7 +77,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
     No timer may be delivered meanwhile.  Records that cannot be read are logged and left out.
     """
     found = Checkpoints()
-    timers_end = broker.store.queue_end(TIMER_TOPIC, 0)
+    timers_end = broker.store.queues.end(TIMER_TOPIC, 0)
     timers = await _read_timers(broker, state, found)
     ends = {}
     for topic, queue_id in _queues(broker.store):
@@ -90,7 +90,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
     for place, of_place in held.items():
         if place in state.queues:
             continue
-        next_offset = min(broker.offsets.get(*place).offset, broker.store.queue_end(place.topic, place.queue_id))
+        next_offset = min(broker.offsets.get(*place).offset, broker.store.queues.end(place.topic, place.queue_id))
         changes += rocketmq_pops.takes(place, of_place, next_offset, attempts[place], chance.getrandbits(64))
         taken[place.group] += len(of_place)
     for group, count in sorted(taken.items()):
@@ -109,14 +109,14 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
 
 
 def _queues(store: MessageStore) -> list[tuple[str, int]]:
-    return [(topic, queue_id) for topic, queue_id in store.queues() if topic.startswith(REVIVE_TOPIC_PREFIX)]
+    return [(topic, queue_id) for topic, queue_id in store.queues.keys() if topic.startswith(REVIVE_TOPIC_PREFIX)]
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
     """Adds the checkpoints that still wait in the timer topic; returns these timers, which are settled afterwards."""
     store = broker.store
     known = state.queues.get(_TIMERS)
-    first, end = store.queue_bounds(TIMER_TOPIC, 0)
+    first, end = store.queues.bounds(TIMER_TOPIC, 0)
     at = max(first, known.next if known is not None else 0)
     if at >= end:
         return {}
@@ -148,7 +148,7 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
     found = []
     for log_offset in log_offsets:
         try:
-            found.append(record.decode(store.read_record(log_offset), check_crc=False))
+            found.append(record.decode(store.log.record_at(log_offset), check_crc=False))
         except (ReadFailed, StoreCorrupt, NotFound, ValueError) as error:
             _unreadable(f"{TIMER_TOPIC} at log offset {log_offset}", error)
     return found
@@ -157,7 +157,7 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
 async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, found: Checkpoints) -> int:
     """Finds the checkpoints of a queue.  Returns the offset up to which it was read: the queue's end."""
     store = broker.store
-    first, end = store.queue_bounds(topic, queue_id)
+    first, end = store.queues.bounds(topic, queue_id)
     known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
     done = max(known.next if known is not None else -1, broker.offsets.get(REVIVE_GROUP, topic, queue_id).offset)
     at, alone = max(first, done + 1), 1
@@ -187,22 +187,22 @@ async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> 
 
 def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) -> list[Record]:
     """Reads the first of these records, as many as fit."""
-    read = store.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
+    read = store.queues.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
     if read.answers[0].next_offset <= first:
         raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {first}: run `rocketsim store verify`")
     data, at, found = b"".join(read.records), 0, []
     for size in np.frombuffer(read.sizes, "<u4").tolist():
-        with store.decoding(data):
+        with store.log.decoding(data):
             found.append(record.decode(data[at : at + size]))
         at += size
     return found
 
 
 def _read_alone(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
-    entry = store.entry(topic, queue_id, at)
+    entry = store.queues.entry(topic, queue_id, at)
     if entry is None:
         return []
-    data = store.read_record(entry[0])
+    data = store.log.record_at(entry[0])
     return [record.decode(data, check_crc=False)]
 
 
@@ -228,7 +228,7 @@ def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
     for place, held in found.unacknowledged().items():
         if place.topic not in broker.topics.entries:
             continue
-        first, end = broker.store.queue_bounds(place.topic, place.queue_id)
+        first, end = broker.store.queues.bounds(place.topic, place.queue_id)
         end = min(end, broker.offsets.get(*place).offset)
         if some := {offset: one for offset, one in held.items() if first <= offset < end}:
             left[place] = some

@@ -63,7 +63,7 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
     """Writes the file; `oldest` is the log offset of the oldest timer that waits, None without one."""
     data = _read(store, path)
     before = TimerCheck(*_FIELDS.unpack_from(data)) if data is not None else TimerCheck()
-    at = store.queue_end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
+    at = store.queues.end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
     check = before._replace(
         read_ms=now_ms // 1000 * 1000,
         queue_offset=at,
@@ -83,13 +83,13 @@ def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
     if content is None or is_ours(content):
         return None
     check = TimerCheck(*_FIELDS.unpack_from(content))
-    first, end = store.queue_bounds(TIMER_TOPIC, 0)
+    first, end = store.queues.bounds(TIMER_TOPIC, 0)
     if check.queue_offset >= end:
         return check.read_ms // 1000, store.end_offset
     at = max(check.queue_offset, first)
-    found = store.read_ranges([(TIMER_TOPIC, 0, at, at + 1)], max_bytes=1)
+    found = store.queues.read_ranges([(TIMER_TOPIC, 0, at, at + 1)], max_bytes=1)
     if not found.records:
         return None
     data = b"".join(found.records)
-    with store.decoding(data):
+    with store.log.decoding(data):
         return check.read_ms // 1000, record.locate(data).commit_log_offset

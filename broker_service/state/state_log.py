@@ -101,7 +101,7 @@ class StateLog:
             for made_again in snapshot.transitions:
                 self.state.apply(made_again)
         self._is_saved = True
-        sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues() if _tells(topic)]
+        sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues.keys() if _tells(topic)]
         for _, told in heapq.merge(*sources, key=itemgetter(0)):
             self._is_saved = False
             for transition in told:
@@ -192,7 +192,7 @@ class StateLog:
             return None
         first, (last, size) = extents[0][0], extents[-1]
         try:
-            return _timers_in(self._store.read_log(first, last + size - first), len(extents))
+            return _timers_in(self._store.log.read(first, last + size - first), len(extents))
         except (NotFound, ReadFailed, StoreCorrupt):
             return None
 
@@ -201,7 +201,7 @@ class StateLog:
         if written is not None and sum(extent) == written.end_offset:
             return offset, _in_body(written.body, offset)
         try:
-            data = self._store.read_record(offset)
+            data = self._store.log.record_at(offset)
         except NotFound:
             return offset, []  # it has expired
         except (ReadFailed, StoreCorrupt) as error:
@@ -240,8 +240,8 @@ class StateLog:
 
     def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
         """Yields the changes in the queue's records from that log offset on."""
-        at, end = self._store.queue_bounds(topic, queue_id)
-        at = max(at, self._store.queue_end_at(topic, queue_id, log_offset))
+        at, end = self._store.queues.bounds(topic, queue_id)
+        at = max(at, self._store.queues.end_at(topic, queue_id, log_offset))
         alone = 1
         while at < end:
             try:
@@ -252,13 +252,13 @@ class StateLog:
                 for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
-        for one in range(end, self._store.queue_end(topic, queue_id)):  # records that readers do not see yet
+        for one in range(end, self._store.queues.end(topic, queue_id)):  # records that readers do not see yet
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
         """Reads as many records as fit; returns the queue offset of the next one, and the changes."""
         topic, queue_id, at = entry
-        found = self._store.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
+        found = self._store.queues.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
         if found.answers[0].next_offset <= at:
             raise _unreadable(entry)
         data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
@@ -266,7 +266,7 @@ class StateLog:
         if told is None:
             told = []
             for size in sizes.tolist():
-                with self._store.decoding(data):
+                with self._store.log.decoding(data):
                     message = record.decode(data)
                 told.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
                 data = data[size:]
@@ -274,34 +274,34 @@ class StateLog:
 
     def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
         """Returns the changes of this record, or their substitute; `error` came when it was read with others."""
-        log_offset, size = self._store.entry(*entry) or (0, 0)
+        log_offset, size = self._store.queues.entry(*entry) or (0, 0)
         try:
             return log_offset, self._told_by(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
             # If the log continues behind the record, only the record is damaged; otherwise the queue may be.
-            if isinstance(of_this_one, NotFound) or not self._store.log_goes_on_at(log_offset + size):
+            if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one
             return log_offset, self._stands_for(entry, log_offset, of_this_one)
 
     def _told_by(self, entry: _Entry, log_offset: int) -> list[Change]:
-        message = record.decode(self._store.read_record(log_offset), check_crc=False)
+        message = record.decode(self._store.log.record_at(log_offset), check_crc=False)
         if (message.topic, message.queue_id, message.queue_offset) != entry:
-            raise self._store.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
+            raise self._store.log.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
         return _transitions(message, log_offset)
 
     def _check(self, entry: _Entry | None) -> None:
         """Raises if that record is still there and still cannot be read."""
-        found = self._store.entry(*entry) if entry is not None else None
+        found = self._store.queues.entry(*entry) if entry is not None else None
         if entry is not None and found is not None:
             with suppress(NotFound):
                 self._told_by(entry, found[0])
 
     def _entry_of(self, log_offset: int) -> _Entry | None:
-        for topic, queue_id in self._store.queues():
+        for topic, queue_id in self._store.queues.keys():
             if _tells(topic):
-                entry = _Entry(topic, queue_id, self._store.queue_end_at(topic, queue_id, log_offset))
-                if (self._store.entry(*entry) or (None,))[0] == log_offset:
+                entry = _Entry(topic, queue_id, self._store.queues.end_at(topic, queue_id, log_offset))
+                if (self._store.queues.entry(*entry) or (None,))[0] == log_offset:
                     return entry
         return None
 

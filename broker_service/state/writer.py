@@ -169,7 +169,7 @@ class StateWriter:
     def append_record(self, message: Record) -> int:
         """Appends a record of the broker's own, such as a copy, which may change the state; returns the log's end."""
         broker = self._broker
-        if reason := broker.store.why_not_writable():
+        if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
         if broker.topics.get(message.topic) is None:  # deleted since `make_topic`
             broker.topics.put(TopicConfig(message.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())

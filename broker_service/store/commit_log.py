@@ -7,7 +7,6 @@ their callers hold the lock of `Durability`.
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 from rocketsim_proto.records.record import (
@@ -72,7 +71,7 @@ class CommitLog:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Lists the files.  `check_files` must be called next; recovery then sets `end_offset`.
+        """Lists the files.  `check_files` of log_files.py must be called next; recovery then sets `end_offset`.
 
         Raises StoreCorrupt if a file's name is not a multiple of the file size.
         """
@@ -80,63 +79,15 @@ class CommitLog:
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         for start in self.starts:
             if start % self.file_size:
-                raise self._other_size(start, "its name is no multiple of the file size")
+                raise self.other_size(start, "its name is no multiple of the file size")
         self.end_offset = self._base = self.min_offset
 
-    def check_files(self, flushed: int | None) -> list[Path]:
-        """Checks that the files have the right size and no gap between them, and repairs what a power loss may cause.
-
-        Files below the flushed offset must be complete, and no file may be too large: otherwise StoreCorrupt is
-        raised, before any file is changed.  Above the flushed offset, a power loss may have removed files or left them
-        short.  There, files behind a gap are deleted and returned, and short files are extended or deleted.  Recovery
-        scans the remaining files as usual.
-        """
-        sizes = {start: self._files.size(self.path(start)) for start in self.starts}
-        for start, size in sizes.items():
-            if size > self.file_size or (size < self.file_size and not self._may_be_short(start, flushed)):
-                raise self._other_size(start, f"it has {size} bytes")
-        gap = self._find_gap(flushed)
-
-        behind_gap = [] if gap is None else self.delete_after(gap)
-        while self.starts and self.starts[-1] >= (flushed or 0) and self._was_being_made(self.path(self.starts[-1])):
-            self._delete(self.starts[-1])
-        for start in self.starts:
-            if sizes[start] < self.file_size:
-                self._files.preallocate(self._open.handle(self.path(start)), self.file_size)
-        return behind_gap
-
-    def _other_size(self, start: int, found: str) -> StoreCorrupt:
+    def other_size(self, start: int, found: str) -> StoreCorrupt:
+        """Makes the error for a file whose size or name does not fit the configured file size."""
         return StoreCorrupt(
             f"{self.path(start)}: {found}, mappedFileSizeCommitLog is {self.file_size}: "
             "correct the configuration, or restore the file"
         )
-
-    def _may_be_short(self, start: int, flushed: int | None) -> bool:
-        """Returns True if a power loss can have left this file short.
-
-        It cannot shorten the first file of a log: that file's size is synced before it gets a record.
-        """
-        if flushed is not None and (start < flushed or start > self.min_offset):
-            return start >= flushed
-        return all(self._was_being_made(self.path(later)) for later in self.starts if later >= start)
-
-    def _find_gap(self, flushed: int | None) -> int | None:
-        """Returns where the first file behind a gap starts, or None if there is no gap."""
-        for previous, start in pairwise(self.starts):
-            missing = previous + self.file_size
-            if start == missing:
-                continue
-            if flushed is not None and start > missing >= flushed:
-                return start
-            raise StoreCorrupt(
-                f"{self.directory}: a log file is missing between {file_name(previous)} and {file_name(start)} "
-                f"(mappedFileSizeCommitLog={self.file_size}); bring it back, or copy the log from the other broker"
-            )
-        return None
-
-    def _was_being_made(self, path: Path) -> bool:
-        """Returns True if the process died after creating the file and before allocating it, so it has no data."""
-        return self._files.size(path) < self.file_size and not any(self._files.read(path))
 
     def has_no_records(self) -> bool:
         """Returns True if none of the files has a record."""
@@ -393,6 +344,13 @@ class CommitLog:
             return False
         _, magic, _, _, _, _, commit_log_offset, _, _ = HEAD.unpack(head)
         return magic in (MESSAGE_MAGIC, MESSAGE_MAGIC_V2) and commit_log_offset == offset
+
+    def find_record(self, offset: int) -> bytes | None:
+        """Reads the record at an offset that a client has named; None if no record starts there.
+
+        Raises StoreCorrupt if the record is damaged.
+        """
+        return self.record_at(offset) if self.has_record_at(offset) else None
 
     def goes_on_at(self, offset: int) -> bool:
         """Returns True if a record can end at this offset: the next one, a blank, or the end of the log is there.

@@ -14,14 +14,18 @@ from collections import deque
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from broker_service.errors import ServiceNotAvailable
 from broker_service.store.checkpoint import Checkpoint
 from broker_service.store.commit_log import CommitLog
+from broker_service.store.config import StoreConfig
 from broker_service.store.disk import Attempt, Disk
 from broker_service.store.flushed_offset import Flushed, FlushedOffset
-from broker_service.store.queue_table import QueueSync
+from broker_service.store.index import Index
+from broker_service.store.queue_table import QueueSync, QueueTable
 
 logger = logging.getLogger(__name__)
 
+_NOTE_INTERVAL_MS = 1000
 _QUEUE_FILES_A_FLUSH = 64
 
 
@@ -39,16 +43,22 @@ class ThoroughFlush:
 
 
 class Durability:
-    def __init__(self, disk: Disk, root: Path, log: CommitLog) -> None:
+    def __init__(self, disk: Disk, log: CommitLog, queues: QueueTable, index: Index, config: StoreConfig) -> None:
+        root = config.root
+        self.config = config
         self.flushed = 0
         self.queues_on_disk = 0  # log offset: entries of records before it are on disk, even if no file says so yet
         self.last_timestamp = 0  # store time of the newest record
         self.trouble: str | None = None  # why the last flush was incomplete; the next one tries again
-        self.note_is_due = False  # set by the loop: the next flush also syncs the file of the flushed offset
+        self.next_thorough_ms = 0  # when `work` requests the next thorough flush
         self.lock = threading.Lock()
+        self._next_note_ms = 0
+        self._note_is_due = False  # set by the loop: the next flush also syncs the file of the flushed offset
         self._is_noted = True
         self._disk = disk
         self._log = log
+        self._queues = queues
+        self._index = index
         self._flushed_file = FlushedOffset(disk, root / "rocketsim" / "flushed")
         self._checkpoint_path = root / "checkpoint"
         self.checkpoint = Checkpoint()
@@ -71,11 +81,45 @@ class Durability:
         self._flushed_file.save(flushed)
         self._flushed_file.sync()
 
-    def request(self, thorough: ThoroughFlush) -> None:
-        """Queues a thorough flush in chunks, one per flush, so that a put does not wait for thousands of queue files.
+    def start(self, now_ms: int) -> None:
+        """Begins the intervals of `work`."""
+        self.next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
+        self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
 
+    def work(self, now_ms: int) -> None:
+        """Requests what is due of the flush thread."""
+        if now_ms >= self._next_note_ms:
+            self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
+            self._note_is_due = True
+        if now_ms >= self.next_thorough_ms and not self._requests:
+            self.next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
+            self._queues.save_floors()
+            self._request()
+
+    def flush_thoroughly(self) -> None:
+        """Syncs log, queues and index at once; raises ServiceNotAvailable if the disk did not take everything."""
+        self._request()
+        while self._requests:
+            self.flush()
+            if self.trouble is not None:
+                raise ServiceNotAvailable(self.trouble)
+
+    def _request(self) -> None:
+        """Makes the next flushes sync queues and index, too, so that recovery starts at the current end of the log.
+
+        Each flush does a chunk, so that a put does not wait for thousands of queue files.
         Only the last chunk writes the summary and the checkpoint, which say that everything is on disk.
         """
+        end = self._log.end_offset
+        index_paths, index_timestamp, index_offset = self._index.take_unsynced()
+        thorough = ThoroughFlush(
+            self._queues.take_unsynced(end, index_offset),
+            self._index.directory,
+            index_paths,
+            index_timestamp,
+            end,
+            self.last_timestamp,
+        )
         paths = thorough.queues.paths
         while len(paths) > _QUEUE_FILES_A_FLUSH:
             chunk, paths = paths[:_QUEUE_FILES_A_FLUSH], paths[_QUEUE_FILES_A_FLUSH:]
@@ -86,10 +130,6 @@ class Durability:
     def void_requests(self) -> None:
         """Makes waiting requests sync their files only: after a cut, what they say about the log no longer holds."""
         self._requests = deque(replace(request, is_void=True) for request in self._requests)
-
-    @property
-    def is_requested(self) -> bool:
-        return bool(self._requests)
 
     def flush(self) -> int:
         """Syncs everything that was appended before the call; returns the flushed offset.
@@ -109,8 +149,8 @@ class Durability:
                     self._flushed_file.save(Flushed(end))
                     self.flushed = end
                     self.checkpoint.log_timestamp = timestamp
-                if self.note_is_due or thorough is not None:
-                    self.note_is_due = False
+                if self._note_is_due or thorough is not None:
+                    self._note_is_due = False
                     self._flushed_file.sync()
                 if thorough is not None:
                     self._sync_thoroughly(thorough)

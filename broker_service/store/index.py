@@ -17,6 +17,7 @@ from rocketsim_proto.records.slices import FEW
 from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog
+from broker_service.store.config import StoreConfig
 from broker_service.store.disk import Attempt
 from broker_service.store.files import Files
 from broker_service.store.index_file import CLOCK_MARGIN_MS, IndexFile, Search
@@ -44,21 +45,22 @@ class _Waiting:
 
 
 class Index:
-    def __init__(
-        self, files: Files, open_files: OpenFiles, root: Path, log: CommitLog, slot_count: int, entry_limit: int
-    ) -> None:
-        self.directory = root / "index"
+    """The index of a store.  With `message_index_enable=False` its files are neither read nor written."""
+
+    def __init__(self, files: Files, open_files: OpenFiles, log: CommitLog, config: StoreConfig) -> None:
+        self.directory = config.root / "index"
+        self.is_on = config.message_index_enable
         self.position = 0
         self.trouble: str | None = None  # why indexing does not advance; it is tried again
         self._files = files
         self._open = open_files
         self._log = log
-        self._slot_count = slot_count
-        self._entry_limit = entry_limit
+        self._slot_count = config.max_hash_slot_num
+        self._entry_limit = config.max_index_num
         self._index_files: list[IndexFile] = []
         self._unsynced: set[IndexFile] = set()  # written since the last thorough flush
         self._sure_until = 0  # see the property `sure_until`
-        self._names_file = JsonFile(root / "rocketsim" / "index.json", files)
+        self._names_file = JsonFile(config.root / "rocketsim" / "index.json", files)
         self._entries_done = 0  # entries of the record at `position` that are in the index already, in a full file
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
@@ -164,7 +166,7 @@ class Index:
     @property
     def behind(self) -> int:
         """The number of log bytes that are not indexed yet."""
-        return self._log.end_offset - self.position
+        return self._log.end_offset - self.position if self.is_on else 0
 
     def offer(self, offset: int, batch: Batch) -> None:
         """Takes records that were appended back to back, so that `work` need not read them from the log.
@@ -172,7 +174,7 @@ class Index:
         For a large batch it extracts the keys now, while bytes and columns are in the CPU's caches, and does not keep
         the records.  It ignores the batch if too many bytes are waiting already.
         """
-        if self._waiting_bytes + batch.size <= _MAX_WAITING:
+        if self.is_on and self._waiting_bytes + batch.size <= _MAX_WAITING:
             what = batch if len(batch) <= FEW else index_keys(batch.columns)
             self._waiting.append(_Waiting(offset, batch.size, what))
             self._waiting_bytes += batch.size
@@ -182,7 +184,7 @@ class Index:
 
         After a disk error, `trouble` has the reason and the next call tries again.
         """
-        stop = min(self._log.end_offset, self.position + max_bytes)
+        stop = self.position + min(self.behind, max_bytes)
         try:
             while self.position < stop:
                 self._step(stop, now_ms)
@@ -268,6 +270,8 @@ class Index:
 
     def truncate(self, log_offset: int) -> None:
         """Removes the entries of all records at or behind `log_offset`."""
+        if not self.is_on:
+            return
         changed = False
         while self._index_files and self._index_files[-1].header.last_offset >= log_offset:
             file = self._index_files[-1]
@@ -299,6 +303,8 @@ class Index:
 
     def start_over(self, log_offset: int) -> None:
         """Deletes all files, since the log is empty and begins at this offset."""
+        if not self.is_on:
+            return
         self._drop_from(0)
         self._waiting.clear()
         self._waiting_bytes = 0

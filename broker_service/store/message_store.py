@@ -1,16 +1,15 @@
-"""MessageStore is the store's interface for the broker.
+"""MessageStore opens a store, puts its parts together, and does their periodic work.
 
 The event loop's thread calls all methods, except that the flush thread calls `flush` and any thread may call `warm`.
 The store has no clock: `now_ms`, milliseconds since 1970, is an argument.
 
-`writer.py` appends, `durability.py` syncs, `pull.py` and `ranges.py` read queues, `key_search.py` searches by key, and
-`recovery.py` does the work of a start.
+The broker reads through two parts, `log` by log offset and `queues` by queue offset or time.  `admission` says whether
+appends are possible, and `retention` deletes expired files.  All other changes are methods of MessageStore.
 """
 
 import logging
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rocketsim_proto.records.record import Record
@@ -22,45 +21,39 @@ from broker_service.errors import (
     ReadFailed,
     RocketSimError,
     ServiceNotAvailable,
-    StoreCorrupt,
 )
 from broker_service.model import Appended
+from broker_service.store.admission import Admission
 from broker_service.store.batch import Batch
-from broker_service.store.commit_log import CommitLog, file_name
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.config import StoreConfig
-from broker_service.store.consume_queue import QueueEnd
+from broker_service.store.cuts import Cuts
 from broker_service.store.directory_lock import DirectoryLock
-from broker_service.store.disk import Attempt, Disk
+from broker_service.store.disk import Disk
 from broker_service.store.dispatch import QueueExtent
-from broker_service.store.durability import Durability, ThoroughFlush
+from broker_service.store.durability import Durability
 from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_no_kv_store, check_version, note_version
 from broker_service.store.index import Index
 from broker_service.store.key_search import KeySearch
+from broker_service.store.log_files import check_files
 from broker_service.store.open_files import Failed, OpenFiles, WithoutWaiting
-from broker_service.store.pull import GetMessageResult, Reader
+from broker_service.store.queue_reader import QueueReader
 from broker_service.store.queue_table import QueueTable
-from broker_service.store.ranges import RangesResult, Span, TagsCodes
-from broker_service.store.recovery import TAIL_SIZE, Recovery, recover, tail_crc
+from broker_service.store.recovery import TAIL_SIZE, Recovery, newest_stored_ms, recover, tail_crc
 from broker_service.store.residency import Place
-from broker_service.store.retention import expired_files
+from broker_service.store.retention import Retention
 from broker_service.store.writer import Writer
 
 logger = logging.getLogger(__name__)
 
-__all__ = ["GetMessageResult", "MessageStore", "RangesResult", "StoreConfig"]
-
 _INDEX_BYTES_A_TICK = 4 << 20
 _INDEX_MAX_BEHIND = 16 << 20  # if the index is further behind, each append also does some indexing
 _PROBE_INTERVAL_MS = 1000
-_CHUNK = 1 << 20
 _AGE_INTERVAL_MS = 5000
-_NOTE_INTERVAL_MS = 1000
 _WARM_AROUND = 64 << 10  # bytes to read at once; a disk takes no longer for them than for a page
 _MAX_HANDLES = 4096
-_RESERVE = 16 << 20  # bytes kept at the end of the last log file; some hundred thousand acknowledgements
-_RESERVED_PART = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
 
 
 class MessageStore:
@@ -71,30 +64,26 @@ class MessageStore:
         self.config = config
         self._lock = lock
         self.recovery = Recovery(clean=True)
-        self.confirm_offset: int | None = None  # readers see records that end at or before it; None means all records
         self.disk = disk  # the broker's other files go through it, too
         self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._without_waiting = WithoutWaiting(self._open_files)
-        self._log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
-        self._queues = QueueTable(disk, self._open_files, root, config.mapped_file_size_consume_queue)
-        slots, entries = config.max_hash_slot_num, config.max_index_num
-        self._index = Index(disk, self._open_files, root, self._log, slots, entries)
-        self._durability = Durability(disk, root, self._log)
-        self._writer = Writer(disk, config, self._log, self._queues, self._durability, self._on_appended)
-        self._reader = Reader(self._log, config)
+        self.log = log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
+        self._queues = queues = QueueTable(disk, self._open_files, root, config.mapped_file_size_consume_queue)
+        self.queues = QueueReader(log, queues, config)
+        self.index = index = Index(disk, self._open_files, log, config)
+        self._durability = durability = Durability(disk, log, queues, index, config)
+        self._writer = writer = Writer(disk, config, log, queues, durability, self._on_appended)
+        self._cuts = Cuts(disk, log, queues, index, writer, durability)
+        self.admission = Admission(disk, log, writer, config)
+        self.retention = Retention(disk, log, queues, index, durability, self.admission, config)
         self._now_ms = 0  # the time that the last call passed; index files are named by it
         self._next_probe_ms = 0
         self._next_age_ms = 0
-        self._next_thorough_ms = 0
-        self._next_note_ms = 0
-        self._trimmed_to = 0  # the log offset before which queues and index have no entries any more
-        self._is_reserved = False  # only the broker itself may append to the rest of the last log file
-        self.disk_too_full: str | None = None  # the refusal above the warning level; sent to clients, so without a path
 
     def reconfigure(self, config: StoreConfig) -> None:
         """Applies settings that may change while the store is open: retention, disk limits, limits of a pull."""
-        self.config = config
-        self._reader = Reader(self._log, config)
+        self.config = self.queues.config = self.admission.config = self.retention.config = config
+        self._durability.config = config
 
     # --- opening and closing --------------------------------------------------------------------------------------
 
@@ -137,14 +126,14 @@ class MessageStore:
 
     def _recover(self, now_ms: int) -> None:
         self._now_ms = now_ms
-        self._log.load()
+        self.log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
-        behind_gap = self._log.check_files(flushed.offset if flushed else None)
+        behind_gap = check_files(self.log, self._open_files, flushed.offset if flushed else None)
         # On a full disk `abort` may be missing.  Then the flushed offset tells: only a clean stop writes a tail size.
-        clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self._log.starts)
+        clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self.log.starts)
         self.recovery = recover(
-            self._log,
+            self.log,
             self._queues,
             clean=clean,
             flushed=flushed,
@@ -152,33 +141,25 @@ class MessageStore:
             delay_levels_ms=self.config.delay_levels_ms,
         )
         self.recovery.deleted_files += behind_gap
-        self._durability.last_timestamp = self.recovery.newest_stored_ms or self._newest_of_queues()
-        self._trimmed_to = self._log.min_offset
+        # The checkpoint's time can be too old: a start after a crash need not write one, and a full disk may keep the
+        # old one.
+        self._durability.last_timestamp = self.recovery.newest_stored_ms or max(
+            newest_stored_ms(self.log, self._queues), self._durability.last_timestamp
+        )
+        self.retention.trimmed_to = self.log.min_offset
         self._lock.mark_open()
         self._durability.set_flushed(Flushed(self.end_offset))
-        if self.config.message_index_enable:
-            self.recovery.index = self._index.load(clean=clean, sure_until=self.recovery.index_sure_until)
-        self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
-        self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
+        if self.index.is_on:
+            self.recovery.index = self.index.load(clean=clean, sure_until=self.recovery.index_sure_until)
+        self._durability.start(now_ms)
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
-            self._flush_thoroughly()  # so that the next start does not find the cut entries behind newer ones
-        elif self.config.message_index_enable and self.recovery.index_sure_until > self._index.sure_until:
+            # Otherwise the next start could find the cut entries behind newer ones.
+            self._durability.flush_thoroughly()
+        elif self.index.is_on and self.recovery.index_sure_until > self.index.sure_until:
             # An index file is being rebuilt.  The summary on disk says that its entries are complete, so it is deleted.
             self._queues.forget_summary()
             with suppress(ServiceNotAvailable):  # on a full disk the next thorough flush writes the summary
-                self._flush_thoroughly()
-
-    def _newest_of_queues(self) -> int:
-        """Returns the store time of the newest record that has a queue entry, or the checkpoint's if that is later.
-
-        The checkpoint alone can be too old: a start after a crash need not write one, and a full disk can keep the old.
-        """
-        try:
-            newest = self._queues.newest_record()
-            found = None if newest is None else self._log.timestamp_at(newest)
-        except OSError:  # a bad sector: the checkpoint's time is all that is known
-            found = None
-        return max(found or 0, self._durability.last_timestamp)
+                self._durability.flush_thoroughly()
 
     def close(self) -> None:
         """Flushes everything and marks the store as closed cleanly, unless a write or flush failed for good."""
@@ -194,15 +175,15 @@ class MessageStore:
 
     def _close_cleanly(self) -> None:
         self._writer.clean()
-        self._work_on_index(_INDEX_MAX_BEHIND)
-        self._flush_thoroughly()
+        self.index.work(_INDEX_MAX_BEHIND, self._now_ms)
+        self._durability.flush_thoroughly()
         size, crc = self.tail_crc(TAIL_SIZE)
         self._durability.set_flushed(Flushed(self.end_offset, size, crc))
         self._lock.mark_closed()
 
     def _release(self) -> None:
         self.disk.stop("the store is closed")
-        self._log.close()
+        self.log.close()
         self._durability.close()
         self._open_files.close()
         self._lock.release()
@@ -219,11 +200,11 @@ class MessageStore:
 
     @property
     def min_offset(self) -> int:
-        return self._log.min_offset
+        return self.log.min_offset
 
     @property
     def end_offset(self) -> int:
-        return self._log.end_offset
+        return self.log.end_offset
 
     @property
     def newest_stored_ms(self) -> int:
@@ -233,7 +214,7 @@ class MessageStore:
     @property
     def oldest_stored_ms(self) -> int:
         """The store time of the first record that the log still has; 0 without one."""
-        log = self._log
+        log = self.log
         return (log.timestamp_at(log.min_offset) or 0) if log.end_offset > log.min_offset else 0
 
     @property
@@ -245,48 +226,9 @@ class MessageStore:
         """The number of bytes of a replicated record that is incomplete; they are in memory only."""
         return len(self._writer.partial)
 
-    @property
-    def index_behind(self) -> int:
-        """The number of log bytes that are not indexed yet."""
-        return self._index.behind if self.config.message_index_enable else 0
-
-    @property
-    def writable(self) -> bool:
-        return self.why_not_writable() is None
-
-    def why_not_writable(self) -> str | None:
-        """Returns why nothing can be appended now, neither by clients nor by the broker; None if appends work."""
-        return self.disk.fatal or self._writer.trouble
-
-    def why_no_sends(self, size: int = 0) -> str | None:
-        """Returns why clients may not send this many bytes now; None if they may.
-
-        The broker's own records, such as acknowledgements, retries and due messages, have a larger limit: they are
-        appended above the disk's warning level, too, and to the very end of the last log file.
-        """
-        return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
-
-    def _why_reserved(self, size: int) -> str | None:
-        """Returns the refusal if the rest of the last log file is kept for the broker's own records.
-
-        That is so while the disk has no room for another log file.  Once a send is refused for this reason, all sends
-        are, until the disk has room.
-        """
-        log = self._log
-        left = log.file_end - log.end_offset - size
-        if left >= min(_RESERVE, log.file_size >> _RESERVED_PART) and not self._is_reserved:
-            return None
-        self._is_reserved = self.disk.disk_usage(self.config.root).free < log.file_size
-        if not self._is_reserved:
-            return None
-        return (
-            "the broker's disk has no room for another log file, and the rest of the last one is kept for "
-            "acknowledgements: make room on it"
-        )
-
     def __str__(self) -> str:
-        state = self.why_no_sends() or "writable"
-        return f"{self._log} flushed={self.flushed_offset} queues={len(self._queues)} {state}"
+        state = self.admission.why_no_sends() or "writable"
+        return f"{self.log} flushed={self.flushed_offset} queues={len(self._queues)} {state}"
 
     # --- writing --------------------------------------------------------------------------------------------------
 
@@ -312,53 +254,13 @@ class MessageStore:
         return self._writer.append_replicated(commit_log_offset, data)
 
     def _on_appended(self, offset: int, batch: Batch) -> None:
-        if self.config.message_index_enable:
-            self._index.offer(offset, batch)
-            if self._index.behind > _INDEX_MAX_BEHIND:
-                self._index.work(2 * batch.size, self._now_ms)
+        self.index.offer(offset, batch)
+        if self.index.behind > _INDEX_MAX_BEHIND:
+            self.index.work(2 * batch.size, self._now_ms)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
-        """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
-
-        They are copied to a file in `keep_in` first.  The new end is synced before bytes are zeroed, and the zeros are
-        synced before anything is appended.  After a crash, recovery therefore finds the old log, the new one, or the
-        new one followed by a part of the removed records.
-        """
-        with self._durability.lock:
-            self.disk.check()
-            end = self.end_offset
-            if offset >= end:
-                return 0
-            if keep_in is not None:
-                self._keep(max(offset, self.min_offset), end, keep_in)
-            ends = self._queues.ends_at(max(offset, self.min_offset))
-            self._writer.partial.clear()
-            self._durability.void_requests()
-            self._queues.forget_summary()
-            self._durability.set_flushed(Flushed(min(offset, self.flushed_offset)))
-            with self._completing_a_cut():
-                self._queues.shorten(ends)
-                self._log.cut(offset)
-                self._queues.remove_behind_ends(ends)
-                if self.config.message_index_enable:
-                    self._index.truncate(self.end_offset)
-        self._flush_thoroughly()  # the cut of the queues must be on disk, too, before anything is appended
-        return end - self.end_offset
-
-    @contextmanager
-    def _completing_a_cut(self) -> Iterator[None]:
-        """A context for a cut of the log that stops the store if the cut fails.
-
-        Without the stop, the store would append before remains of the old log, which a recovery would take for
-        records of the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
-        """
-        try:
-            yield
-        except OSError as error:
-            if self.disk.fatal is None:
-                self.disk.stop(f"a cut of the log could not be completed ({error}): restart the broker")
-                logger.critical("%s", self.disk.fatal)
-            self.disk.check()
+        """Cuts the log back to `offset`, the start of a record; see `Cuts`."""
+        return self._cuts.truncate(offset, keep_in)
 
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, first queue offset) for the queues whose first messages have expired.
@@ -368,65 +270,8 @@ class MessageStore:
         return self._queues.floors()
 
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]] = ()) -> None:
-        """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
-
-        The queues begin at the master's `floors`.  It is for a slave that is new, or whose log has no record in common
-        with what its master still has.
-        """
-        with self._durability.lock:
-            self.disk.check()
-            before = self.min_offset
-            self._writer.partial.clear()
-            self._durability.void_requests()
-            self._queues.forget_summary()
-            self._durability.set_flushed(Flushed(0))  # so that a crash in between leaves an empty log, no damaged one
-            with self._completing_a_cut():
-                self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))
-                self._log.cut(before)
-                self._log.delete_after(before)
-                self._queues.drop_all()
-                if self.config.message_index_enable:
-                    self._index.start_over(offset)
-                with Attempt() as beginning:
-                    self._queues.begin_at(floors)
-                    # The floors are synced first: once the log begins at the master's minimum, it continues from
-                    # there, and the master does not send the floors again.
-                    self._queues.take_unsynced(0, 0).sync()
-                    self._log.begin_at(offset)
-                    self._log.create_first()
-                if beginning.refused:
-                    # The disk is full: the log stays empty at 0, so that the master makes it start over again.
-                    self._queues.drop_all()
-                    self._log.begin_at(0)
-                    if self.config.message_index_enable:
-                        self._index.start_over(0)
-            if beginning.refused:
-                raise beginning.refused
-            self._durability.set_flushed(Flushed(offset))
-        self._flush_thoroughly()
-
-    def _keep(self, offset: int, end: int, directory: Path) -> None:
-        """Copies log bytes to a separate file, which is named by their offset."""
-        self.disk.make_directory(directory)
-        path = directory / file_name(offset)
-        handle = self.disk.open(path, create=True)
-        try:
-            at = offset
-            while at < end:
-                data = self._log.read(at, _CHUNK)
-                self.disk.pwrite(handle, data, at - offset)
-                at += len(data)
-            self.disk.fdatasync(handle)
-        except OSError:
-            self.disk.discard(path)
-            raise
-        finally:
-            self.disk.close(handle)
-        self.disk.sync_directory(directory)
-
-    def queue_ends(self, topic: str) -> dict[int, int]:
-        """Returns, for each queue of the topic, the offset of its next message."""
-        return {queue_id: self.queue_end(topic, queue_id) for name, queue_id in self.queues() if name == topic}
+        """Deletes the log and the queues, and begins an empty log at `offset`; see `Cuts`."""
+        self._cuts.start_over(offset, floors)
 
     def forget_before(self, floors: Mapping[str, Mapping[int, int]]) -> list[tuple[str, int]]:
         """Removes the queue entries of deleted topics, whose queues ended at `floors`.
@@ -446,21 +291,6 @@ class MessageStore:
         """
         return self._durability.flush()
 
-    def _flush_thoroughly(self) -> None:
-        self._request_thorough()
-        while self._durability.is_requested:
-            self.flush()
-            if self._durability.trouble is not None:
-                raise ServiceNotAvailable(self._durability.trouble)
-
-    def _request_thorough(self) -> None:
-        """Makes the next flush sync queues and index, too, so that recovery starts at the current end of the log."""
-        end = self.end_offset
-        paths, timestamp, index_offset = self._index.take_unsynced()
-        queues = self._queues.take_unsynced(end, index_offset)
-        last_timestamp = self._durability.last_timestamp
-        self._durability.request(ThoroughFlush(queues, self._index.directory, paths, timestamp, end, last_timestamp))
-
     def tick(self, now_ms: int) -> None:
         """Does small periodic work; the loop calls it about every 100 ms, with times that never fall (`BrokerTime`).
 
@@ -472,86 +302,15 @@ class MessageStore:
                 self._work(now_ms)
 
     def _work(self, now_ms: int) -> None:
-        self._log.release(self.flushed_offset)
-        self._work_on_index(_INDEX_BYTES_A_TICK)
+        self.log.release(self.flushed_offset)
+        self.index.work(_INDEX_BYTES_A_TICK, now_ms)
         if now_ms >= self._next_age_ms:
             self._next_age_ms = now_ms + _AGE_INTERVAL_MS
-            self._log.age()
+            self.log.age()
         if (self._writer.trouble or self._writer.no_room) and now_ms >= self._next_probe_ms:
             self._next_probe_ms = now_ms + _PROBE_INTERVAL_MS
             self._writer.probe()
-        if now_ms >= self._next_note_ms:
-            self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
-            self._durability.note_is_due = True
-        if now_ms >= self._next_thorough_ms and not self._durability.is_requested:
-            self._next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
-            self._queues.save_floors()
-            self._request_thorough()
-
-    def _work_on_index(self, max_bytes: int) -> None:
-        if self.config.message_index_enable:
-            self._index.work(max_bytes, self._now_ms)
-
-    def expires_before(self, now_ms: int, masters_min_offset: int | None = None) -> int:
-        """Returns the log offset at which the log will begin once the expired files are deleted.
-
-        A slave keeps the files that its master still has, unless its own disk is too full.
-        """
-        used = self.disk.disk_usage(self.config.root).used_percent
-        log = self._log
-        gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
-        count = expired_files(map(log.timestamp_at, log.starts[1:]), now_ms, used, self.config, gone)
-        # The file that becomes the first one must have flushed bytes, since its size is on disk only then.
-        return min(log.starts[count], self.flushed_offset - 1) if count else log.min_offset
-
-    def delete_expired(
-        self, now_ms: int, needed_from: int | None = None, masters_min_offset: int | None = None
-    ) -> list[str]:
-        """Deletes expired files, but none that has bytes behind `needed_from`; returns one line per deleted file.
-
-        It also checks if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a queue
-        cannot be read; the next call continues from there.
-        """
-        used = self.disk.disk_usage(self.config.root).used_percent
-        self._look_at_warning_level(used)
-        log = self._log
-        deleted = []
-        until = self.expires_before(now_ms, masters_min_offset)
-        if needed_from is not None:
-            until = min(until, needed_from)
-        if until > log.min_offset and self._queues_are_on_disk(until):
-            deleted = log.delete_before(until)
-        if log.min_offset == self._trimmed_to:
-            return []
-        deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
-        self._trimmed_to = log.min_offset
-        self._queues.prune_floors()
-        self._next_thorough_ms = now_ms  # the remembered queue bounds have changed
-        return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
-
-    def _look_at_warning_level(self, used: float) -> None:
-        limit, before = self.config.disk_warning_ratio, self.disk_too_full
-        self.disk_too_full = (
-            f"the broker's disk is {used:.0f} % full, above {limit} % (diskSpaceWarningLevelRatio) it takes no "
-            "messages from clients: make room on it"
-            if used > limit
-            else None
-        )
-        if self.disk_too_full and not before:
-            logger.warning("%s: %s", self.config.root, self.disk_too_full)
-        elif before and not self.disk_too_full:
-            logger.info("%s: clients may send again, the disk is %.0f %% full", self.config.root, used)
-
-    def _queues_are_on_disk(self, log_offset: int) -> bool:
-        """Returns True if all queue entries of records before `log_offset` are on disk; if not, it tries to sync them.
-
-        Without its entries, a queue would not know its next offset once the log files are deleted.  The entries are
-        nearly always on disk, since a thorough flush runs every minute unless the disk is full.
-        """
-        if self._durability.queues_on_disk < log_offset:
-            with suppress(ServiceNotAvailable):  # the flush logs it; both are tried again
-                self._flush_thoroughly()
-        return self._durability.queues_on_disk >= log_offset
+        self._durability.work(now_ms)
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -582,146 +341,11 @@ class MessageStore:
 
     def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
         """Reads up to `max_bytes` of the log, within one file and before `end_offset`; NotFound outside the log."""
-        return self._log.read(commit_log_offset, max_bytes)
+        return self.log.read(commit_log_offset, max_bytes)
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         """Reads as `read_log` does, but returns a view, which is valid until the log is cut."""
-        return self._log.view_of(commit_log_offset, max_bytes)
-
-    def read_record(self, commit_log_offset: int) -> bytes:
-        """Reads the record that starts at this offset, as a queue, the index or other state of the broker says.
-
-        Raises NotFound if the record is no longer in the log, and StoreCorrupt if it is damaged.
-        """
-        return self._log.record_at(commit_log_offset)
-
-    def find_record(self, commit_log_offset: int) -> bytes | None:
-        """Reads the record at an offset that a client has named; None if no record starts there.
-
-        Raises StoreCorrupt if the record is damaged.
-        """
-        return self._log.record_at(commit_log_offset) if self._log.has_record_at(commit_log_offset) else None
-
-    def decoding(
-        self, records: bytes | memoryview, commit_log_offset: int | None = None
-    ) -> AbstractContextManager[None]:
-        """A context for code that decodes records: it turns a RecordError into StoreCorrupt with file and log offset.
-
-        The records lie from `commit_log_offset` on; without it, they were read through a queue.
-        """
-        return self._log.decoding(records, commit_log_offset)
-
-    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt:
-        """Makes the error for a damaged record that starts at this offset."""
-        return self._log.damaged(commit_log_offset, reason)
-
-    def queues(self) -> list[tuple[str, int]]:
-        return self._queues.keys()
-
-    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Returns the (min, max) queue offsets that readers see; max is exclusive.
-
-        If the queue has no messages, both are the offset of its next message.  That is 0, or a larger offset if the
-        topic was deleted and created again.
-        """
-        queue = self._queues.get(topic, queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))
-
-    def first_offset_ever(self, topic: str, queue_id: int) -> int | None:
-        """Returns the queue's minimum if none of its messages has expired since the topic was created; else None."""
-        min_offset = self.queue_bounds(topic, queue_id)[0]
-        return min_offset if min_offset <= self._queues.began_at(topic, queue_id) else None
-
-    def queue_end_at(self, topic: str, queue_id: int, log_offset: int) -> int:
-        """Returns the end that the queue had when the log ended at `log_offset`, but at least its current minimum."""
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.max_at(log_offset)
-
-    def queue_end(self, topic: str, queue_id: int) -> int:
-        """Returns the queue's end, including messages that readers do not see yet."""
-        queue = self._queues.get(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
-
-    def log_offsets(self, topic: str, queue_id: int, queue_offset: int) -> list[int]:
-        """Returns the log offsets of the queue's records from `queue_offset` on, also of those not yet visible."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return []
-        first = max(queue_offset, queue.min_offset)
-        offsets: list[int] = queue.read(first, queue.max_offset - first)["commit_log_offset"].tolist()
-        return offsets
-
-    def entry(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int] | None:
-        """Returns the log offset and size of a message's record; None if the queue does not have the message."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return None
-        one = queue.read(queue_offset, 1)[0]
-        return int(one["commit_log_offset"]), int(one["size"])
-
-    def log_goes_on_at(self, log_offset: int) -> bool:
-        """Returns True if a record can end at this offset; see `CommitLog.goes_on_at`."""
-        return self._log.goes_on_at(log_offset)
-
-    def get_message(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        max_msg_nums: int,
-        max_msg_bytes: int,
-        tags_codes: TagsCodes,
-        correct_offset: bool = True,
-    ) -> GetMessageResult:
-        """Reads one queue by RocketMQ's rules (tables D2b and D3 of docs/decision_tables.md).
-
-        With `correct_offset`, an offset outside the queue is answered with the nearest valid one.
-        """
-        queue, end = self._queues.get(topic, queue_id), self.queue_bounds(topic, queue_id)[1]
-        return self._reader.get_message(
-            queue, queue_offset, end, max_msg_nums, max_msg_bytes, tags_codes, correct_offset
-        )
-
-    def read_ranges(
-        self,
-        ranges: Iterable[tuple[str, int, int, int]],
-        max_bytes: int,
-        tags_codes: TagsCodes = None,
-        entries: int = 0,
-    ) -> RangesResult:
-        """Reads (topic, queue id, from, until) ranges one after the other: up to `max_bytes`, but at least one record.
-
-        The statuses are those of table D3, and offsets outside a queue are corrected.  `entries` is an estimate of how
-        many messages fit; 0 means unknown.
-        """
-        spans = (
-            Span(self._queues.get(topic, queue_id), first, until, self.queue_bounds(topic, queue_id)[1])
-            for topic, queue_id, first, until in ranges
-        )
-        return self._reader.read_ranges(spans, max_bytes, tags_codes, entries)
-
-    def size_and_time_of(self, topic: str, queue_id: int, queue_offset: int) -> tuple[int, int]:
-        """Returns the size in bytes and store time in ms of a message's record; (0, 0) if it does not exist."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= queue_offset < queue.max_offset:
-            return 0, 0
-        return self._reader.size_and_time(queue, queue_offset)
-
-    def store_timestamp_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
-        """Returns the store time in ms of a message; 0 if it does not exist."""
-        return self.size_and_time_of(topic, queue_id, queue_offset)[1]
-
-    def search_offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
-        """Returns the offset of the queue's first message stored at or after this time; its end if there is none."""
-        low, high = self.queue_bounds(topic, queue_id)
-        queue = self._queues.get(topic, queue_id)
-        while queue is not None and low < high:
-            middle = (low + high) // 2
-            if self._reader.size_and_time(queue, middle)[1] < timestamp_ms:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return self.log.view_of(commit_log_offset, max_bytes)
 
     def key_search(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, before: int | None = None
@@ -730,18 +354,18 @@ class MessageStore:
 
         It finds records that were stored in [begin_ms, end_ms] and lie before log offset `before`.
         """
-        if before is None or before > self._index.position:
-            self._work_on_index(_INDEX_MAX_BEHIND)
+        if before is None or before > self.index.position:
+            self.index.work(_INDEX_MAX_BEHIND, self._now_ms)
         return KeySearch(
-            self._index, self._log, topic, key, max_num=max_num, begin_ms=begin_ms, end_ms=end_ms, before=before
+            self.index, self.log, topic, key, max_num=max_num, begin_ms=begin_ms, end_ms=end_ms, before=before
         )
 
     def tail_crc(self, size: int) -> tuple[int, int]:
         """Returns (size, CRC-32) of the last bytes of the log: at most `size`, within one file."""
-        return tail_crc(self._log, self.end_offset, size)
+        return tail_crc(self.log, self.end_offset, size)
 
     def tail_crc_at(self, offset: int, size: int) -> tuple[int, int]:
         """Returns (size, CRC-32) of the bytes before `offset`: at most `size`, within one file."""
         if not self.min_offset <= offset <= self.end_offset:
             raise NotFound(f"log offset {offset} is outside the log: {self.min_offset} to {self.end_offset}")
-        return tail_crc(self._log, offset, size)
+        return tail_crc(self.log, offset, size)

@@ -4,7 +4,6 @@ docs/decision_tables.md has these rules: D2b for limits and for the suggestion t
 and offsets.  `get_message` examines one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from broker_service.store.batch_read import Positions, are_in_log, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
-from broker_service.store.ranges import RangesResult, Span, TagsCodes, check_expired, damaged, outside, read_ranges
+from broker_service.store.ranges import TagsCodes, check_expired, damaged, outside
 
 MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries; a pull that asks for more messages than that scans more
 
@@ -32,129 +31,127 @@ class GetMessageResult:
     suggest_pull_from_slave: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """Reads queues of one log within the limits of `config`."""
+def memory_size(config: StoreConfig) -> int:
+    """Returns the number of bytes at the log's end that count as in memory, by RocketMQ's 40 % rule."""
+    return config.physical_memory * config.access_message_in_memory_max_ratio // 100
 
-    log: CommitLog
-    config: StoreConfig
 
-    @property
-    def memory(self) -> int:
-        """The number of bytes at the log's end that count as in memory, by RocketMQ's 40 % rule."""
-        return self.config.physical_memory * self.config.access_message_in_memory_max_ratio // 100
-
-    def get_message(
-        self,
-        queue: ConsumeQueue | None,
-        offset: int,
-        max_offset: int,
-        max_messages: int,
-        max_bytes: int,
-        tags_codes: TagsCodes,
-        correct_offset: bool,
-    ) -> GetMessageResult:
-        min_offset = queue.min_offset if queue else 0
-        nothing = outside(queue is not None, offset, min_offset, max_offset)
-        if queue is None or nothing is not None:
-            assert nothing is not None
-            status, corrected = nothing
-            next_offset = corrected if correct_offset or status is GetMessageStatus.OFFSET_OVERFLOW_ONE else offset
-            return GetMessageResult(
-                status=status, next_begin_offset=next_offset, min_offset=min_offset, max_offset=max_offset
-            )
-        # As in RocketMQ, a pull does not cross the end of a queue's file, and the examined entries are limited.
-        scan = max(MAX_INDEX_BYTES_SCANNED, max_messages * ENTRY_SIZE)
-        entries = queue.read(offset, min(max_offset, queue.file_end(offset), offset + -(-scan // ENTRY_SIZE)) - offset)
-        chosen, scanned, status, last_examined = self._choose(
-            queue, offset, entries, max_messages, max_bytes, tags_codes
-        )
-        picked = entries[chosen]
+def get_message(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue | None,
+    offset: int,
+    max_offset: int,
+    max_messages: int,
+    max_bytes: int,
+    tags_codes: TagsCodes,
+    correct_offset: bool,
+) -> GetMessageResult:
+    """Reads messages of a queue, whose messages before `max_offset` are visible, within the limits of `config`."""
+    min_offset = queue.min_offset if queue else 0
+    nothing = outside(queue is not None, offset, min_offset, max_offset)
+    if queue is None or nothing is not None:
+        assert nothing is not None
+        status, corrected = nothing
+        next_offset = corrected if correct_offset or status is GetMessageStatus.OFFSET_OVERFLOW_ONE else offset
         return GetMessageResult(
-            status=status,
-            next_begin_offset=offset + scanned,
-            min_offset=min_offset,
-            max_offset=max_offset,
-            records=self._records(queue, offset + np.array(chosen, np.int64), picked),
-            sizes=picked["size"].astype("<u4").tobytes(),
-            count=len(chosen),
-            suggest_pull_from_slave=self.log.end_offset - last_examined > self.memory,
+            status=status, next_begin_offset=next_offset, min_offset=min_offset, max_offset=max_offset
         )
+    # As in RocketMQ, a pull does not cross the end of a queue's file, and the examined entries are limited.
+    scan = max(MAX_INDEX_BYTES_SCANNED, max_messages * ENTRY_SIZE)
+    entries = queue.read(offset, min(max_offset, queue.file_end(offset), offset + -(-scan // ENTRY_SIZE)) - offset)
+    chosen, scanned, status, last_examined = _choose(
+        log, config, queue, offset, entries, max_messages, max_bytes, tags_codes
+    )
+    picked = entries[chosen]
+    return GetMessageResult(
+        status=status,
+        next_begin_offset=offset + scanned,
+        min_offset=min_offset,
+        max_offset=max_offset,
+        records=_records(log, queue, offset + np.array(chosen, np.int64), picked),
+        sizes=picked["size"].astype("<u4").tobytes(),
+        count=len(chosen),
+        suggest_pull_from_slave=log.end_offset - last_examined > memory_size(config),
+    )
 
-    def _is_full(self, count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool) -> bool:
-        """Returns True if one more message of `size` exceeds a limit.  The first message is always taken."""
-        config = self.config
-        if on_disk:
-            max_messages = min(max_messages, config.max_transfer_count_on_message_in_disk)
-            max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
-        else:
-            max_messages = min(max_messages, config.max_transfer_count_on_message_in_memory)
-            max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
-        return count >= max_messages or total + size > max_bytes
 
-    def _choose(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        entries: Entries,
-        max_messages: int,
-        max_bytes: int,
-        tags_codes: TagsCodes,
-    ) -> tuple[list[int], int, GetMessageStatus, int]:
-        """Selects the messages of an answer.  It is RocketMQ's loop, literally.
+def _is_full(
+    config: StoreConfig, count: int, total: int, size: int, max_messages: int, max_bytes: int, on_disk: bool
+) -> bool:
+    """Returns True if one more message of `size` exceeds a limit.  The first message is always taken."""
+    if on_disk:
+        max_messages = min(max_messages, config.max_transfer_count_on_message_in_disk)
+        max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_disk)
+    else:
+        max_messages = min(max_messages, config.max_transfer_count_on_message_in_memory)
+        max_bytes = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
+    return count >= max_messages or total + size > max_bytes
 
-        Returns (rows taken, entries consumed, status, log offset of the last entry examined).
-        """
-        end, file_size, log_min = self.log.end_offset, self.log.file_size, self.log.min_offset
-        memory = self.memory
-        status = GetMessageStatus.NO_MATCHED_MESSAGE
-        chosen: list[int] = []
-        total = last_examined = number = 0
+
+def _choose(
+    log: CommitLog,
+    config: StoreConfig,
+    queue: ConsumeQueue,
+    offset: int,
+    entries: Entries,
+    max_messages: int,
+    max_bytes: int,
+    tags_codes: TagsCodes,
+) -> tuple[list[int], int, GetMessageStatus, int]:
+    """Selects the messages of an answer.  It is RocketMQ's loop, literally.
+
+    Returns (rows taken, entries consumed, status, log offset of the last entry examined).
+    """
+    end, file_size, log_min = log.end_offset, log.file_size, log.min_offset
+    memory = memory_size(config)
+    status = GetMessageStatus.NO_MATCHED_MESSAGE
+    chosen: list[int] = []
+    total = last_examined = number = 0
+    skip_to = -1
+    for number, (position, size, code) in enumerate(entries.tolist()):
+        last_examined = position
+        if position < skip_to:
+            continue
+        on_disk = end - position > memory
+        if chosen and _is_full(config, len(chosen), total, size, max_messages, max_bytes, on_disk):
+            break
+        if tags_codes is not None and code not in tags_codes:
+            if not chosen:
+                status = GetMessageStatus.NO_MATCHED_MESSAGE
+            continue
+        if position < log_min or size == FILLER_SIZE:
+            if size != FILLER_SIZE:
+                check_expired(queue, offset + number, size, log_min)
+            if not chosen:
+                status = GetMessageStatus.MESSAGE_WAS_REMOVING
+            skip_to = position - position % file_size + file_size
+            continue
+        chosen.append(number)
+        total += size
+        status = GetMessageStatus.FOUND
         skip_to = -1
-        for number, (position, size, code) in enumerate(entries.tolist()):
-            last_examined = position
-            if position < skip_to:
-                continue
-            on_disk = end - position > memory
-            if chosen and self._is_full(len(chosen), total, size, max_messages, max_bytes, on_disk):
-                break
-            if tags_codes is not None and code not in tags_codes:
-                if not chosen:
-                    status = GetMessageStatus.NO_MATCHED_MESSAGE
-                continue
-            if position < log_min or size == FILLER_SIZE:
-                if size != FILLER_SIZE:
-                    check_expired(queue, offset + number, size, log_min)
-                if not chosen:
-                    status = GetMessageStatus.MESSAGE_WAS_REMOVING
-                skip_to = position - position % file_size + file_size
-                continue
-            chosen.append(number)
-            total += size
-            status = GetMessageStatus.FOUND
-            skip_to = -1
-        else:
-            number = len(entries)
-        return chosen, number, status, last_examined
+    else:
+        number = len(entries)
+    return chosen, number, status, last_examined
 
-    def read_ranges(self, spans: Iterable[Span], max_bytes: int, tags_codes: TagsCodes, entries: int) -> RangesResult:
-        return read_ranges(self.log, spans, max_bytes, tags_codes, self.memory, entries)
 
-    def size_and_time(self, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
-        """Returns a record's size and store time; (0, 0) for an entry whose record has expired."""
-        entry = queue.read(queue_offset, 1)[0]
-        offset, size = int(entry["commit_log_offset"]), int(entry["size"])
-        if size == FILLER_SIZE or not self.log.min_offset <= offset < self.log.end_offset:
-            return 0, 0
-        return size, store_timestamp_at(self.log.peek(offset, FIXED_SIZE_V4), 0)
+def size_and_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:
+    """Returns a record's size and store time; (0, 0) for an entry whose record has expired."""
+    entry = queue.read(queue_offset, 1)[0]
+    offset, size = int(entry["commit_log_offset"]), int(entry["size"])
+    if size == FILLER_SIZE or not log.min_offset <= offset < log.end_offset:
+        return 0, 0
+    return size, store_timestamp_at(log.peek(offset, FIXED_SIZE_V4), 0)
 
-    def _records(self, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
-        """Reads the records of these entries.
 
-        Raises StoreCorrupt if the log has other records at these offsets, since the queue's files are damaged then.
-        """
-        offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
-        present = are_in_log(self.log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
-        if not present.all():
-            raise damaged(queue, int(queue_offsets[present.argmin()]))
-        return b"".join(read_records(self.log, offsets, sizes))
+def _records(log: CommitLog, queue: ConsumeQueue, queue_offsets: Positions, entries: Entries) -> bytes:
+    """Reads the records of these entries.
+
+    Raises StoreCorrupt if the log has other records at these offsets, since the queue's files are damaged then.
+    """
+    offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    present = are_in_log(log, offsets, sizes, queue_offsets, np.full(len(sizes), queue.queue_id))
+    if not present.all():
+        raise damaged(queue, int(queue_offsets[present.argmin()]))
+    return b"".join(read_records(log, offsets, sizes))

@@ -133,6 +133,15 @@ def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
     return end - begin, isal_zlib.crc32(log.peek(begin, end - begin)) if end > begin else 0
 
 
+def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
+    """Returns the store time of the newest record that has a queue entry; 0 without one, or if it cannot be read."""
+    try:
+        newest = queues.newest_record()
+        return 0 if newest is None else log.timestamp_at(newest) or 0
+    except OSError:  # a bad sector
+        return 0
+
+
 def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 

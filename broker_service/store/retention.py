@@ -1,15 +1,24 @@
-"""Retention decides which log files are deleted, by RocketMQ's rules.  Pure.
+"""Retention deletes expired log files; `expired_files` decides which ones, by RocketMQ's rules.
 
 Files are deleted oldest first, a few at a time, and never the newest.  Expired files are deleted in the hours of
 `delete_when`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  Above
 `disk_clean_forcibly_ratio`, files that have not expired are deleted, too.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 
+from broker_service.errors import ServiceNotAvailable
+from broker_service.store.admission import Admission
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.config import StoreConfig
+from broker_service.store.disk import Disk
+from broker_service.store.durability import Durability
+from broker_service.store.index import Index
+from broker_service.store.queue_table import QueueTable
 
 MAX_FILES_A_ROUND = 10
 
@@ -44,3 +53,72 @@ def expired_files(
 def _is_time(now_ms: int, hours: str) -> bool:
     hour = datetime.fromtimestamp(now_ms / 1000).hour
     return hour in {int(text) for text in hours.split(";") if text.strip()}
+
+
+class Retention:
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        queues: QueueTable,
+        index: Index,
+        durability: Durability,
+        admission: Admission,
+        config: StoreConfig,
+    ) -> None:
+        self.config = config
+        self.trimmed_to = 0  # the log offset before which queues and index have no entries any more
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._durability = durability
+        self._admission = admission
+
+    def expires_before(self, now_ms: int, masters_min_offset: int | None = None) -> int:
+        """Returns the log offset at which the log will begin once the expired files are deleted.
+
+        A slave keeps the files that its master still has, unless its own disk is too full.
+        """
+        used = self._disk.disk_usage(self.config.root).used_percent
+        log = self._log
+        gone = None if masters_min_offset is None else bisect_right(log.starts[1:], masters_min_offset)
+        count = expired_files(map(log.timestamp_at, log.starts[1:]), now_ms, used, self.config, gone)
+        # The file that becomes the first one must have flushed bytes, since its size is on disk only then.
+        return min(log.starts[count], self._durability.flushed - 1) if count else log.min_offset
+
+    def delete_expired(
+        self, now_ms: int, needed_from: int | None = None, masters_min_offset: int | None = None
+    ) -> list[str]:
+        """Deletes expired files, but none that has bytes behind `needed_from`; returns one line per deleted file.
+
+        It also checks if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a queue
+        cannot be read; the next call continues from there.
+        """
+        used = self._disk.disk_usage(self.config.root).used_percent
+        self._admission.look_at_warning_level(used)
+        log = self._log
+        deleted = []
+        until = self.expires_before(now_ms, masters_min_offset)
+        if needed_from is not None:
+            until = min(until, needed_from)
+        if until > log.min_offset and self._queues_are_on_disk(until):
+            deleted = log.delete_before(until)
+        if log.min_offset == self.trimmed_to:
+            return []
+        deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
+        self.trimmed_to = log.min_offset
+        self._queues.prune_floors()
+        self._durability.next_thorough_ms = now_ms  # the remembered queue bounds have changed
+        return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
+
+    def _queues_are_on_disk(self, log_offset: int) -> bool:
+        """Returns True if all queue entries of records before `log_offset` are on disk; if not, it tries to sync them.
+
+        Without its entries, a queue would not know its next offset once the log files are deleted.  The entries are
+        nearly always on disk, since a thorough flush runs every minute unless the disk is full.
+        """
+        if self._durability.queues_on_disk < log_offset:
+            with suppress(ServiceNotAvailable):  # the flush logs it; both are tried again
+                self._durability.flush_thoroughly()
+        return self._durability.queues_on_disk >= log_offset

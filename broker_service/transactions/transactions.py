@@ -234,7 +234,7 @@ class Transactions:
 
     def drop_topic(self, name: str) -> None:
         """The topic is deleted: a new one of its name does not get what was sent to it."""
-        if not self._broker.store.queue_end(HALF_TOPIC, 0):
+        if not self._broker.store.queues.end(HALF_TOPIC, 0):
             return
         self._writer.check_transactions()
         self._write_ops()
@@ -259,8 +259,8 @@ class Transactions:
         by_log_offset = {one.log_offset: one for one in state.open.values()}
         last_op = await self._last_op()
         topics = {transaction.topic for transaction in state.open}
-        for topic, queue_id in [queue for queue in store.queues() if queue[0] in topics]:
-            at = store.queue_end_at(topic, queue_id, max(min(by_log_offset), last_op))
+        for topic, queue_id in [queue for queue in store.queues.keys() if queue[0] in topics]:
+            at = store.queues.end_at(topic, queue_id, max(min(by_log_offset), last_op))
             async for half_offsets in self._copied_from(topic, queue_id, at):
                 for offset in half_offsets:
                     if (prepared := by_log_offset.get(offset)) is not None:
@@ -270,15 +270,15 @@ class Transactions:
         """The log offsets of half messages that the queue has copies of, from that queue offset on, a frame at a time;
         without copies that cannot be read."""
         store, frame = self._broker.store, _FRAME_BYTES
-        end = store.queue_end(topic, queue_id)
+        end = store.queues.end(topic, queue_id)
         while at < end:
-            look = partial(store.read_ranges, [(topic, queue_id, at, end)], frame)
+            look = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
             try:
                 found = await cold_reads.read(store, look)
                 if found.answers[0].next_offset <= at:
                     raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
                 data = b"".join(found.records)
-                with store.decoding(data):
+                with store.log.decoding(data):
                     records = Records.walk(data, sizes=found.sizes)
                     kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
                     copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
@@ -295,7 +295,7 @@ class Transactions:
     async def _last_op(self) -> int:
         """The log offset of the last op record, if it is ours, else 0: RocketMQ's come seconds after their copies."""
         store = self._broker.store
-        look = partial(store.log_offsets, OP_TOPIC, 0, store.queue_end(OP_TOPIC, 0) - 1)
+        look = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
         for log_offset in await cold_reads.read(store, look):
             try:
                 op = await self._record_at(log_offset)
@@ -428,7 +428,7 @@ class Transactions:
 
     def needed_from(self) -> int | None:
         """The log offset from which on open transactions need the log; None if there never was a transaction."""
-        return self._needed.begins_at(self._oldest()) if self._broker.store.queue_end(HALF_TOPIC, 0) else None
+        return self._needed.begins_at(self._oldest()) if self._broker.store.queues.end(HALF_TOPIC, 0) else None
 
     def _oldest(self) -> int | None:
         first = self._broker.store.min_offset
@@ -443,7 +443,7 @@ class Transactions:
 
     async def _record_at(self, log_offset: int) -> Record:
         store = self._broker.store
-        data = await cold_reads.read(store, partial(store.read_record, log_offset))
+        data = await cold_reads.read(store, partial(store.log.record_at, log_offset))
         return record.decode(data, check_crc=False)
 
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
@@ -451,11 +451,11 @@ class Transactions:
     def note_offsets(self) -> None:
         """At a clean stop: where RocketMQ goes on if it opens this store."""
         store = self._broker.store
-        if self._broker.is_slave or not store.queue_end(HALF_TOPIC, 0):
+        if self._broker.is_slave or not store.queues.end(HALF_TOPIC, 0):
             return
         first = self.state.first()
-        half = store.queue_end(HALF_TOPIC, 0) if first is None else first.queue_offset
-        op = store.queue_end_at(OP_TOPIC, 0, store.end_offset if first is None else first.log_offset)
+        half = store.queues.end(HALF_TOPIC, 0) if first is None else first.queue_offset
+        op = store.queues.end_at(OP_TOPIC, 0, store.end_offset if first is None else first.log_offset)
         offsets = self._broker.offsets
         for topic, offset in ((HALF_TOPIC, half), (OP_TOPIC, op)):
             if offsets.get(TRANSACTION_GROUP, topic, 0).offset != offset:

@@ -258,7 +258,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         await put(master, "t", b"x")
         async with signed(slave, NORMAL, BrokerStub) as reader, signed(slave, ADMIN) as its_admin:
             pulled = broker_pb2.PullRequest(consumer_group="g", topic="t", max_msg_nums=1)
-            await until(lambda: slave.store.queue_end("t", 0) == 1, "the message")
+            await until(lambda: slave.store.queues.end("t", 0) == 1, "the message")
             assert (await reader.Pull(pulled)).count == 1
             error = await refused(its_admin.DeleteUser(admin_pb2.DeleteUserRequest(username="n")))
             assert error.code() is grpc.StatusCode.FAILED_PRECONDITION
@@ -409,7 +409,7 @@ async def test_messages_that_wait_are_not_read_by_who_may_not_read_their_topic(t
         begins = send_of("secret", message_of("secret", b"perhaps", UNIQ_KEY="k"))
         await node.consumption.transactions.begin(node.puts, begins, client_id="c")
         waiting = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
-        assert all(node.store.queue_end(name, 0) == 1 for name in waiting)
+        assert all(node.store.queues.end(name, 0) == 1 for name in waiting)
 
         async def calls(who: Credentials, name: str) -> Sequence[Any]:
             """What came of each call that may read a message of the topic."""

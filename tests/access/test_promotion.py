@@ -123,7 +123,7 @@ async def test_a_long_poll_at_a_slave_ends_when_it_hears_that_its_user_is_delete
         async with following(tmp_path / "s", master.address) as slave, signed(slave, GOES, BrokerStub) as reader:
             await allow(master, GOES, "Topic:t Sub", "Group:g Sub")
             await until(lambda: knows(slave, GOES) and "User:m" in slave.access.acls.entries, "it has the user")
-            await until(lambda: slave.store.queue_end("t", 0) == 1, "it has the message")
+            await until(lambda: slave.store.queues.end("t", 0) == 1, "it has the message")
             asked = broker_pb2.PullRequest(
                 consumer_group="g", topic="t", queue_offset=1, max_msg_nums=1, suspend_timeout_ms=50_000
             )

@@ -60,8 +60,8 @@ async def test_messages_and_bytes_are_counted_by_topic_and_by_group(tmp_path: Pa
         await put(node, "t", b"aaa", b"b")
         await put(node, "u", b"c")
         assert await shown(node, "rocketmq_messages_in_total") == [({"topic": "t"}, 2), ({"topic": "u"}, 1)]
-        sizes = {topic: node.store.size_and_time_of(topic, 0, 0)[0] for topic in "tu"}
-        second = node.store.size_and_time_of("t", 0, 1)[0]
+        sizes = {topic: node.store.queues.size_and_time_of(topic, 0, 0)[0] for topic in "tu"}
+        second = node.store.queues.size_and_time_of("t", 0, 1)[0]
         assert await shown(node, "rocketmq_throughput_in_total") == [
             ({"topic": "t"}, sizes["t"] + second),
             ({"topic": "u"}, sizes["u"]),
@@ -116,8 +116,8 @@ async def test_the_time_of_a_message_is_read_once_for_each_offset_of_a_group(
         await put(node, "t", b"a", b"b")
         node.offsets.commit("g", "t", {0: 0})
         asked = []
-        real = node.store.store_timestamp_of
-        monkeypatch.setattr(node.store, "store_timestamp_of", lambda *at: asked.append(at) or real(*at))
+        real = node.store.queues.store_timestamp_of
+        monkeypatch.setattr(node.store.queues, "store_timestamp_of", lambda *at: asked.append(at) or real(*at))
         for _ in range(3):
             await node.lags.take()
         assert asked == [("t", 0, 0)]
@@ -160,9 +160,9 @@ async def test_messages_that_a_slave_has_late_count_when_they_are_seen(tmp_path:
         await node.lags.take()
         seen = node.store.end_offset
         await put(node, "t", b"b")
-        node.store.confirm_offset = seen
+        node.store.queues.confirm_offset = seen
         assert (await node.lags.take())["g", "t"].messages == 0
-        node.store.confirm_offset = node.store.end_offset
+        node.store.queues.confirm_offset = node.store.end_offset
         assert (await node.lags.take())["g", "t"].messages == 1
 
 
@@ -175,7 +175,7 @@ async def test_the_age_of_a_message_that_cannot_be_read_is_left_out_and_the_lag_
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
         node.offsets.commit("g", "t", {0: 0})
-        monkeypatch.setattr(node.store, "store_timestamp_of", broken)
+        monkeypatch.setattr(node.store.queues, "store_timestamp_of", broken)
         assert (of("t", "g"), 1) in await shown(node, "rocketmq_consumer_lag_messages")
         ages = [line for line in (await page(node)).splitlines() if line.startswith("rocketmq_consumer_lag_latency{")]
         assert not [line for line in ages if 'topic="t"' in line]

@@ -41,6 +41,7 @@ from broker_service.model import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search
+from broker_service.store.key_search import KeySearch, KeySearchResult
 from testbed.polling import until
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of, while_reading
 
@@ -116,9 +117,9 @@ async def test_a_deleted_topic_that_is_made_again_goes_on_with_its_offsets_and_w
         await admin.DeleteTopic(pb.DeleteTopicRequest(topic="t"))
         assert list(node.offsets.of_group("g")) == []
         await put(node, "t", b"c")
-        assert node.store.queue_bounds("t", 0) == (2, 3)
+        assert node.store.queues.bounds("t", 0) == (2, 3)
     async with running(tmp_path) as node:
-        assert node.store.queue_bounds("t", 0) == (2, 3)
+        assert node.store.queues.bounds("t", 0) == (2, 3)
 
 
 async def answers_of_an_empty_queue(node: BrokerNode) -> dict[str, Any]:
@@ -231,7 +232,7 @@ async def test_progress_has_every_queue_of_what_the_group_reads(tmp_path: Path) 
         await put(node, "u", b"x")
         Commits(node.broker).commit("g", [CommitEntry("t", 0, 1)])
         Commits(node.broker).commit("h", [CommitEntry("u", 0, 1)])
-        stored = node.store.store_timestamp_of("t", 0, 0)
+        stored = node.store.queues.store_timestamp_of("t", 0, 0)
         found = (await admin.ConsumerProgress(pb.ConsumerProgressRequest(group="g"))).entries
         assert [
             (item.topic, item.queue_id, item.broker_offset, item.consumer_offset, item.last_timestamp) for item in found
@@ -434,7 +435,7 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
         unique = "7F00000100002A9F0000000000000001"
         await put(node, "t", b"other")
         await put(node, "t", b"wanted", UNIQ_KEY=unique, KEYS="k1 k2")
-        await until(lambda: node.store.index_behind == 0, "indexed")
+        await until(lambda: node.store.index.behind == 0, "indexed")
         at = int.from_bytes(node.store.read_log(0, 4), "big")
         by_offset_id = pb.QueryMsgByIdRequest(message_id=offset_message_id(node.broker.store_host, at))
         by_unique_id = pb.QueryMsgByIdRequest(topic="t", message_id=unique)
@@ -456,7 +457,7 @@ async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Pa
     async with admin_of(tmp_path) as (node, admin):
         for number in range(50):
             await put(node, "t", b"%d" % number, KEYS="k", UNIQ_KEY=f"U{number}")
-        await until(lambda: node.store.index_behind == 0, "indexed")
+        await until(lambda: node.store.index.behind == 0, "indexed")
         found, asked = [], pb.QueryMsgByKeyRequest(topic="t", key="k", max_num=64)
         while True:
             answer = await admin.QueryMsgByKey(asked)
@@ -477,13 +478,13 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
     async with running(tmp_path) as node:
         for number in range(7):  # three in a file of the log
             await put(node, "t", b"%d" % number * 300_000, KEYS="k")
-        await until(lambda: node.store.index_behind == 0, "indexed")
+        await until(lambda: node.store.index.behind == 0, "indexed")
         asked = Operations(node.broker, node.leadership)
         offsets, _ = await asked._search("t", "k", 7, 0, 2**62, None)
         await until(lambda: node.store.flushed_offset == node.store.end_offset, "flushed")
 
         def expire() -> None:
-            assert node.store.delete_expired(int(in_four_days.timestamp() * 1000))
+            assert node.store.retention.delete_expired(int(in_four_days.timestamp() * 1000))
             assert node.store.min_offset == offsets[0]
 
         with monkeypatch.context() as patched:
@@ -493,17 +494,31 @@ async def test_records_that_expire_between_search_and_read_are_passed_over(
         assert more_before is None, "all others were looked at"
 
 
+def reading_after_searches(monkeypatch: pytest.MonkeyPatch, node: BrokerNode, read: Callable[[int], bytes]) -> None:
+    """Records are read by `read` once a search by key has found them."""
+    run = KeySearch.run
+
+    def searching(search: KeySearch) -> KeySearchResult:
+        with monkeypatch.context() as patch:
+            patch.setattr(node.store.log, "record_at", record_at)
+            return run(search)
+
+    record_at = node.store.log.record_at
+    monkeypatch.setattr(KeySearch, "run", searching)
+    monkeypatch.setattr(node.store.log, "record_at", read)
+
+
 async def test_a_message_that_expires_between_search_and_read_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"x", UNIQ_KEY="U")
-        await until(lambda: node.store.index_behind == 0, "indexed")
+        await until(lambda: node.store.index.behind == 0, "indexed")
 
         def gone(offset: int) -> bytes:
             raise NotFound(f"no record starts at log offset {offset}")
 
-        monkeypatch.setattr(node.store, "read_record", gone)
+        reading_after_searches(monkeypatch, node, gone)
         with pytest.raises(NotFound, match="no message of topic t has the id 'U'"):
             await Operations(node.broker, node.leadership).message_by_id("t", "U")
 
@@ -516,17 +531,17 @@ async def test_what_an_answer_has_no_room_for_follows_where_others_expired(
     async with running(tmp_path) as node:
         for number in range(4):
             await put(node, "t", b"%d" % number * 1000, KEYS="k")
-        await until(lambda: node.store.index_behind == 0, "indexed")
+        await until(lambda: node.store.index.behind == 0, "indexed")
         asked = Operations(node.broker, node.leadership)
         offsets, _ = await asked._search("t", "k", 4, 0, 2**62, None)
-        read_record = node.store.read_record
+        read_record = node.store.log.record_at
 
         def read(offset: int) -> bytes:
             if offset == offsets[1]:
                 raise NotFound(f"no record starts at log offset {offset}")
             return read_record(offset)
 
-        monkeypatch.setattr(node.store, "read_record", read)
+        reading_after_searches(monkeypatch, node, read)
         records, more_before = await asked.messages_by_key("t", "k", 4, 0, None, None)
         assert [bodies_in(record)[0][:1] for record in records] == [b"3", b"1"]
         assert more_before == offsets[2]

@@ -132,7 +132,7 @@ async def test_with_several_slaves_the_log_has_a_record_behind_the_change_or_the
 ) -> None:
     async with pair_without_ticks(tmp_path, monkeypatch) as (master, slave):
         assert await answered(master, CHANGES[1]) == "COMMIT_OK"
-        assert master.store.queue_end(CHANGES_TOPIC, 0) == slave.store.queue_end(CHANGES_TOPIC, 0) == 1
+        assert master.store.queues.end(CHANGES_TOPIC, 0) == slave.store.queues.end(CHANGES_TOPIC, 0) == 1
 
         def full(*_: Any) -> None:
             raise DiskFull("no room")

@@ -122,7 +122,7 @@ async def test_a_broker_that_is_fenced_follows_the_new_master_when_its_advice_is
             await old.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
         await put(old, "t", b"before")
         async with running(tmp_path / "new", **other_slave, ha_master_address=old.address) as new:
-            await until(lambda: new.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await until(lambda: new.store.queues.bounds("t", 0) == (0, 1), "copied")
             await new.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             await until(lambda: old.mastership.standing is Standing.FENCED, "it was told")
     (advice,) = [line for line in caplog.messages if line.startswith("FENCED")]
@@ -138,7 +138,7 @@ async def test_a_broker_that_is_fenced_follows_the_new_master_when_its_advice_is
     ):
         assert old.broker.is_slave
         await put(new, "t", b"after")
-        await until(lambda: old.store.queue_bounds("t", 0) == (0, 2), "it follows")
+        await until(lambda: old.store.queues.bounds("t", 0) == (0, 2), "it follows")
 
 
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -155,10 +155,10 @@ async def test_a_slave_with_the_log_of_another_broker_copies_its_masters_once_it
         async with running(tmp_path / "slave", **keys) as slave:
             advice = "no epoch in common: the log of another broker?"
             await until(lambda: any(advice in line for line in caplog.messages), "the refusal")
-            assert slave.store.queue_bounds("u", 0) == (0, 1)
+            assert slave.store.queues.bounds("u", 0) == (0, 1)
         shutil.rmtree(tmp_path / "slave")
         async with running(tmp_path / "slave", **keys) as slave:
-            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (0, 1), "copied")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ async def test_a_slave_that_is_configured_as_its_master_follows_it(
 
             await until(refused, "the refusal")
         async with running(tmp_path / "slave", **keys) as slave:
-            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (0, 1), "copied")
 
 
 def one_record_differs(master: Path, slave: Path) -> None:
@@ -224,7 +224,7 @@ async def test_a_master_without_its_epochs_follows_the_slave_that_is_promoted_in
     async with running(tmp_path / "master") as master:
         async with running(tmp_path / "slave", **SLAVE, ha_master_address=master.address) as slave:
             await put(master, "t", b"x")
-            await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (0, 1), "copied")
     write(tmp_path / "master" / "rocketsim" / "epochs.json", "{")
     with pytest.raises(StoreCorrupt, match="start this broker with an empty store as a slave of its peer"):
         BrokerNode.open(small_config(tmp_path / "master"))
@@ -232,7 +232,7 @@ async def test_a_master_without_its_epochs_follows_the_slave_that_is_promoted_in
     async with running(tmp_path / "slave", **SLAVE, ha_master_address=master.address) as slave:
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
         async with running(tmp_path / "master", **SLAVE, ha_master_address=slave.address) as follower:
-            await until(lambda: follower.store.queue_bounds("t", 0) == (0, 1), "copied")
+            await until(lambda: follower.store.queues.bounds("t", 0) == (0, 1), "copied")
 
 
 @pytest.mark.parametrize(
@@ -262,13 +262,13 @@ async def test_of_two_logs_that_do_not_fit_the_right_one_is_kept(
             assert "else start the slave with an empty store" in caplog.text
             shutil.rmtree(tmp_path / "slave")
             async with running(tmp_path / "slave", **keys) as slave:
-                await until(lambda: slave.store.queue_bounds("t", 0) == (0, 3), "copied")
+                await until(lambda: slave.store.queues.bounds("t", 0) == (0, 3), "copied")
             return
     async with running(tmp_path / "slave", **keys) as slave:
-        bounds = slave.store.queue_bounds("t", 0)
+        bounds = slave.store.queues.bounds("t", 0)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=False)
         if what is not what_the_master_lost_has_expired_too:
             assert "start the other as its slave with an empty store" in caplog.text
             shutil.rmtree(tmp_path / "master")
         async with running(tmp_path / "master", **SLAVE, ha_master_address=slave.address) as follower:
-            await until(lambda: follower.store.queue_bounds("t", 0) == bounds, "copied")
+            await until(lambda: follower.store.queues.bounds("t", 0) == bounds, "copied")

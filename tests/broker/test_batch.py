@@ -157,5 +157,5 @@ def test_of_a_few_copied_records_with_a_bad_one_those_before_it_are_stored():
     copy = open_store(ROOT, MemoryFiles())
     with pytest.raises(record.RecordError, match="body CRC"):
         copy.append_replicated(0, bytes(data))
-    assert copy.queue_bounds("t", 0) == (0, 2)
+    assert copy.queues.bounds("t", 0) == (0, 2)
     check_sound(copy)

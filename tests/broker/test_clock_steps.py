@@ -53,8 +53,8 @@ async def running_by(clocks: Clocks, root: Path, **keys: object) -> AsyncIterato
 
 
 def bodies(node: BrokerNode) -> list[bytes]:
-    end = node.store.queue_end("t", 0)
-    data = b"".join(node.store.read_ranges([("t", 0, 0, end)], 1 << 20).records) if end else b""
+    end = node.store.queues.end("t", 0)
+    data = b"".join(node.store.queues.read_ranges([("t", 0, 0, end)], 1 << 20).records) if end else b""
     found, at = [], 0
     while at < len(data):
         one = record.decode(data, at)
@@ -112,11 +112,11 @@ async def test_a_search_by_time_passes_over_nothing_when_the_wall_clock_steps(tm
         await send(node)
     async with running_by(clocks, tmp_path) as node:
         await send(node)
-        times = [node.store.store_timestamp_of("t", 0, offset) for offset in range(60)]
+        times = [node.store.queues.store_timestamp_of("t", 0, offset) for offset in range(60)]
         assert times == sorted(times)
         for time_ms in range(times[0] - 50, times[-1] + 50, 150):
             first = next((offset for offset, one in enumerate(times) if one >= time_ms), len(times))
-            assert node.store.search_offset_by_time("t", 0, time_ms) == first
+            assert node.store.queues.search_offset_by_time("t", 0, time_ms) == first
 
 
 async def test_store_times_go_on_behind_the_log_after_a_kill(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_store_times_go_on_behind_the_log_after_a_kill(tmp_path: Path) -> 
     async with running_by(clocks, tmp_path) as node:
         assert not node.store.recovery.clean
         await put(node, "t", b"c")
-        times = [node.store.store_timestamp_of("t", 0, offset) for offset in range(3)]
+        times = [node.store.queues.store_timestamp_of("t", 0, offset) for offset in range(3)]
         assert times == sorted(times)
 
 

@@ -188,7 +188,7 @@ async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_
             assert await commit(master, 2) == "COMMIT_FLUSH_SLAVE_TIMEOUT", "also where nothing has changed"
             assert await committed(master) == 2
             await put(master, "t", b"z")
-            await until(lambda: slave.store.queue_end("t", 0) == 3, "the record")
+            await until(lambda: slave.store.queues.end("t", 0) == 3, "the record")
             assert "u" not in slave.topics.entries
         await until(lambda: "u" in slave.topics.entries, "what it missed")
         await until(lambda: slave.replication_slave._stream not in (None, stream), "it connects anew")

@@ -19,8 +19,8 @@ from broker_service.delayed.schedule import DelayPosition, delivered_record, due
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import MessageIllegal, ReadFailed, StoreCorrupt
 from broker_service.node.node import BrokerNode
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.json_file import JsonFile
-from broker_service.store.message_store import MessageStore
 from broker_service.store.pull import GetMessageResult
 from testbed.polling import until
 from tests.support.brokers import goes_by, message, put, put_send, running, send_of
@@ -37,23 +37,23 @@ class Log:
         self.min_offset = 0
         self.end_offset = sum(map(len, files))
 
-    def read_log(self, commit_log_offset: int, max_bytes: int) -> bytes:
+    def read(self, offset: int, size: int) -> bytes:
         start = 0
         for file in self.files:
-            if commit_log_offset < start + len(file):
-                return file[commit_log_offset - start :][:max_bytes]
+            if offset < start + len(file):
+                return file[offset - start :][:size]
             start += len(file)
         return b""
 
     @contextmanager
-    def decoding(self, records: bytes, commit_log_offset: int) -> Iterator[None]:
+    def decoding(self, records: bytes, offset: int) -> Iterator[None]:
         try:
             yield
         except RecordError as error:
-            raise self.damaged(commit_log_offset + error.at, error.reason) from error
+            raise self.damaged(offset + error.at, error.reason) from error
 
-    def damaged(self, commit_log_offset: int, reason: str) -> StoreCorrupt:
-        return StoreCorrupt(f"damaged at log offset {commit_log_offset}: {reason}")
+    def damaged(self, offset: int, reason: str) -> StoreCorrupt:
+        return StoreCorrupt(f"damaged at log offset {offset}: {reason}")
 
 
 def delivered(level: int, offset: int, body: bytes = b"x") -> bytes:
@@ -97,13 +97,13 @@ def test_a_record_longer_than_a_read_is_read_too(monkeypatch: Any) -> None:
 def test_files_that_expire_while_the_log_is_read_are_passed_over(monkeypatch: Any) -> None:
     monkeypatch.setattr("broker_service.delayed.schedule.READ_BYTES", 400)
     log = Log(*(delivered(1, offset) for offset in range(4)))
-    read = log.read_log
+    read = log.read
 
     def outside_is_not_found(offset: int, max_bytes: int) -> bytes:
         assert offset >= log.min_offset
         return read(offset, max_bytes)
 
-    monkeypatch.setattr(log, "read_log", outside_is_not_found)
+    monkeypatch.setattr(log, "read", outside_is_not_found)
     positions = replayed_positions(DelayPosition(), log)
     assert next(positions).offsets == {1: 1}
     log.min_offset = len(log.files[0]) * 3
@@ -186,7 +186,7 @@ async def received(node: BrokerNode, queue_id: int = 1) -> list[bytes]:
 
 
 async def until_received(node: BrokerNode, count: int) -> list[bytes]:
-    await until(lambda: node.store.queue_bounds("t", 1)[1] >= count, f"{count} delivered")
+    await until(lambda: node.store.queues.bounds("t", 1)[1] >= count, f"{count} delivered")
     return await received(node)
 
 
@@ -228,7 +228,7 @@ async def test_a_clock_that_went_back_does_not_hold_up_a_level(tmp_path: Path) -
 async def test_a_level_beyond_the_last_is_the_last(tmp_path: Path) -> None:
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"x", level=99)
-        assert node.store.queue_bounds(LEVEL_1, 1) == (0, 1)
+        assert node.store.queues.bounds(LEVEL_1, 1) == (0, 1)
 
 
 async def test_a_delayed_message_is_refused_in_a_batch(tmp_path: Path) -> None:
@@ -315,7 +315,7 @@ async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"bad sector")
         await send_delayed(node, b"a", level=2)
-        real = node.store.get_message
+        real = node.store.queues.get_message
         is_bad = True
 
         def failing(topic: str, queue_id: int, *rest: Any, **options: Any) -> GetMessageResult:
@@ -323,7 +323,7 @@ async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be
                 raise BAD_SECTOR
             return real(topic, queue_id, *rest, **options)
 
-        monkeypatch.setattr(node.store, "get_message", failing)
+        monkeypatch.setattr(node.store.queues, "get_message", failing)
         assert await deliver_all(node, 1) == [b"a"]
         await send_delayed(node, b"b", level=2)
         assert await deliver_all(node, 2) == [b"a", b"b"]
@@ -341,15 +341,15 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
         await deliver_all(node, 1)
     forget_deliveries(tmp_path)
     monkeypatch.setattr("broker_service.broker.core.master_loop.AFTER_TROUBLE_S", 0.01)
-    real, tries = MessageStore.read_log, []
+    real, tries = CommitLog.read, []
 
-    def failing(store: MessageStore, *where: int) -> bytes:
+    def failing(log: CommitLog, *where: int) -> bytes:
         tries.append(where)
         if len(tries) < 3:
             raise BAD_SECTOR
-        return real(store, *where)
+        return real(log, *where)
 
-    monkeypatch.setattr(MessageStore, "read_log", failing)
+    monkeypatch.setattr(CommitLog, "read", failing)
     async with running(tmp_path, **SOON) as node:
         await send_delayed(node, b"b")
         assert await deliver_all(node, 2) == [b"a", b"b"]
@@ -365,7 +365,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
 
         def then_the_end_comes(*arguments: Any) -> None:
             deliver(*arguments)
-            seen.append(node.store.queue_end("t", 1))
+            seen.append(node.store.queues.end("t", 1))
             if end == "fenced":
                 node.mastership.newer_epoch(999, "a promoted slave")
             else:
@@ -377,7 +377,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
         await until(lambda: seen, "the first is delivered")
         for _ in range(100):
             await asyncio.sleep(0)
-        assert node.store.queue_end("t", 1) == 1
+        assert node.store.queues.end("t", 1) == 1
         node.schedule._deliver = deliver  # type: ignore[method-assign]
 
 

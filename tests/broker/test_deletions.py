@@ -50,11 +50,11 @@ class HeldTable:
 @asynccontextmanager
 async def deleting(node: BrokerNode, monkeypatch: pytest.MonkeyPatch, name: str = "t") -> AsyncIterator[None]:
     """Within it the deletion of the topic is on its thread; behind it the topic is deleted."""
-    before = node.store.queue_ends(name)
+    before = node.store.queues.ends(name)
     table = HeldTable(node, monkeypatch)
 
     def removing() -> Any:
-        return node.topics.deleting(name, 1, node.store.queue_ends(name))
+        return node.topics.deleting(name, 1, node.store.queues.ends(name))
 
     if name == "t":
         deletion = asyncio.ensure_future(Operations(node.broker, node.leadership).delete_topic("t"))
@@ -63,7 +63,7 @@ async def deleting(node: BrokerNode, monkeypatch: pytest.MonkeyPatch, name: str 
     await until(table.begun.is_set, "the deletion is on its thread")
     try:
         yield
-        assert node.store.queue_ends(name) == before, "nothing is appended meanwhile"
+        assert node.store.queues.ends(name) == before, "nothing is appended meanwhile"
     finally:
         table.go_on()
         await deletion
@@ -81,9 +81,9 @@ def made_again(node: BrokerNode) -> list[bytes]:
     node.topics.put(TopicConfig("t", 2, 2), 2)
     found = []
     for queue_id in range(2):
-        first, end = node.store.queue_bounds("t", queue_id)
+        first, end = node.store.queues.bounds("t", queue_id)
         if first < end:
-            found += bodies_in(b"".join(node.store.read_ranges([("t", queue_id, first, end)], 1 << 20).records))
+            found += bodies_in(b"".join(node.store.queues.read_ranges([("t", queue_id, first, end)], 1 << 20).records))
     return found
 
 
@@ -144,7 +144,7 @@ async def test_a_change_of_a_topic_lets_the_commit_go_on(tmp_path: Path, monkeyp
         await turns()
         table.go_on()
         await asyncio.gather(change, commit)
-        assert node.store.queue_ends("t")[0] == 2
+        assert node.store.queues.ends("t")[0] == 2
 
 
 async def test_due_timers_wait_and_are_dropped_with_their_topic(
@@ -163,7 +163,7 @@ async def test_due_timers_wait_and_are_dropped_with_their_topic(
             await turns()
         await until(lambda: not node.consumption.state.timers.due(now[0]), "all that is due is delivered or dropped")
         assert made_again(node) == []
-        assert node.store.queue_ends("other") == {0: 1}
+        assert node.store.queues.ends("other") == {0: 1}
 
 
 async def test_delay_levels_wait_and_drop_what_is_for_a_deleted_topic(
@@ -201,11 +201,11 @@ async def test_moves_wait_for_a_deletion_of_the_topic_that_they_go_to(
             await turns()
 
         await nack(first)
-        await until(lambda: node.store.queue_end(retry, 0) == 1, "the first retry")
+        await until(lambda: node.store.queues.end(retry, 0) == 1, "the first retry")
         assert (await consumption.forward_to_dlq("g", "t", second)).status is HandleStatus.OK
         async with deleting(node, monkeypatch, retry):
             await nack(third)
-        await until(lambda: node.store.queue_end(retry, 0) == 2, "the second retry")
+        await until(lambda: node.store.queues.end(retry, 0) == 2, "the second retry")
         assert retry in node.topics.entries
         node.topics.put(TopicConfig(dead, 1, 1), 3)
         async with deleting(node, monkeypatch, dead):
@@ -213,7 +213,7 @@ async def test_moves_wait_for_a_deletion_of_the_topic_that_they_go_to(
             await turns()
             assert not forward.done()
         assert (await forward).status is HandleStatus.OK
-        assert node.store.queue_end(dead, 0) == 2 and dead in node.topics.entries
+        assert node.store.queues.end(dead, 0) == 2 and dead in node.topics.entries
 
 
 async def test_the_one_door_refuses_what_did_not_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ async def test_what_goes_with_a_topic_goes_in_the_step_in_which_the_table_become
         found = []
 
         def look() -> None:
-            first, end = node.store.queue_bounds("t", 0)
+            first, end = node.store.queues.bounds("t", 0)
             found.append((node.offsets.get("g", "t", 0).offset, end - first))
 
         node.topics.changed.append(lambda name: asyncio.get_running_loop().call_soon(look))

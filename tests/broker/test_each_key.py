@@ -372,7 +372,7 @@ async def on_filling_disk(root: Path, **keys: Any) -> AsyncIterator[tuple[Broker
 
 
 def deleted(node: BrokerNode) -> int:
-    return len(node.store.delete_expired(time.time_ns() // 1_000_000 + 1000))
+    return len(node.store.retention.delete_expired(time.time_ns() // 1_000_000 + 1000))
 
 
 async def test_disk_max_used_space_ratio(tmp_path: Path) -> None:

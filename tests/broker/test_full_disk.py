@@ -49,7 +49,7 @@ def with_a_topic(disk: MemoryFiles) -> BrokerNode:
 def delete_topic(node: BrokerNode) -> None:
     """The steps of Operations.delete_topic."""
     store: MessageStore = node.store
-    ends = store.queue_ends("t")
+    ends = store.queues.ends("t")
     asyncio.run(node.topics.apply(lambda: node.topics.removing("t", 2, ends)))
     store.forget_before({"t": ends})
 
@@ -62,14 +62,14 @@ def test_a_topic_is_deleted_on_a_full_disk_or_not_at_all(room: int) -> None:
     with contextlib.suppress(DiskFull):
         delete_topic(node)
     there = "t" in node.topics.entries
-    assert node.store.queue_bounds("t", 0) == ((0, 3) if there else (3, 3))
+    assert node.store.queues.bounds("t", 0) == ((0, 3) if there else (3, 3))
     assert ("t" in node.topics.tombstones) != there, "slaves would take it for deleted and made again"
     disk = disk.kill()
     disk.make_room()
     node = opened(disk)
     assert ("t" in node.topics.entries) == there
     assert ("t" in node.topics.tombstones) != there
-    assert node.store.queue_bounds("t", 0) == ((0, 3) if there else (3, 3))
+    assert node.store.queues.bounds("t", 0) == ((0, 3) if there else (3, 3))
     if not there:
         node.topics.auto_create("t", 4, 4, 3)
         appended = stores.put(node.store, "t", 0, [b"new"])
@@ -136,7 +136,7 @@ def test_queues_that_a_crash_left_of_a_deleted_topic_go_at_a_start_on_a_full_dis
     disk.make_room(0)
     for _ in range(2):
         node = opened(disk)
-        assert ("t", 0) not in node.store.queues()
+        assert ("t", 0) not in node.store.queues.keys()
         disk = disk.kill()
         disk.make_room()
 
@@ -148,7 +148,7 @@ def test_queues_that_a_slave_had_no_time_to_delete_of_a_topic_made_again_go_at_i
     node.topics.adopt(node.topics.version.next(2), [topic], {"t": {0: 3, 1: 2}}, complete=True)
     node = opened(disk.kill())
     assert "t" in node.topics.entries
-    assert (node.store.queue_bounds("t", 0), node.store.queue_bounds("t", 1)) == ((3, 3), (2, 3))
+    assert (node.store.queues.bounds("t", 0), node.store.queues.bounds("t", 1)) == ((3, 3), (2, 3))
 
 
 def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -> None:
@@ -166,7 +166,7 @@ def test_a_topic_that_a_master_does_not_name_keeps_its_queues_over_a_restart() -
     for _ in range(2):
         disk = disk.kill()
         node = opened(disk)
-        assert node.store.queue_bounds("t", 0) == (3, 4)
+        assert node.store.queues.bounds("t", 0) == (3, 4)
 
 
 def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
@@ -177,7 +177,7 @@ def test_a_tombstone_of_an_older_version_deletes_no_queues_at_a_start() -> None:
     left.save({"deleted": {"t": {"timestamp": 2, "queueOffsets": {}}}})
     node = opened(disk.kill())
     assert "t" in node.topics.deleted()
-    assert node.store.queue_bounds("t", 0) == (0, 3)
+    assert node.store.queues.bounds("t", 0) == (0, 3)
 
 
 class FullJournal(Files):
@@ -356,7 +356,7 @@ async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(tmp_path: Pat
         node.topics._file.save = full  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
             await operations.delete_topic("t")
-        assert "t" in node.topics.entries and node.store.queue_bounds("t", 0) == (0, 2)
+        assert "t" in node.topics.entries and node.store.queues.bounds("t", 0) == (0, 2)
         assert node.offsets.get("g", "t", 0) == (0, 2)
         await put(node, "t", b"z")
 
@@ -369,7 +369,7 @@ def test_a_broker_that_was_killed_opens_on_a_full_disk(room: int) -> None:
     disk = disk.kill()
     disk.make_room(room * PAGE)
     node = opened(disk)
-    assert node.store.queue_bounds("t", 0) == (0, 3) and not node.epochs.may_resume
+    assert node.store.queues.bounds("t", 0) == (0, 3) and not node.epochs.may_resume
     disk = disk.kill()
     disk.make_room()
     node = opened(disk)

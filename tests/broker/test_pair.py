@@ -75,7 +75,7 @@ async def test_a_put_to_a_synchronous_master_is_on_the_slave_when_it_returns(tmp
         _, status = await put_send(master, send_of("t", message("t", b"x")))
         assert status is PutStatus.PUT_OK
         assert slave.store.end_offset == master.store.end_offset
-        await until(lambda: slave.store.queue_bounds("t", 0) == (0, 1), "shown")
+        await until(lambda: slave.store.queues.bounds("t", 0) == (0, 1), "shown")
         assert await bodies(slave) == await bodies(master) == [b"x"]
 
 
@@ -105,8 +105,8 @@ async def test_a_topic_made_again_at_once_is_a_new_one_on_the_slave_too(
         await put(master, "t", b"old")
         await Operations(master.broker, master.leadership).delete_topic("t")
         await put(master, "t", b"new")
-        assert master.store.queue_bounds("t", 0) == (1, 2)
-        await until(lambda: slave.store.queue_bounds("t", 0) == (1, 2), "the slave has it, and not the old one")
+        assert master.store.queues.bounds("t", 0) == (1, 2)
+        await until(lambda: slave.store.queues.bounds("t", 0) == (1, 2), "the slave has it, and not the old one")
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["master stays", "master restarts too"])
@@ -127,10 +127,10 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
             await parts.aclose()
             master = await parts.enter_async_context(running(tmp_path / "m", **keys))
         async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
-            await until(lambda: slave.store.queue_bounds("t", 0) == (2, 3), "the old entries are gone")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (2, 3), "the old entries are gone")
             found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=2))
             assert bodies_in(found.records) == [b"new"]
-            assert slave.store.queue_bounds("t", 1) == (1, 1)
+            assert slave.store.queues.bounds("t", 1) == (1, 1)
             assert slave.topics.tombstones["t"].queue_offsets == master.topics.tombstones["t"].queue_offsets
 
 
@@ -148,7 +148,7 @@ async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_
             await operations.delete_topic("t")
             await operations.update_topic(TopicConfig("t"))
             slave = await parts.enter_async_context(running(tmp_path / "s", **(keys | SLAVE)))
-            await until(lambda: slave.store.queue_bounds("t", 0) == (2, 2), "the slave hears of it")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (2, 2), "the slave hears of it")
             for node in (master, slave):
                 queues = QueueLookup(node.broker)
                 (bounds,) = await queues.bounds("t", [0])
@@ -158,7 +158,7 @@ async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_
                 assert (found.min_offset, found.max_offset) == (2, 2)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await put(slave, "t", b"new")
-        assert slave.store.queue_bounds("t", 0) == (2, 3)
+        assert slave.store.queues.bounds("t", 0) == (2, 3)
 
 
 async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(tmp_path: Path) -> None:
@@ -170,15 +170,15 @@ async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(t
             await Operations(master.broker, master.leadership).delete_topic("t")
             before = (tmp_path / "m/config/topics.json").read_bytes()
             await put(master, "t", b"new", b"newer")
-            await until(lambda: slave.store.queue_bounds("t", 0) == (1, 3), "copied")
+            await until(lambda: slave.store.queues.bounds("t", 0) == (1, 3), "copied")
             await until(lambda: "t" in slave.topics.entries, "the topic")
         (tmp_path / "m/config/topics.json").write_bytes(before)
         async with running(tmp_path / "m", **keys) as master, running(tmp_path / "s", **(keys | SLAVE)) as slave:
             await until(lambda: "t" not in slave.topics.entries, "the tombstone")
-            assert slave.store.queue_bounds("t", 0) == master.store.queue_bounds("t", 0) == (1, 3)
+            assert slave.store.queues.bounds("t", 0) == master.store.queues.bounds("t", 0) == (1, 3)
             await put(master, "t", b"newest")
             await until(lambda: "t" in slave.topics.entries, "made again")
-            await until(lambda: slave.store.queue_bounds("t", 0)[1] == 4, "copied")
+            await until(lambda: slave.store.queues.bounds("t", 0)[1] == 4, "copied")
             found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=1))
             assert bodies_in(found.records) == [b"new", b"newer", b"newest"]
 
@@ -186,7 +186,7 @@ async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(t
 async def test_a_pull_held_on_a_slave_is_answered_when_the_slave_receives_a_message(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, master, slave):
         await put(master, "t", b"first")
-        await until(lambda: "t" in slave.topics.entries and slave.store.queue_bounds("t", 0) == (0, 1), "shown")
+        await until(lambda: "t" in slave.topics.entries and slave.store.queues.bounds("t", 0) == (0, 1), "shown")
         wanted = Pull(group="g", topic="t", queue_id=0, queue_offset=1, suspend_s=60.0)
         waiting = asyncio.create_task(slave.pulls.pull(wanted))
         await until(lambda: slave.broker.long_polling.held, "held")
@@ -207,10 +207,10 @@ async def test_changes_reach_the_slave_without_waiting_for_the_next_snapshot(tmp
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the record, which changes may overtake")
         await operations.delete_topic("t")
         await until(lambda: "t" not in slave.topics.entries, "the tombstone")
-        assert slave.store.queue_bounds("t", 0) == (1, 1)
+        assert slave.store.queues.bounds("t", 0) == (1, 1)
         await until(lambda: slave.offsets.get("g", "t", 0) == (1, -1), "the offsets, which follow the topic")
         await put(master, "t", b"again")
-        await until(lambda: slave.store.queue_end("t", 0) == 2, "the topic goes on where it was")
+        await until(lambda: slave.store.queues.end("t", 0) == 2, "the topic goes on where it was")
 
 
 async def test_metadata_of_many_queues_still_reaches_the_slave(tmp_path: Path) -> None:
@@ -456,7 +456,7 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
         # As a slave with the id that the promotion left free it follows.
         async with running(tmp_path / "m", **(keys | SLAVE)) as follower:
             await until(lambda: "t" in follower.topics.entries, "the topic")
-            await until(lambda: follower.store.queue_bounds("t", 0) == (0, 2), "in step and shown")
+            await until(lambda: follower.store.queues.bounds("t", 0) == (0, 2), "in step and shown")
             assert await bodies(follower) == [b"before", b"after"]
 
 
@@ -518,9 +518,9 @@ async def test_delayed_messages_go_on_where_they_were_after_a_promotion(tmp_path
     async with pair(tmp_path, **keys) as (_, master, slave):
         for body in (b"a", b"b"):
             await put_send(master, send_of("t", message("t", body, DELAY="1")))
-        await until(lambda: master.store.queue_end("t", 0) == 2, "delivered")
+        await until(lambda: master.store.queues.end("t", 0) == 2, "delivered")
         await put_send(master, send_of("t", message("t", b"c", DELAY="1")))
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
-        await until(lambda: slave.store.queue_bounds("t", 0)[1] >= 3, "delivered by the new master")
+        await until(lambda: slave.store.queues.bounds("t", 0)[1] >= 3, "delivered by the new master")
         assert await bodies(slave) == [b"a", b"b", b"c"]

@@ -196,7 +196,7 @@ async def test_a_frame_for_a_topic_that_is_being_deleted_makes_it_again(tmp_path
         await until(lambda: "t" in node.topics.changing or deleting.done(), "it is being deleted")
         await put(node, "t", b"new")
         await deleting
-        assert node.store.queue_bounds("t", 0) == (1, 2)
+        assert node.store.queues.bounds("t", 0) == (1, 2)
 
 
 async def test_permissions_and_system_topics(tmp_path: Path) -> None:
@@ -702,7 +702,7 @@ async def test_bounds_of_all_queues_and_the_first_offset_of_a_time_also_on_a_sla
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t", 2, 2), 1)
         await put(node, "t", b"0", b"1")
-        stored = node.store.store_timestamp_of("t", 0, 0)
+        stored = node.store.queues.store_timestamp_of("t", 0, 0)
     for keys in ({}, SLAVE):
         async with running(tmp_path, **keys) as node:
             lookup = QueueLookup(node.broker)

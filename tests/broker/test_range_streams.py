@@ -438,7 +438,7 @@ async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
     async with running(tmp_path) as node, connected(node) as connection, connected(node) as another:
         await put(node, "t", b"x")
         await put(node, "u", b"fine")
-        read_ranges = node.store.read_ranges
+        read_ranges = node.store.queues.read_ranges
 
         def reading(spans: Iterable[tuple[str, int, int, int]], *others: Any) -> Any:
             spans = list(spans)
@@ -446,7 +446,7 @@ async def test_what_the_disk_cannot_read_ends_its_stream_and_no_other(
                 raise ReadFailed("00000000000000000000: a bad sector")
             return read_ranges(spans, *others)
 
-        monkeypatch.setattr(node.store, "read_ranges", reading)
+        monkeypatch.setattr(node.store.queues, "read_ranges", reading)
         await ask(connection, node, ranges(1))
         await ask(another, node, ranges(1, topic="u"))
         kind, refusal = await next_answer(connection)

@@ -212,7 +212,7 @@ async def test_a_master_behind_both_its_slaves_refills_from_the_longer_one(tmp_p
             await put(master, "t", b"d")
             await in_step(master, longer, shorter)
             for node in (master, longer, shorter):
-                await until(lambda node=node: node.store.queue_bounds("t", 0) == (0, 4), "shown")
+                await until(lambda node=node: node.store.queues.bounds("t", 0) == (0, 4), "shown")
                 assert await bodies(node) == [b"a", b"b", b"c", b"d"]
     assert diverged(tmp_path) == []
 

@@ -198,7 +198,7 @@ async def test_an_offset_of_what_is_cut_off_goes_before_it_is_cut(
         async with running(tmp_path / "m", **keys) as former:
             assert former.offsets.get("g", "t", 0).offset in (10, 25)
             await until(lambda: cuts, "the cut")
-            assert former.store.queue_end("t", 0) == 30
+            assert former.store.queues.end("t", 0) == 30
             assert former.offsets.get("g", "t", 0).offset == 10
         monkeypatch.undo()
         async with running(tmp_path / "m", **keys) as former:

@@ -6,7 +6,8 @@ import pytest
 from rocketsim_proto import admin_pb2
 from rocketsim_proto.limits import MAX_BODY_BYTES
 
-from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.config import StoreConfig
+from broker_service.store.message_store import MessageStore
 from rocketsim_client import MessageQueue, PullConsumer
 from rocketsim_client.errors import MessageIllegal
 from rocketsim_client.model import SendStatus
@@ -42,7 +43,7 @@ def test_the_longest_body_is_sent_copied_refilled_and_read(processes, namesrv, a
     # The master loses the end of its log, as with the power, and gets it from its slave.
     master.kill()
     store = MessageStore.open(StoreConfig(root=master.store, mapped_file_size_commit_log=LOG_FILE), NOW_MS)
-    assert store.truncate(len(store.read_record(0)), None) > MAX_BODY_BYTES
+    assert store.truncate(len(store.log.record_at(0)), None) > MAX_BODY_BYTES
     store.close()
     master.start()
     wait_until(lambda: alone(master).bounds("T") == {0: (0, 3)}, "the master has it again", 60.0)

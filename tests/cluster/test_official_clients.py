@@ -196,7 +196,7 @@ async def test_the_ten_lines_of_the_documents_work_with_another_address(language
         with Program(home, command) as program:
             lines = await asyncio.to_thread(program.end)
         assert "hello" in lines
-        bounds = [(queue, node.store.queue_end("TopicTest", queue)) for queue in range(4)]
+        bounds = [(queue, node.store.queues.end("TopicTest", queue)) for queue in range(4)]
         asked = [("TopicTest", queue) for queue, end in bounds if end]
         (committed,) = await node.commits.query("people", asked, zero_for_new_group=False)
         assert committed.offset == 1  # it was acknowledged

@@ -48,7 +48,7 @@ class RocketMQStore:
         return self
 
     def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
-        end = self._store.queue_end(TIMER_TOPIC, 0)
+        end = self._store.queues.end(TIMER_TOPIC, 0)
         self._store.close()
         config = self._root / "config"
         self._write("topics.json", "topicConfigTable", {name: topic_config(name, n) for name, n in self.topics.items()})

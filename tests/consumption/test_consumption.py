@@ -137,7 +137,7 @@ async def test_pops_of_one_turn_of_the_loop_share_the_messages_and_one_record(tm
         await put(one.node, "t", *(b"%d" % number for number in range(10)))
         popped = await asyncio.gather(*(one.bodies(max_messages=4) for _ in range(4)))
         assert sorted(body for bodies in popped for body in bodies) == [b"%d" % number for number in range(10)]
-        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 1
+        assert one.node.store.queues.end("rmq_sys_rocketsim_state", 0) == 1
 
 
 async def test_groups_get_all_messages_each(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_one_look_passes_over_a_number_of_entries_of_all_queues_together(
         for queue_id in range(3):
             await put(one.node, "t", *[b"x"] * 5, TAGS="a", queue_id=queue_id)
         assert (await one.pop(sub_expression="b")).status is PopStatus.NO_MATCH
-        await until(lambda: one.node.store.queue_end("rmq_sys_rocketsim_state", 0), "the look is noted")
+        await until(lambda: one.node.store.queues.end("rmq_sys_rocketsim_state", 0), "the look is noted")
         assert sorted(one.committed(queue_id) for queue_id in range(3)) == [-1, -1, 5]
         await put(one.node, "t", b"y", TAGS="b")
         assert await one.bodies(sub_expression="b", poll_s=60) == [b"y"]
@@ -253,7 +253,7 @@ async def test_a_retried_message_comes_again_under_a_condition_and_is_a_dead_let
             assert delivery.attempt == attempt
             await one.nack(delivery)
             await one.later(0)
-        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.store.queues.end("%DLQ%g", 0) == 1
 
 
 async def test_a_condition_passes_over_thousands_of_messages_with_some_looks(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ async def test_a_condition_passes_over_thousands_of_messages_with_some_looks(tmp
         assert (await one.pop(**sql)).status is PopStatus.NO_MATCH
         assert one.committed() == selection.ENTRIES
         assert await one.bodies(**sql) == [b"y"]
-        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 2
+        assert one.node.store.queues.end("rmq_sys_rocketsim_state", 0) == 2
 
 
 async def test_large_messages_that_a_condition_excludes_are_read_a_few_at_a_time(
@@ -371,7 +371,7 @@ async def test_a_message_that_cannot_be_read_holds_up_its_queue_only(
         one.node.topics.put(TopicConfig("t", 2, 2), 0)
         await put(one.node, "t", b"a", b"bad", b"c", TAGS="A")
         await put(one.node, "t", b"x", b"y", queue_id=1, TAGS="A")
-        get_message, read_ranges, reads = store.get_message, store.read_ranges, []
+        get_message, read_ranges, reads = store.queues.get_message, store.queues.read_ranges, []
 
         def check(queue_id: int, first: int, end: int) -> None:
             if queue_id == 0 and first <= 1 < end:
@@ -390,8 +390,8 @@ async def test_a_message_that_cannot_be_read_holds_up_its_queue_only(
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
         with monkeypatch.context() as patch:
-            patch.setattr(store, "get_message", getting)
-            patch.setattr(store, "read_ranges", reading)
+            patch.setattr(store.queues, "get_message", getting)
+            patch.setattr(store.queues, "read_ranges", reading)
             assert await one.bodies(**filtered) == [b"a", b"x", b"y"]
             await put(one.node, "t", b"z", queue_id=1, TAGS="A")
             assert await one.bodies(**filtered) == [b"z"]
@@ -584,8 +584,8 @@ async def test_the_lag_is_counted_from_the_first_message_that_is_there(tmp_path:
         for _ in range(3):
             await put(node, "t", bytes(60_000))
         node.store.flush()
-        node.store.delete_expired(node.broker.now_ms() + 365 * 86_400_000)
-        first, end = node.store.queue_bounds("t", 0)
+        node.store.retention.delete_expired(node.broker.now_ms() + 365 * 86_400_000)
+        first, end = node.store.queues.bounds("t", 0)
         assert 4 <= first < end
         assert await lags(one) == await lags(other) == {"t": end - first}
         ((row, last_timestamp),) = await node.progress.of("h", "t")
@@ -628,7 +628,7 @@ async def test_forged_cut_and_foreign_handles_are_answered_and_change_nothing(tm
             one.consumption.give_back("g", "t", [handle])
         for group, topic in (("h", "t"), ("g", "u"), ("g", "%RETRY%g+t")):
             assert (await one.consumption.ack(group, topic, [delivery.receipt_handle]))[0].status is INVALID
-        assert one.node.store.queue_end("rmq_sys_rocketsim_state", 0) == 1
+        assert one.node.store.queues.end("rmq_sys_rocketsim_state", 0) == 1
         assert await one.ack(delivery) == [OK]
 
 
@@ -694,7 +694,7 @@ async def test_a_message_can_be_made_a_dead_letter_at_once_and_only_once(tmp_pat
         for _ in range(2):
             assert (await one.consumption.forward_to_dlq("g", "t", a.receipt_handle)).status is OK
         assert (await one.consumption.forward_to_dlq("g", "t", b.receipt_handle)).status is INVALID
-        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.store.queues.end("%DLQ%g", 0) == 1
         assert await one.ack(a) == [INVALID]
         await one.later(INVISIBLE_MS)
         assert (await one.bodies(), one.committed()) == ([], 2)
@@ -970,8 +970,8 @@ async def test_a_message_that_expired_before_its_ack_is_settled(tmp_path: Path) 
         for _ in range(3):
             await put(one.node, "t", bytes(60_000))
         one.node.store.flush()
-        one.node.store.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000)
-        assert one.node.store.queue_bounds("t", 0)[0] > 0
+        one.node.store.retention.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000)
+        assert one.node.store.queues.bounds("t", 0)[0] > 0
         await one.later(INVISIBLE_MS)
         assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)
         assert len(await one.bodies()) == 1
@@ -983,7 +983,7 @@ async def test_a_message_whose_retry_copy_does_not_fit_is_a_dead_letter(tmp_path
         await one.pop()
         await one.later(INVISIBLE_MS)
         assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)
-        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.store.queues.end("%DLQ%g", 0) == 1
         assert one.node.topics.get("%RETRY%g+t") is None
         assert "message 0 of t is a dead letter of group g: its properties leave no room" in caplog.text
 
@@ -1013,7 +1013,7 @@ async def test_above_the_warning_level_of_the_disk_only_what_clients_send_is_ref
         await put(node, "t", b"a", b"b", b"c", b"d", b"e")
         a, b, c = (await one.pop(max_messages=3)).deliveries
         monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
-        node.store.delete_expired(node.broker.now_ms())
+        node.store.retention.delete_expired(node.broker.now_ms())
         assert not node.broker.takes_clients_writes
         with pytest.raises(DiskFull, match="95 % full") as refused:
             await put(node, "t", b"refused")
@@ -1027,9 +1027,9 @@ async def test_above_the_warning_level_of_the_disk_only_what_clients_send_is_ref
         b, e = sorted((await one.pop()).deliveries, key=body_of)
         assert ((body_of(b), b.attempt), (body_of(e), e.attempt)) == ((b"b", 2), (b"e", 2))
         await one.later(INVISIBLE_MS)
-        assert node.store.queue_end("%DLQ%g", 0) == 3
+        assert node.store.queues.end("%DLQ%g", 0) == 3
         monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 50))
-        node.store.delete_expired(node.broker.now_ms())
+        node.store.retention.delete_expired(node.broker.now_ms())
         await put(node, "t", b"f")
         assert await one.bodies() == [b"f"]
 
@@ -1277,7 +1277,7 @@ async def test_dead_letters_that_were_deleted_do_not_come_again_after_a_restart(
         if way == "forwarded":
             await one.consumption.forward_to_dlq("g", "t", a.receipt_handle)
         await one.later(INVISIBLE_MS)
-        assert one.node.store.queue_end("%DLQ%g", 0) == 2
+        assert one.node.store.queues.end("%DLQ%g", 0) == 2
         await Operations(one.node.broker, one.node.leadership).delete_topic("%DLQ%g")
     snapshot_in(tmp_path).unlink()
     async with consumer(tmp_path) as one:
@@ -1478,8 +1478,8 @@ async def test_without_a_snapshot_what_has_expired_with_the_log_is_neither_repea
                 assert await one.ack(delivery) == [OK]
         await put(one.node, "t", *bodies[20:])
         one.node.store.flush()
-        one.node.store.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000, needed_from=1 << 17)
-        first, _ = one.node.store.queue_bounds("t", 0)
+        one.node.store.retention.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000, needed_from=1 << 17)
+        first, _ = one.node.store.queues.bounds("t", 0)
         assert 4 < first < 16
     for path in (tmp_path / "rocketsim").glob("consumption.snapshot*"):
         path.unlink()
@@ -1496,7 +1496,7 @@ async def test_how_far_a_group_is_goes_nowhere_without_the_log_that_says_so(tmp_
         await put(one.node, "t", b"a", b"b")
         await one.pop()
         await one.later(INVISIBLE_MS)
-        assert (one.committed(), one.node.store.queue_end(retry_topic("g", "t"), 0)) == (2, 2)
+        assert (one.committed(), one.node.store.queues.end(retry_topic("g", "t"), 0)) == (2, 2)
         assert list(one.node.offsets.everything()) == []
         assert list(one.node.offsets.of_group("g")) == [("t", 0, (0, 2))]
         assert one.node.offsets.groups() == ["g"]

@@ -41,11 +41,11 @@ Mend = Callable[..., object]  # of that store, unless another one is given that 
 
 def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENGTHS) -> Mend:
     """Overwrites a part of the record that lies there; returns what puts it right again."""
-    start = store._log.start_of(log_offset)
+    start = store.log.start_of(log_offset)
     place, data = log_offset - start + wrong[0], wrong[1]
 
     def exchange(store: MessageStore, data: bytes) -> bytes:
-        handle = store.disk.open(store._log.path(start))
+        handle = store.disk.open(store.log.path(start))
         try:
             before = store.disk.pread(handle, len(data), place)
             store.disk.pwrite(handle, data, place)
@@ -58,7 +58,7 @@ def damage(store: MessageStore, log_offset: int, wrong: tuple[int, bytes] = LENG
 
 
 def at(store: MessageStore, topic: str, queue_offset: int = 0, queue_id: int = 0) -> int:
-    return store.log_offsets(topic, queue_id, queue_offset)[0]
+    return store.queues.log_offsets(topic, queue_id, queue_offset)[0]
 
 
 def says(log_offset: int) -> str:
@@ -77,7 +77,7 @@ async def test_a_damaged_record_is_not_one_that_is_gone(tmp_path: Path, wrong: t
         operations = Operations(node.broker, node.leadership)
         message_id = record.offset_message_id(node.broker.store_host, bad)
         mend = damage(store, bad, wrong)
-        for read in (store.read_record, store.find_record):
+        for read in (store.log.record_at, store.log.find_record):
             with pytest.raises(StoreCorrupt, match=says(bad)):
                 read(bad)
         for query in (
@@ -91,7 +91,7 @@ async def test_a_damaged_record_is_not_one_that_is_gone(tmp_path: Path, wrong: t
         assert len((await operations.messages_by_key("t", "k", 32, 0, None, bad))[0]) == 1, "what lies before it"
         mend()
         assert len((await operations.messages_by_key("t", "k", 32, 0, None, None))[0]) == 2
-        assert store.find_record(bad + 1) is None
+        assert store.log.find_record(bad + 1) is None
 
 
 # --- consumers --------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ async def test_a_damaged_body_goes_as_it_is_to_the_client_which_checks_it(tmp_pa
     async with consumer(tmp_path) as one:
         await put(one.node, "t", b"a", b"bad")
         damage(one.node.store, at(one.node.store, "t", 1), BODY)
-        pulled = one.node.store.get_message("t", 0, 0, 32, 1 << 20, None)
+        pulled = one.node.store.queues.get_message("t", 0, 0, 32, 1 << 20, None)
         _, popped = (await one.pop()).deliveries
         assert pulled.records.endswith(popped.record)
         with pytest.raises(RecordError, match="CRC"):
@@ -219,7 +219,9 @@ async def test_a_start_without_the_state_refuses_what_needs_it_and_nothing_else(
             with pytest.raises(StoreCorrupt, match=says(bad)):
                 await call()
         await put(one.node, "t", b"b")
-        assert len(one.node.store.get_message("t", 0, 0, 32, 1 << 20, None).sizes) == 8, "both messages can be pulled"
+        assert len(one.node.store.queues.get_message("t", 0, 0, 32, 1 << 20, None).sizes) == 8, (
+            "both messages can be pulled"
+        )
     async with consumer(tmp_path) as one:
         with pytest.raises(StoreCorrupt, match=says(bad)):
             await one.pop()
@@ -244,7 +246,7 @@ async def test_a_damaged_copy_for_a_retry_settles_nothing_after_a_start(
             "or it has expired by now"
         )
         await one.later(2 * INVISIBLE_MS)
-        assert len(one.node.store.log_offsets("%RETRY%g+t", 0, 0)) == 3, "its message comes again"
+        assert len(one.node.store.queues.log_offsets("%RETRY%g+t", 0, 0)) == 3, "its message comes again"
 
 
 @BOTH
@@ -364,7 +366,7 @@ async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute
             await delivery.deliver_due()
         later_s = 60.0
         await delivery.deliver_due()
-        assert one.node.store.queue_end("t", 1) == 5, "b and c come again"
+        assert one.node.store.queues.end("t", 1) == 5, "b and c come again"
         assert "may come twice" in caplog.text
 
 
@@ -378,7 +380,7 @@ async def test_a_timer_whose_time_is_damaged_does_not_end_the_retention_of_the_b
         second = one.timers.next_second()
         assert second is not None
         bad, _ = one.timers.first(second, 2)
-        where = one.node.store.read_record(bad).index(b"TIMER_OUT_MS\x01") + len(b"TIMER_OUT_MS\x01")
+        where = one.node.store.log.record_at(bad).index(b"TIMER_OUT_MS\x01") + len(b"TIMER_OUT_MS\x01")
         damage(one.node.store, bad, (where, b"x"))
         one.now_ms += 7_200_000
         await expire(one)

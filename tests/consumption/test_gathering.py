@@ -26,7 +26,7 @@ Task = asyncio.Task[Any]
 
 
 def records(one: Consumer) -> int:
-    return one.node.store.queue_end(STATE_TOPIC, 0)
+    return one.node.store.queues.end(STATE_TOPIC, 0)
 
 
 async def quiet(one: Consumer) -> None:
@@ -153,7 +153,7 @@ async def test_a_message_whose_ack_is_pending_is_no_dead_letter_any_more(tmp_pat
         (acked,) = await begun(one, one.ack(second))
         moved = await one.consumption.forward_to_dlq("g", "t", second.receipt_handle)
         assert (await acked, moved.status) == ([OK], INVALID)
-        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.store.queues.end("%DLQ%g", 0) == 1
 
 
 async def test_a_message_is_forwarded_once_and_an_ack_that_comes_meanwhile_is_refused(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_a_master_applies_what_it_has_just_appended_without_reading_it(
             raise AssertionError(f"the record at {offset} is read")
 
         with monkeypatch.context() as patched:
-            patched.setattr(one.node.store, "read_record", reads)
+            patched.setattr(one.node.store.log, "record_at", reads)
             first, second, _ = (await one.pop()).deliveries
             assert await one.ack(first) == [OK]
             assert await one.nack(second, 60_000) == OK

@@ -88,7 +88,7 @@ async def test_a_message_that_waits_and_cannot_be_read_holds_up_its_message_grou
         taken = await one.take(max_messages=2)
         assert (said(taken), await one.texts()) == ("a1 b1", "")
         await one.ack(*taken)
-        read_ranges = one.node.store.read_ranges
+        read_ranges = one.node.store.queues.read_ranges
         is_bad = True
 
         def reading(ranges: list[tuple[str, int, int, int]], max_bytes: int) -> Any:
@@ -96,7 +96,7 @@ async def test_a_message_that_waits_and_cannot_be_read_holds_up_its_message_grou
                 raise ReadFailed("a bad sector under a2")
             return read_ranges(ranges, max_bytes)
 
-        monkeypatch.setattr(one.node.store, "read_ranges", reading)
+        monkeypatch.setattr(one.node.store.queues, "read_ranges", reading)
         await one.send("a3 c1")
         assert await one.texts(max_messages=1) == "b2"
         assert await one.texts() == "c1"
@@ -112,14 +112,14 @@ async def test_what_waits_is_delivered_though_what_is_behind_it_cannot_be_read(
         (a1,) = await one.take(max_messages=1)
         assert await one.texts() == ""
         await one.send("b1")
-        get_message = one.node.store.get_message
+        get_message = one.node.store.queues.get_message
 
         def failing(topic: str, queue_id: int, at: int, *rest: Any) -> Any:
             if at == 2:
                 raise ReadFailed("a bad sector")
             return get_message(topic, queue_id, at, *rest)
 
-        monkeypatch.setattr(one.node.store, "get_message", failing)
+        monkeypatch.setattr(one.node.store.queues, "get_message", failing)
         with pytest.raises(ReadFailed):
             await one.take()
         await one.ack(a1)
@@ -361,7 +361,7 @@ async def test_a_client_may_make_a_message_a_dead_letter_and_its_group_goes_on(t
         a1, _ = await one.take(max_messages=2)
         for _ in range(2):
             assert (await one.consumption.forward_to_dlq("g", "t", a1.receipt_handle)).status is OK
-        assert one.node.store.queue_end("%DLQ%g", 0) == 1
+        assert one.node.store.queues.end("%DLQ%g", 0) == 1
         assert (await one.texts(), one.committed()) == ("", 1)
         await one.later(INVISIBLE_MS)
         assert await one.texts() == "a2 a3"
@@ -392,7 +392,7 @@ async def test_an_attempt_that_comes_again_goes_on_without_a_message_group_that_
     async with in_order(tmp_path) as one:
         await one.send("a1 b1 a2 b2 c1")
         assert await one.texts(max_messages=4, attempt_id="x") == "a1 b1 a2 b2"
-        read_ranges = one.node.store.read_ranges
+        read_ranges = one.node.store.queues.read_ranges
         bad = {0, 2}
 
         def reading(ranges: list[tuple[str, int, int, int]], max_bytes: int) -> Any:
@@ -400,7 +400,7 @@ async def test_an_attempt_that_comes_again_goes_on_without_a_message_group_that_
                 raise ReadFailed("a bad sector")
             return read_ranges(ranges, max_bytes)
 
-        monkeypatch.setattr(one.node.store, "read_ranges", reading)
+        monkeypatch.setattr(one.node.store.queues, "read_ranges", reading)
         bad.remove(2)
         again = await one.take(attempt_id="x")
         assert (said(again), attempts(again)) == ("b1 b2", [1, 1]), "not a2 without a1"
@@ -569,8 +569,8 @@ async def test_what_waits_and_expires_with_the_log_is_passed_over(tmp_path: Path
             await put(one.node, "t", bytes(20_000), __SHARDINGKEY="z")
         await one.send("a4")
         one.node.store.flush()
-        one.node.store.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000)
-        assert one.node.store.queue_bounds("t", 0)[0] > 2
+        one.node.store.retention.delete_expired(one.node.broker.now_ms() + 365 * 86_400_000)
+        assert one.node.store.queues.bounds("t", 0)[0] > 2
         await one.ack(a1)
         seen: list[str] = []
         while taken := await one.take(max_messages=2):
@@ -658,7 +658,7 @@ async def test_whatever_consumers_do_each_message_group_is_in_order_and_nothing_
         state = one.consumption.state
         assert (state.ordered_count, state.under_way_count) == (0, 0)
         assert {queue_id: one.committed(queue_id) for queue_id in (0, 1)} == {
-            queue_id: one.node.store.queue_end("t", queue_id) for queue_id in (0, 1)
+            queue_id: one.node.store.queues.end("t", queue_id) for queue_id in (0, 1)
         }
         assert state.queues[Place("g", "t", 0)].locks is None
 

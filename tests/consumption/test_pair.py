@@ -85,7 +85,7 @@ async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> N
         await master.consumption.change_invisible(
             ChangeInvisible(group="g", topic="t", receipt_handle=c.receipt_handle, invisible_ms=0)
         )
-        await until(lambda: master.store.queue_end("%RETRY%g+t", 0) == 1, "the retry is there")
+        await until(lambda: master.store.queues.end("%RETRY%g+t", 0) == 1, "the retry is there")
         await until(lambda: slave.store.end_offset == master.store.end_offset, "the slave has it")
         await until(lambda: state(slave) == state(master), "the slave knows it")
         assert slave.broker.offsets.progress("g", "t", 0).offset == 0
@@ -191,7 +191,9 @@ async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses
         before, popped_until = state(slave), slave.store.end_offset
         await ack(master, a)
         await put(master, "t", b"c")
-        await until(lambda: state(slave) != before and slave.store.queue_end("t", 0) == 3, "the slave knows of the ack")
+        await until(
+            lambda: state(slave) != before and slave.store.queues.end("t", 0) == 3, "the slave knows of the ack"
+        )
         await end_master(masters, slave)
         Commits(slave.broker).commit("h", [CommitEntry("t", 0, 3)])
         slave.store.truncate(popped_until, None)
@@ -213,7 +215,7 @@ async def test_a_record_that_cannot_be_applied_refuses_pops_and_stops_no_broker(
         master.broker.appended([(STATE_TOPIC, 0)], end)
         await put(master, "t", b"b")
         end = master.store.end_offset
-        await until(lambda: slave.store.confirm_offset == end, "the slave shows what is behind the record")
+        await until(lambda: slave.store.queues.confirm_offset == end, "the slave shows what is behind the record")
         with pytest.raises(StoreTooNew):
             await pop(master)
         await until(lambda: caplog.text.count("snapshot of consumption could not") > 2, "both try again and again")

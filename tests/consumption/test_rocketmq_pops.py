@@ -23,7 +23,9 @@ from broker_service.rocketmq_handover import take_over
 from broker_service.rocketmq_handover.rocketmq_pops import Checkpoints, Held, takes
 from broker_service.state.state import State
 from broker_service.state.transitions import Place, Take, Transition, decode, encode
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.message_store import MessageStore
+from broker_service.store.queue_reader import QueueReader
 from broker_service.store.ranges import RangesResult
 from testbed.polling import until
 from tests.consumption.rocketmq_store import REVIVE_TOPIC, RocketMQStore
@@ -279,7 +281,7 @@ async def test_rocketmqs_retries_count_as_attempts(tmp_path: Path) -> None:
         await until(lambda: not node.consumption.state.under_way_count, "r-0 is retried, r-2 a dead letter")
         got = await pop(node)
         assert attempts(got) == {"r-0": 3, "r-3": 2}
-        assert node.store.queue_end("%DLQ%crew", 0) == 1
+        assert node.store.queues.end("%DLQ%crew", 0) == 1
         assert await acknowledge(node, {"r-3": got["r-3"]}) == {HandleStatus.OK}
         assert node.consumption.state.queues[retries].committed == 4
         node.broker.topics.delete_all({"orders": {}}, 0)
@@ -373,24 +375,25 @@ async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_
         for offset in range(6):
             rocketmq.popped("crew", "orders", offset, at=now_ms, invisible=HOUR_MS, waits=waits)
         rocketmq.offsets = {("crew", "orders"): {0: 6}}
-    read_record, read_ranges = MessageStore.read_record, MessageStore.read_ranges
+    read_record, read_ranges = CommitLog.record_at, QueueReader.read_ranges
 
     def bad(store: MessageStore) -> int:
-        return store.log_offsets(topic, 0, 2)[0]
+        return store.queues.log_offsets(topic, 0, 2)[0]
 
-    def record_at(store: MessageStore, log_offset: int) -> bytes:
-        if log_offset == bad(store):
+    def record_at(log: CommitLog, log_offset: int) -> bytes:
+        found = record.decode(data := read_record(log, log_offset))
+        if (found.topic, found.queue_offset) == (topic, 2):
             raise ReadFailed.of("commitlog/0", log_offset, OSError(5, "Input/output error"))
-        return read_record(store, log_offset)
+        return data
 
-    def ranges(store: MessageStore, asked: Any, *arguments: Any) -> RangesResult:
+    def ranges(queues: QueueReader, asked: Any, *arguments: Any) -> RangesResult:
         if any(name == topic for name, *_ in asked):
             raise ReadFailed.of("commitlog/0", 0, OSError(5, "Input/output error"))
-        return read_ranges(store, asked, *arguments)
+        return read_ranges(queues, asked, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MessageStore, "read_record", record_at)
-        patch.setattr(MessageStore, "read_ranges", ranges)
+        patch.setattr(CommitLog, "record_at", record_at)
+        patch.setattr(QueueReader, "read_ranges", ranges)
         async with running(tmp_path) as node:
             await is_taken_over(node)
             assert under_way(node).keys() == {0, 1, 3, 4, 5}
@@ -439,7 +442,7 @@ async def test_what_was_taken_over_is_under_way_on_the_slave_that_is_promoted(tm
         await is_taken_over(master)
         await until(lambda: under_way(master).keys() == {1}, "the others are retried")
         end = master.store.end_offset
-        await until(lambda: slave.store.confirm_offset == end, "the slave has it")
+        await until(lambda: slave.store.queues.confirm_offset == end, "the slave has it")
         await end_master(masters, slave)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await is_taken_over(slave)

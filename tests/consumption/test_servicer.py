@@ -147,7 +147,7 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
         first, again = [await stub.Prepare(prepare_of(), timeout=PATIENCE_S) for _ in range(2)]
         assert first.queues == again.queues and first.queues[0].first_queue_offset == 1
         assert first.runs == again.runs
-        assert node.store.queue_end(HALF_TOPIC, 0) == 2
+        assert node.store.queues.end(HALF_TOPIC, 0) == 2
 
 
 async def test_another_message_under_the_id_of_a_transaction_is_refused(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ async def test_another_message_under_the_id_of_a_transaction_is_refused(tmp_path
         for again in (*others, prepare_of()):
             with pytest.raises(grpc.aio.AioRpcError, match="transaction a of topic T has ended already, with COMMIT"):
                 await stub.Prepare(again, timeout=PATIENCE_S)
-        assert node.store.queue_end(HALF_TOPIC, 0) == 1
+        assert node.store.queues.end(HALF_TOPIC, 0) == 1
 
 
 @pytest.mark.parametrize("bodies", [(b"x", b"x"), (b"x", b"another")], ids=["the same message", "another message"])
@@ -180,7 +180,7 @@ async def test_two_prepares_at_once_while_their_topic_is_made_are_one_transactio
         assert len(stored) + len(refused) == 2
         assert len(refused) == len(set(bodies)) - 1
         assert {one.runs[0].commit_log_offset for one in stored} == {stored[0].runs[0].commit_log_offset}
-        assert node.store.queue_end(HALF_TOPIC, 0) == 1
+        assert node.store.queues.end(HALF_TOPIC, 0) == 1
 
 
 REFUSED_TRANSACTIONS: list[tuple[Any, str]] = [
@@ -203,7 +203,7 @@ async def test_a_transaction_that_is_refused_names_its_reason(tmp_path: Path) ->
         for request, text in REFUSED_TRANSACTIONS:
             with pytest.raises(grpc.aio.AioRpcError, match=text):
                 await getattr(stub, type(request).__name__.removesuffix("Request"))(request, timeout=PATIENCE_S)
-        assert node.store.queue_end(HALF_TOPIC, 0) == 0
+        assert node.store.queues.end(HALF_TOPIC, 0) == 0
 
 
 async def test_a_call_for_questions_ends_with_the_master(tmp_path: Path) -> None:

@@ -23,8 +23,8 @@ from broker_service.rocketmq_handover.timer_check import TimerCheck
 from broker_service.state import timer_record
 from broker_service.state.timers import Timers
 from broker_service.state.transitions import Copied, Copying, Transition
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import DiskUsage
-from broker_service.store.message_store import MessageStore
 from testbed.polling import until
 from tests.consumption.test_pair import pair
 from tests.support.brokers import bodies_in, goes_by, message, put_send, running, send_of
@@ -74,8 +74,8 @@ class Timed:
 
     def received(self, topic: str = "t", queue_id: int = 1) -> list[bytes]:
         store = self.node.store
-        end = store.queue_end(topic, queue_id)
-        found = store.read_ranges([(topic, queue_id, 0, end)], 1 << 20) if end else None
+        end = store.queues.end(topic, queue_id)
+        found = store.queues.read_ranges([(topic, queue_id, 0, end)], 1 << 20) if end else None
         return bodies_in(b"".join(found.records)) if found else []
 
 
@@ -95,7 +95,7 @@ async def test_messages_arrive_at_their_time_in_the_order_of_their_times(tmp_pat
     async with timed(tmp_path) as one:
         await one.send(b"c", in_ms=9001)
         await one.send(b"a", b"b")
-        assert one.node.store.queue_bounds(TIMER_TOPIC, 0) == (0, 3)
+        assert one.node.store.queues.bounds(TIMER_TOPIC, 0) == (0, 3)
         await one.later(4999)
         assert (one.received(), one.timers.count) == ([], 3)
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
@@ -113,7 +113,7 @@ async def test_a_time_that_has_passed_is_no_delay(tmp_path: Path) -> None:
         await one.send(b"a", in_ms=0)
         await one.send(b"b", in_ms=-5000)
         assert one.received() == [b"a", b"b"]
-        assert one.node.store.queue_end(TIMER_TOPIC, 0) == 0
+        assert one.node.store.queues.end(TIMER_TOPIC, 0) == 0
 
 
 async def test_a_clock_that_goes_back_delivers_nothing_before_its_time_and_nothing_twice(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ async def test_a_message_comes_by_the_real_clock(tmp_path: Path) -> None:
         node.topics.put(TopicConfig("t", 2, 2), 0)
         deliver_ms = str(node.broker.now_ms() + 300)
         await put_send(node, send_of("t", message("t", b"a", 1, TIMER_DELIVER_MS=deliver_ms)))
-        await until(lambda: node.store.queue_end("t", 1), "delivered")
+        await until(lambda: node.store.queues.end("t", 1), "delivered")
         assert node.broker.now_ms() >= int(deliver_ms)
 
 
@@ -170,8 +170,8 @@ async def test_what_a_client_may_not_send(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_a_delay_level_goes_before_a_time(tmp_path: Path) -> None:
     async with timed(tmp_path) as one:
         await put_send(one.node, send_of("t", message("t", b"a", DELAY="2", TIMER_DELIVER_MS=str(START + 90_000))))
-        assert one.node.store.queue_end("SCHEDULE_TOPIC_XXXX", 1) == 1
-        assert one.node.store.queue_end(TIMER_TOPIC, 0) == 0
+        assert one.node.store.queues.end("SCHEDULE_TOPIC_XXXX", 1) == 1
+        assert one.node.store.queues.end(TIMER_TOPIC, 0) == 0
 
 
 async def test_a_delivered_message_is_in_a_queue_that_its_topic_has(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ async def test_above_the_warning_level_of_the_disk_what_is_due_comes_and_can_be_
     async with timed(tmp_path, disk_space_warning_level_ratio=90) as one:
         await one.send(b"a", b"b")
         monkeypatch.setattr(one.node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
-        one.node.store.delete_expired(one.now_ms)
+        one.node.store.retention.delete_expired(one.now_ms)
         with pytest.raises(DiskFull):
             await one.send(b"c")
         await one.recall("b")
@@ -213,7 +213,7 @@ async def test_more_messages_than_a_batch_and_larger_ones_come_too(tmp_path: Pat
         await put_send(one.node, send_of("t", message("t", bytes(3 << 20), 0, TIMER_DELIVER_MS=str(START + 5000))))
         await one.later(5000)
         assert one.received() == bodies
-        assert one.node.store.queue_end("t", 0) == 1
+        assert one.node.store.queues.end("t", 0) == 1
 
 
 # --- crashes ----------------------------------------------------------------------------------------------------------
@@ -305,14 +305,14 @@ async def test_a_bad_sector_holds_up_that_message_alone_until_it_can_be_read(
         await one.send(b"bad sector", b"a", b"recalled")
         await one.recall("recalled")
         bad = one.timers.first(START // 1000 + 4, 3)[::2]
-        real = one.node.store.read_record
+        real = one.node.store.log.record_at
 
         def failing(log_offset: int) -> bytes:
             if log_offset in bad:
                 raise BAD_SECTOR
             return real(log_offset)
 
-        monkeypatch.setattr(one.node.store, "read_record", failing)
+        monkeypatch.setattr(one.node.store.log, "record_at", failing)
         one.now_ms += 5000
         one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: one.received() == [b"a"], "the one that can be read")
@@ -338,15 +338,15 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
             await one.node.consumption.timer_delivery.deliver_due()
         now_ms = one.now_ms
     monkeypatch.setattr(master_loop, "AFTER_TROUBLE_S", 0.01)
-    real, tries = MessageStore.read_log, []
+    real, tries = CommitLog.read, []
 
-    def failing(store: MessageStore, *where: int) -> bytes:
+    def failing(log: CommitLog, *where: int) -> bytes:
         tries.append(where)
         if len(tries) < 3:
             raise BAD_SECTOR
-        return real(store, *where)
+        return real(log, *where)
 
-    monkeypatch.setattr(MessageStore, "read_log", failing)
+    monkeypatch.setattr(CommitLog, "read", failing)
     async with timed(tmp_path, now_ms) as one:
         await one.later(0)
         assert one.received() == [b"a", b"b"]
@@ -360,7 +360,7 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
     monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
         monkeypatch.setattr(master_loop, pause, 3600.0)
-    real = MessageStore.read_log
+    real = CommitLog.read
     async with timed(tmp_path) as one:
         delivery, store, broker = one.node.consumption.timer_delivery, one.node.store, one.node.broker
         dying(one, lambda change: isinstance(change, Copied))
@@ -371,19 +371,19 @@ async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_a
             await delivery.deliver_due()
         for _ in range(2):
             await put_send(one.node, send_of("t", message("t", bytes(200), 0)))
-        bad_at = store.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
+        bad_at = store.queues.log_offsets("t", 1, 1)[0] if bad == "in the second copy" else store.end_offset - 1
         for _ in range(100):
             await asyncio.sleep(0)  # the broker's own task fails, too
         del one.node.consumption.writer.append  # the power is on again
         started_s, later_s = broker.clock(), 0.0
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
 
-        def failing(store: MessageStore, at: int, size: int) -> bytes:
+        def failing(log: CommitLog, at: int, size: int) -> bytes:
             if at <= bad_at < at + size:
                 raise BAD_SECTOR
-            return real(store, at, size)
+            return real(log, at, size)
 
-        monkeypatch.setattr(MessageStore, "read_log", failing)
+        monkeypatch.setattr(CommitLog, "read", failing)
         if bad == "in the second copy":
             with pytest.raises(ReadFailed):
                 await delivery.deliver_due()
@@ -422,7 +422,7 @@ async def test_a_broker_that_takes_no_more_writes_delivers_no_more_of_what_is_du
         await until(lambda: seen, "the first batch is delivered")
         for _ in range(100):
             await asyncio.sleep(0)
-        assert one.node.store.queue_end("t", 1) == timer_delivery.BATCH
+        assert one.node.store.queues.end("t", 1) == timer_delivery.BATCH
 
 
 async def test_a_promoted_slave_delivers_what_its_master_has_not(tmp_path: Path) -> None:
@@ -523,14 +523,14 @@ async def test_a_message_that_cannot_be_read_keeps_its_log_file_for_an_hour_and_
         await fill(one, 2)
         assert one.timers.count == 2
         one.now_ms += 7_200_000
-        real, started_s, later_s = store.read_record, broker.clock(), 0.0
+        real, started_s, later_s = store.log.record_at, broker.clock(), 0.0
 
         def failing(log_offset: int) -> bytes:
             if log_offset == 0:
                 raise NotFound("expired") if store.min_offset else BAD_SECTOR
             return real(log_offset)
 
-        monkeypatch.setattr(store, "read_record", failing)
+        monkeypatch.setattr(store.log, "record_at", failing)
         monkeypatch.setattr(broker, "clock", lambda: started_s + later_s)
         await expire(one)
         assert (store.min_offset, one.timers.count) == (0, 2), "it may be over in a moment"
@@ -559,7 +559,7 @@ async def test_nothing_expires_behind_a_record_of_the_state_that_cannot_be_appli
             raise BAD_SECTOR
 
         with monkeypatch.context() as patch:
-            patch.setattr(one.node.store, "read_record", failing)
+            patch.setattr(one.node.store.log, "record_at", failing)
             await expire(one)
             assert one.node.store.min_offset == 0
         await expire(one)
@@ -595,7 +595,7 @@ async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -
         await one.send(b"a", b"b")
         await one.send(b"c", b"d", in_ms=9000)
         await one.later(5000)
-        one.node.store.read_record = unreadable
+        one.node.store.log.record_at = unreadable
     path = tmp_path / "config/timercheck"
     data = path.read_bytes()
     assert len(data) == 4096

@@ -37,9 +37,9 @@ async def killed(batches: int, *arguments: object) -> None:
 
 async def all_came_once(node: BrokerNode) -> None:
     in_an_hour(node)
-    await until(lambda: node.store.queue_end("t", 0) >= MESSAGES, "all are delivered")
+    await until(lambda: node.store.queues.end("t", 0) >= MESSAGES, "all are delivered")
     await until(lambda: not node.consumption.state.timers.count, "none is left")
-    found = node.store.read_ranges([("t", 0, 0, node.store.queue_end("t", 0))], 4 << 20)
+    found = node.store.queues.read_ranges([("t", 0, 0, node.store.queues.end("t", 0))], 4 << 20)
     assert sorted(map(int, bodies_in(b"".join(found.records)))) == list(range(MESSAGES))
 
 

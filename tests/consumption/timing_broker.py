@@ -49,7 +49,7 @@ async def main(folder: Path, name_server: str) -> None:
 
         def delivering(*arguments: Any) -> None:
             deliver(*arguments)
-            print(node.store.queue_end("t", 0), flush=True)
+            print(node.store.queues.end("t", 0), flush=True)
 
         node.consumption.timer_delivery._deliver = delivering  # type: ignore[method-assign]
         await send(node)

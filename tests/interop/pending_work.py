@@ -66,7 +66,7 @@ async def _work(node: BrokerNode) -> None:
     assert len(got) == 10
     for number, name in enumerate(("work-9", "work-6", "work-5")):
         await give_back(node, got[name], 0)
-        await until(lambda end=number + 1: node.store.queue_end(RETRY, 0) == end, f"{name} is in the retry topic")
+        await until(lambda end=number + 1: node.store.queues.end(RETRY, 0) == end, f"{name} is in the retry topic")
         if name != "work-5":
             got |= await pop(node, "crew", "work")
     for name in ("work-0", "work-1", "work-4", "work-8", "work-9"):
@@ -97,7 +97,7 @@ async def _times(node: BrokerNode, client: Client) -> None:
         handles[name] = await sent(client, one)
     recall = s.RecallMessageRequest(topic=resource("times"), recall_handle=handles["recalled"])
     assert (await client.RecallMessage(recall)).status.code == d.OK
-    await until(lambda: node.store.queue_end("times", 0) == 1, "the message that was due at once is delivered")
+    await until(lambda: node.store.queues.end("times", 0) == 1, "the message that was due at once is delivered")
 
 
 async def _trades(client: Client) -> None:
@@ -115,7 +115,7 @@ async def complete(root: Path) -> dict[str, list[str]]:
         await end(client, "given-up", d.ROLLBACK)
         state = node.consumption.state
         await until(lambda: not state.timers.count, "all timers are delivered")
-        await until(lambda: node.store.queue_end("times", 0) >= 5, "all delay levels are delivered")
+        await until(lambda: node.store.queues.end("times", 0) >= 5, "all delay levels are delivered")
         await until(lambda: not state.under_way_count, "what was delivered is to be delivered again")
         for group, topic in (("crew", "work"), ("line", "steps"), ("other", "times"), ("other", "trades")):
             received[topic] = []

@@ -78,7 +78,7 @@ def _trimmed(root: Path, _master: Path) -> None:
     _fill(store, random.Random(2), NOW)
     _fill(store, random.Random(3), later)
     store.flush()
-    assert store.delete_expired(later), "nothing was trimmed"
+    assert store.retention.delete_expired(later), "nothing was trimmed"
     store.close()
     _write_config(root)
 

@@ -60,7 +60,7 @@ async def test_the_messages_of_a_batch_keep_what_each_has_and_get_consecutive_of
         assert bodies_in(records) == [b"1", b"2", b"3"] and header.fields["nextBeginOffset"] == "4"
         ids = sent["msgId"].split(",")
         for number, offset_id in enumerate(ids, start=1):
-            found = record.decode(node.store.read_record(record.parse_offset_message_id(offset_id)[2]))
+            found = record.decode(node.store.log.record_at(record.parse_offset_message_id(offset_id)[2]))
             assert (found.body, found.flag) == (f"{number}".encode(), number)
             assert found.properties["UNIQ_KEY"] == f"U{number}"
         assert len(ids) == 3
@@ -85,7 +85,7 @@ async def test_a_delayed_message_waits_by_level_and_by_time(tmp_path: Path) -> N
         await client.send("orders", b"seconds", TIMER_DELAY_SEC="1")
         await client.send("orders", b"later", TIMER_DELAY_MS="3600000")
         assert (await client.pull("orders", 0))[0].code == ResponseCode.PULL_NOT_FOUND
-        await until(lambda: node.store.queue_end("orders", 0) == 2, "both are delivered")
+        await until(lambda: node.store.queues.end("orders", 0) == 2, "both are delivered")
         assert {*bodies_in((await client.pull("orders", 0))[1])} == {b"level", b"seconds"}
 
 

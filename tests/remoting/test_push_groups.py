@@ -68,7 +68,7 @@ async def test_a_pull_takes_the_subscription_of_the_heartbeat(tmp_path: Path) ->
 
 
 async def retried(node: BrokerNode, client: Client, offset: int) -> record.Record:
-    await until(lambda: node.store.queue_end(RETRY, 0) > offset, "the message is in the retry topic")
+    await until(lambda: node.store.queues.end(RETRY, 0) > offset, "the message is in the retry topic")
     header, records = await client.pull(RETRY, offset, consumerGroup=GROUP)
     assert header.code == 0
     return record.decode(records)
@@ -88,7 +88,7 @@ async def test_a_message_that_is_given_back_comes_again_and_ends_as_a_dead_lette
             assert again.properties.items() >= wanted.items()
             offset = again.commit_log_offset
         await client.call(SEND_BACK, offset=offset, **back)
-        assert node.store.queue_end(RETRY, 0) == 2 and node.store.queue_end(DEAD, 0) == 1
+        assert node.store.queues.end(RETRY, 0) == 2 and node.store.queues.end(DEAD, 0) == 1
         _, records = await client.pull(DEAD, 0, consumerGroup=GROUP)
         assert record.decode(records).properties["RETRY_TOPIC"] == "orders"
 
@@ -102,7 +102,7 @@ async def test_what_a_message_that_is_given_back_is_refused_for(tmp_path: Path) 
         assert other == ResponseCode.QUERY_NOT_FOUND
         assert await client.refused(SEND_BACK, group="no group!", offset=offset) == ResponseCode.INVALID_PARAMETER
         await client.call(SEND_BACK, group=GROUP, offset=offset, delayLevel=-1)
-        assert node.store.queue_end(DEAD, 0) == 1, "the consumer wants no further attempt"
+        assert node.store.queues.end(DEAD, 0) == 1, "the consumer wants no further attempt"
 
 
 async def test_a_queue_is_locked_by_one_client_until_it_unlocks_or_is_silent(

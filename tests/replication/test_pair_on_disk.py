@@ -47,7 +47,7 @@ def put(node, count=1, topic="T", size=1000):
 def trim(store, offset):
     """As retention does it: what is not flushed stays, since the flush thread may be using its files."""
     store.flush()
-    store._log.delete_before(offset)
+    store.log.delete_before(offset)
     store._queues.trim(store.min_offset)
 
 
@@ -68,7 +68,7 @@ async def test_log_and_queues_of_a_new_slave_are_the_masters_byte_for_byte(tmp_p
         async with master.serving():
             put(master, 200)
             async with slave.following(master):
-                assert len(ours._log.starts) > 3
+                assert len(ours.log.starts) > 3
                 await until(confirmed(master))
                 assert await master.acks.wait(put(master), 5) is PutStatus.PUT_OK
                 assert theirs.flushed_offset == ours.end_offset
@@ -85,7 +85,7 @@ async def test_a_new_slave_of_a_trimmed_master_has_what_the_master_has(tmp_path)
             async with slave.following(master):
                 await until(confirmed(master))
                 assert theirs.min_offset == ours.min_offset == 2 * FILE_SIZE
-                assert theirs.queue_bounds("T", 1)[1] == ours.queue_bounds("T", 1)[1]
+                assert theirs.queues.bounds("T", 1)[1] == ours.queues.bounds("T", 1)[1]
                 assert theirs.read_log(2 * FILE_SIZE, FILE_SIZE) == ours.read_log(2 * FILE_SIZE, FILE_SIZE)
     assert files(tmp_path / "m", "commitlog") == files(tmp_path / "s", "commitlog")
     with store(tmp_path / "s") as again:
@@ -105,7 +105,7 @@ async def test_a_slave_older_than_its_masters_first_record_starts_over(tmp_path)
                 await until(confirmed(master))
                 assert theirs.min_offset == 2 * FILE_SIZE
                 assert [cut.kept_in for cut in slave.broker.cuts] == [None]
-                assert theirs.queue_bounds("T", 0)[1] == ours.queue_bounds("T", 0)[1]
+                assert theirs.queues.bounds("T", 0)[1] == ours.queues.bounds("T", 0)[1]
     assert files(tmp_path / "m", "commitlog") == files(tmp_path / "s", "commitlog")
 
 
@@ -125,7 +125,7 @@ async def test_a_forked_tail_is_cut_to_the_common_prefix_and_kept(tmp_path):
                 await until(confirmed(master))
                 assert [(cut.from_offset, cut.until_offset) for cut in slave.broker.cuts] == [(common, forked_end)]
                 with pytest.raises(NotFound):
-                    theirs.read_record(forked_end)
+                    theirs.log.record_at(forked_end)
     assert files(tmp_path / "m", "commitlog", "consumequeue") == files(tmp_path / "s", "commitlog", "consumequeue")
     kept = list((tmp_path / "s" / "diverged").iterdir())
     assert [path.read_bytes() for path in kept] == [forked]
@@ -188,7 +188,7 @@ async def test_a_slave_of_a_trimmed_master_knows_where_a_queue_goes_on_whose_rec
                     await until(confirmed(master))
             with store(tmp_path / "s") as theirs:
                 for queue in range(3):
-                    assert theirs.queue_bounds("old", queue) == ours.queue_bounds("old", queue) != (0, 0)
+                    assert theirs.queues.bounds("old", queue) == ours.queues.bounds("old", queue) != (0, 0)
                 promoted = Node(theirs, tmp_path / "s", 1)
                 put(promoted, 1, topic="old")
-                assert theirs.queue_bounds("old", 0)[1] == ours.queue_bounds("old", 0)[1] + 1
+                assert theirs.queues.bounds("old", 0)[1] == ours.queues.bounds("old", 0)[1] + 1

@@ -89,5 +89,5 @@ class CrashPoints:
             if not self._world.promises.may_have_read_damage(broker):
                 self._world.promises.compare_queues(broker, *queues)
                 node.store.tick(broker.clock.now_ms())
-                if not node.store.index_behind:  # on a full disk it has no room
+                if not node.store.index.behind:  # on a full disk it has no room
                     self._world.promises.index_has_every_key(broker, node.store, stores.records_of(node.store))

@@ -194,7 +194,7 @@ class OperatorChanges:
             if not broker.is_writable or name != TOPIC or name in topics.entries:
                 return
             buried = topics.tombstones[name].queue_offsets
-            for queue_id, end in store.queue_ends(name).items():
+            for queue_id, end in store.queues.ends(name).items():
                 if end > buried.get(queue_id, 0):
                     self._broken = self._broken or PromiseBroken(
                         f"{broker.name} has deleted {name} up to {buried}, and its queue {queue_id} goes on to {end}: "
@@ -228,9 +228,9 @@ class OperatorChanges:
         """What readers of the topic of now find."""
         store, config = master.live.store, master.live.topics.get(TOPIC)
         for queue_id in range(config.read_queue_nums if config is not None else 0):
-            first, end = store.queue_bounds(TOPIC, queue_id)
+            first, end = store.queues.bounds(TOPIC, queue_id)
             if first < end:
-                data, at = b"".join(store.read_ranges([(TOPIC, queue_id, first, end)], 1 << 30).records), 0
+                data, at = b"".join(store.queues.read_ranges([(TOPIC, queue_id, first, end)], 1 << 30).records), 0
                 while at < len(data):
                     yield record.decode(data, at).body
                     at = record.locate(data, at).end

@@ -10,7 +10,7 @@ from broker_service.state.state import State
 from broker_service.state.state_log import StateLog
 from broker_service.state.timers import Timers
 from broker_service.state.transaction_changes import Ended, Resolution, Resolved
-from broker_service.store.message_store import MessageStore
+from broker_service.store.queue_reader import QueueReader
 from broker_service.transactions.transactions import Transactions
 from tests.simulation import plays
 from tests.simulation.promises import PromiseBroken
@@ -54,16 +54,12 @@ def test_so_it_is_where_masters_die_before_they_have_said_what_they_have_copied(
 
 
 def test_a_state_that_is_read_again_without_what_readers_do_not_see_breaks_a_promise(monkeypatch):
-    queue_end = MessageStore.queue_end
+    end = QueueReader.end
     whole = StateLog.reload
 
     def reload(self):
         with monkeypatch.context() as patch:
-            patch.setattr(
-                MessageStore,
-                "queue_end",
-                lambda store, *queue: min(queue_end(store, *queue), store.queue_bounds(*queue)[1]),
-            )
+            patch.setattr(QueueReader, "end", lambda queues, *queue: min(end(queues, *queue), queues.bounds(*queue)[1]))
             whole(self)
 
     monkeypatch.setattr(StateLog, "reload", reload)

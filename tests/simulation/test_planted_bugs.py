@@ -29,13 +29,14 @@ from broker_service.replication.epochs import EpochList
 from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import epoch_list
 from broker_service.replication.slave import ReplicationSlave
-from broker_service.store import batch, index, message_store, offset_journal, recovery
+from broker_service.store import batch, index, offset_journal, recovery, retention
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.flushed_offset import FlushedOffset
 from broker_service.store.index import Index
 from broker_service.store.index_keys import index_keys
 from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import OffsetJournal
+from broker_service.store.queue_reader import QueueReader
 from broker_service.store.queue_table import QueueTable
 from rocketsim_client import cluster
 from tests.broker import test_consumer_offsets
@@ -212,7 +213,7 @@ def take_what_comes_unchecked(plant):
 
 
 def delete_what_is_young(plant):
-    plant(message_store, "expired_files", lambda timestamps, *_: len(list(timestamps)) and 1)
+    plant(retention, "expired_files", lambda timestamps, *_: len(list(timestamps)) and 1)
 
 
 def forget_what_was_delivered(plant):
@@ -302,19 +303,19 @@ def pass_over_what_a_range_has(plant):
 
 
 def end_a_queue_early(plant):
-    honest = MessageStore.queue_bounds
+    honest = QueueReader.bounds
 
-    def queue_bounds(self, *queue):
+    def bounds(self, *queue):
         low, high = honest(self, *queue)
         return low, max(low, high - 1)
 
-    plant(MessageStore, "queue_bounds", queue_bounds)
+    plant(QueueReader, "bounds", bounds)
 
 
 def find_what_is_younger(plant):
     """A search by time gives the message behind."""
-    honest = MessageStore.search_offset_by_time
-    plant(MessageStore, "search_offset_by_time", lambda self, *args: honest(self, *args) + 1)
+    honest = QueueReader.search_offset_by_time
+    plant(QueueReader, "search_offset_by_time", lambda self, *args: honest(self, *args) + 1)
 
 
 def leave_a_key_out(plant):

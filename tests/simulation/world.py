@@ -802,8 +802,8 @@ class World:
             return f"delayed messages are not delivered by {masters[0]}: {waiting}"
         for broker in self.brokers:
             node = broker.live
-            if node.store.index_behind:
-                return f"{broker} has {node.store.index_behind} bytes that are not indexed"
+            if node.store.index.behind:
+                return f"{broker} has {node.store.index.behind} bytes that are not indexed"
             if broker is masters[0]:
                 continue
             if node.store.end_offset != master.store.end_offset or node.epochs.epochs != master.epochs.epochs:

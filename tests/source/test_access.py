@@ -56,7 +56,7 @@ def test_spark_reads_writes_and_commits_and_nobody_sees_its_secret(
     keys = {"accessKey": "spark", "secretKey": SECRET}
     rows = spark.createDataFrame([(b"a",), (b"b",)], "body binary")
     rows.write.format("rocketsim").mode("append").options(**reached, **keys, sendTimeoutMs="60s").save()
-    assert broker.do(lambda: broker.node.store.queue_end("T", 0)) == 2
+    assert broker.do(lambda: broker.node.store.queues.end("T", 0)) == 2
     stream = spark.readStream.format("rocketsim").options(
         **reached, **keys, **patient, group="g", startingOffsets="earliest", commitOffsets="onTrigger"
     ).load()  # fmt: skip
@@ -120,7 +120,7 @@ def test_the_plans_that_spark_keeps_of_reads_and_writes_have_no_secret(
         progress = str(query.lastProgress)
     finally:
         query.stop()
-    assert broker.do(lambda: broker.node.store.queue_end("T", 0)) == 2
+    assert broker.do(lambda: broker.node.store.queues.end("T", 0)) == 2
     kept = spark._jsparkSession.sharedState().statusStore().executionsList()
     shown = [str(kept.apply(number).physicalPlanDescription()) for number in range(kept.size())]
     assert sum("rocketsim" in text.lower() for text in shown) >= 2

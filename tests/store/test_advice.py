@@ -219,8 +219,8 @@ def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, 
     put(store, "topic", 1, [b"y" * 300] * 20, properties=KEYED)
     store.flush()
     if trimmed:
-        assert store.delete_expired(NOW + 10_000)
-    first, end = store.queue_bounds("topic", 1)
+        assert store.retention.delete_expired(NOW + 10_000)
+    first, end = store.queues.bounds("topic", 1)
     before = queue_bodies(store, "topic", 1)
     folder = root / "consumequeue/topic/1"
     last = sorted(folder.iterdir())[-1]
@@ -232,7 +232,7 @@ def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, 
     assert not log_damage(root)
     shutil.rmtree(folder)
     store = open_store(root)
-    assert store.queue_bounds("topic", 1) == (first, end)
+    assert store.queues.bounds("topic", 1) == (first, end)
     assert queue_bodies(store, "topic", 1) == before
     check_sound(store)
     assert put(store, "topic", 1, [b"next"]).queues[0].first_queue_offset == end
@@ -247,7 +247,7 @@ def test_a_queue_that_is_whole_over_a_damaged_log_is_not_to_be_deleted(root: Pat
     data = path.read_bytes()
     path.write_bytes(data[: at + 4] + b"oops" + data[at + 8 :])
     with pytest.raises(StoreCorrupt, match=DAMAGED):
-        read_all(store, 0, store.queue_end("topic", 1))
+        read_all(store, 0, store.queues.end("topic", 1))
     store.close()
     assert log_damage(root)
     take_from_the_other(root)
@@ -259,7 +259,7 @@ def test_a_queue_that_is_whole_over_a_damaged_log_is_not_to_be_deleted(root: Pat
 
 def read_all(store: MessageStore, first: int, end: int) -> None:
     while first < end:
-        first = store.get_message("topic", 1, first, 32, 1 << 20, None).next_begin_offset
+        first = store.queues.get_message("topic", 1, first, 32, 1 << 20, None).next_begin_offset
 
 
 def test_a_damaged_index_is_made_again_when_its_folder_is_removed(root: Path) -> None:

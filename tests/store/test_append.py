@@ -127,15 +127,15 @@ def test_a_failed_append_leaves_nothing_and_the_next_one_works(part, file, numbe
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     put(store, "topic", [0, 1], [b"a", b"b"])
-    before, queues = log_bytes(store), store.queue_bounds("topic", 0)
+    before, queues = log_bytes(store), store.queues.bounds("topic", 0)
     disk.fail("pwrite", number, part=part, matching=file)
     with pytest.raises(DiskFull if number == errno.ENOSPC else ServiceNotAvailable):
         put(store, "topic", [0, 1, 2], [b"c" * 500, b"d", b"e"])
-    assert log_bytes(store) == before and store.queue_bounds("topic", 0) == queues
-    assert store.queue_bounds("topic", 2) == (0, 0)
-    assert not store.writable and queue_bodies(store, "topic", 0) == [b"a"]
+    assert log_bytes(store) == before and store.queues.bounds("topic", 0) == queues
+    assert store.queues.bounds("topic", 2) == (0, 0)
+    assert not store.admission.writable and queue_bodies(store, "topic", 0) == [b"a"]
     put(store, "topic", [0, 2], [b"f", b"g"])
-    assert store.writable
+    assert store.admission.writable
     check_sound(store)
     after = bodies(store)
     store = open_store(ROOT, disk.kill())
@@ -187,7 +187,7 @@ def test_what_was_refused_stays_so_after_a_power_loss(refuse):
     put(store, "topic", 0, [b"a"])
     store.flush()
     refuse(store, disk)
-    assert not store.writable
+    assert not store.admission.writable
     assert after_power_losses(disk) == [[b"a"]] * 20
 
 
@@ -202,7 +202,7 @@ def test_zeroes_that_were_refused_are_on_disk_before_the_store_takes_writes_agai
         put(store, "topic", 0, [b"refused"] * 2)
     disk.heal()
     store.tick(NOW + 10_000)
-    assert store.writable
+    assert store.admission.writable
     assert after_power_losses(disk) == [[b"a"]] * 20
 
 
@@ -215,7 +215,7 @@ def test_a_sync_of_what_was_taken_back_that_fails_stops_the_store():
     disk.fail("fdatasync", errno.EIO, matching="commitlog")
     with pytest.raises(FlushFailed, match="in doubt"):
         put(store, "topic", 0, [b"refused"])
-    assert "in doubt" in store.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
+    assert "in doubt" in store.admission.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
     with pytest.raises(FlushFailed):
         store.flush()
 
@@ -243,9 +243,9 @@ def test_when_a_batch_needs_files_for_which_there_is_no_room_none_of_it_is_store
     assert log_bytes(store) == before and queue_bodies(store, "topic", 0) == [b"a"]
     store.tick(NOW + 1000)
     disk.capacity = 1 << 30
-    assert not store.writable
+    assert not store.admission.writable
     store.tick(NOW + 2000)
-    assert store.writable
+    assert store.admission.writable
     put(store, "topic", 0, [b"x" * 900] * 200)
     check_sound(store)
 
@@ -258,10 +258,10 @@ def test_a_disk_that_refuses_also_the_zeroes_stays_unwritable_until_it_takes_the
         with pytest.raises(ServiceNotAvailable):
             put(store, "topic", 0, [b"refused"] * 3)
         store.tick(NOW + 10_000)
-        assert not store.writable
+        assert not store.admission.writable
     disk.heal()
     store.tick(NOW + 20_000)
-    assert store.writable
+    assert store.admission.writable
     put(store, "topic", 0, [b"a"])
     assert bodies(open_store(ROOT, disk.kill())) == [b"a"]
 
@@ -271,14 +271,14 @@ def test_above_the_warning_ratio_clients_may_send_nothing_and_the_broker_itself_
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"a"])
     disk.usage = DiskUsage(100, 9)
-    store.delete_expired(NOW)
-    assert "91 % full" in store.why_no_sends() and str(ROOT) not in store.why_no_sends()
-    assert store.writable and queue_bodies(store, "topic", 0) == [b"a"]
+    store.retention.delete_expired(NOW)
+    assert "91 % full" in store.admission.why_no_sends() and str(ROOT) not in store.admission.why_no_sends()
+    assert store.admission.writable and queue_bodies(store, "topic", 0) == [b"a"]
     put(store, "topic", 0, [b"b"])
     assert queue_bodies(store, "topic", 0) == [b"a", b"b"]
     disk.usage = DiskUsage(100, 11)
-    store.delete_expired(NOW)
-    assert store.why_no_sends() is None
+    store.retention.delete_expired(NOW)
+    assert store.admission.why_no_sends() is None
 
 
 def test_thousands_of_queues_do_not_use_up_the_handles(monkeypatch):

@@ -71,7 +71,7 @@ def test_a_start_looks_at_the_log_through_no_map(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(disk, "map", map_of)
     store = open_store(ROOT, disk)
     store.tick(NOW)
-    store.delete_expired(NOW)
+    store.retention.delete_expired(NOW)
     store.close()
 
 
@@ -84,11 +84,11 @@ def test_a_queue_that_cannot_be_read_is_trimmed_later_and_the_others_at_once() -
     store.flush()
     disk.bad = (f"{ROOT}/consumequeue/bad/0/{0:020d}", 0)
     with pytest.raises(ReadFailed, match=r"bad/0/0+ cannot be read at 0: Input/output error"):
-        store.delete_expired(NOW + 7_200_000)
+        store.retention.delete_expired(NOW + 7_200_000)
     assert store.min_offset > 0
-    assert store.queue_bounds("good", 0) == (1, 1)
+    assert store.queues.bounds("good", 0) == (1, 1)
     disk.bad = None
-    store.delete_expired(NOW + 7_200_000)
+    store.retention.delete_expired(NOW + 7_200_000)
     check_sound(store)
 
 

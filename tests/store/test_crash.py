@@ -75,7 +75,7 @@ class Run:
         self.files.heal()
         store, self.store = self.store, None
         if store is not None:
-            assert not store.writable
+            assert not store.admission.writable
             store.close()
             assert "abort" in self.files.names(ROOT)
         left = None if self.files.stop_at is None else max(1, self.files.stop_at - self.files.calls)
@@ -286,7 +286,7 @@ def test_a_log_that_starts_over_begins_at_the_masters_minimum_only_with_its_queu
             store = open_store(ROOT, left)
             if store.min_offset == 10 * LOG_FILE:
                 begun += 1
-                assert store.queue_bounds("topic", 0) == (7, 7), f"at call {call}"
+                assert store.queues.bounds("topic", 0) == (7, 7), f"at call {call}"
     assert begun and call < 99
 
 
@@ -446,7 +446,7 @@ def test_a_power_loss_while_files_expire_leaves_a_log_without_a_gap(call):
     flush_thoroughly(store)
     disk.stop_at = disk.calls + call
     with contextlib.suppress(PowerCut):
-        store.delete_expired(FOUR)
+        store.retention.delete_expired(FOUR)
     assert len(disk.names(ROOT / "commitlog")) < 5, "some have expired"
     for seed in range(4):
         found = open_store(ROOT, disk.as_powerless(random.Random(seed)))
@@ -461,7 +461,7 @@ FILES = {
     "the fifth file, the others expired": lambda store: [
         put(store, "topic", 0, [b"x" * 900] * 18, now_ms=FOUR - 100 * HOUR),
         store.flush(),
-        store.delete_expired(FOUR),
+        store.retention.delete_expired(FOUR),
     ],
 }
 STOPS = ["closed", "killed", "killed with unflushed files behind", "killed with an empty file behind"]
@@ -541,11 +541,11 @@ def test_the_file_that_retention_leaves_refuses_another_size_too(size):
     store.flush()
     put(store, "topic", 0, [b"x" * 900], now_ms=FOUR - 100 * HOUR)
     assert store.flushed_offset == LOG_FILE
-    store.delete_expired(FOUR)
+    store.retention.delete_expired(FOUR)
     assert store.min_offset == 0
     check_refused(disk.as_killed(), size)
     store.flush()
-    store.delete_expired(FOUR)
+    store.retention.delete_expired(FOUR)
     assert store.min_offset == LOG_FILE
     check_refused(disk.kill(), size)
 

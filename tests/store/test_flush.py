@@ -223,7 +223,7 @@ def test_a_sync_that_found_no_handle_is_tried_again(matching, caplog):
     flushed = store.flushed_offset
     fault = disk.fail("open" if matching == "consumequeue" else "sync_directory", errno.EMFILE, matching=matching)
     store.flush()
-    assert fault.nth == 0 and "a flush failed and is tried again" in caplog.text and store.writable
+    assert fault.nth == 0 and "a flush failed and is tried again" in caplog.text and store.admission.writable
     assert checkpoint(disk) == Checkpoint()
     if matching == "commitlog":
         assert store.flushed_offset == flushed
@@ -249,7 +249,7 @@ def test_a_failed_sync_is_final(matching):
         put(store, "topic", 0, [b"b"])
     if matching == "commitlog/":
         assert store.flushed_offset == flushed
-    assert "in doubt" in store.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
+    assert "in doubt" in store.admission.why_not_writable() and queue_bodies(store, "topic", 0) == [b"a"]
     store.close()
     assert (ROOT / "abort") in [ROOT / name for name in disk.names(ROOT)], "not closed cleanly"
 
@@ -307,7 +307,7 @@ def test_queue_files_deleted_meanwhile_do_not_fail_the_flush():
     store.tick(NOW + MINUTE)
     delete_topic(store, "gone")
     store.flush()
-    assert store.writable
+    assert store.admission.writable
 
 
 def test_a_flush_thread_works_beside_appends_rolls_deletions_and_cuts(tmp_path):
@@ -329,7 +329,7 @@ def test_a_flush_thread_works_beside_appends_rolls_deletions_and_cuts(tmp_path):
             appended = put(store, "topic", number % 3, [b"x" * 700] * 3, now_ms=NOW + number)
             if number % 10 == 3:
                 store.tick(NOW + number * 60_000)
-                store.delete_expired(NOW + number + 1)
+                store.retention.delete_expired(NOW + number + 1)
             if number % 40 == 39:
                 store.truncate(appended.extents[-1][0], None)
                 assert store.flushed_offset <= store.end_offset
@@ -361,7 +361,7 @@ def test_a_sync_that_fails_in_a_tick_stops_the_store_and_not_the_process(error, 
     for minute in range(3):
         store.tick(NOW + minute * 60_000)
     assert not fault.nth
-    assert "in doubt" in store.why_not_writable()
+    assert "in doubt" in store.admission.why_not_writable()
     assert queue_bodies(store, "topic", 0) == [b"a"], "reads go on"
     with pytest.raises(FlushFailed):
         store.flush()

@@ -56,10 +56,10 @@ def test_a_store_reads_ticks_and_flushes_on_a_full_disk(room: int) -> None:
         assert queue_bodies(store, "topic", 0)[:10] == [b"x" * 300] * 10
     assert refused and len(bodies(store)) == written
     check_sound(store)
-    assert not store.writable and "no room" in str(store.why_not_writable())
+    assert not store.admission.writable and "no room" in str(store.admission.why_not_writable())
     disk.make_room()
     store.tick(NOW + 10**7)
-    assert store.writable
+    assert store.admission.writable
     put(store, "topic", 0, [b"again"], properties=KEYED)
     store.tick(NOW + 2 * 10**7)
     assert keys(store) == sum(one.topic == "topic" for one in records_of(store))
@@ -75,11 +75,11 @@ def test_the_rest_of_the_last_log_file_is_kept_where_the_disk_has_no_room_for_an
     put(store, STATE_TOPIC, 0, [b"a"])
     disk.make_room(8 * PAGE)
     taken = 0
-    while store.why_no_sends(400) is None:
+    while store.admission.why_no_sends(400) is None:
         put(store, "topic", 0, [b"x" * 300])
         taken += 1
-    assert taken > 100 and "kept for acknowledgements" in store.why_no_sends(400)
-    assert store.why_no_sends(64 << 10) is not None and store.writable
+    assert taken > 100 and "kept for acknowledgements" in store.admission.why_no_sends(400)
+    assert store.admission.why_no_sends(64 << 10) is not None and store.admission.writable
     disk.fill()
     kept = 0
     with pytest.raises(DiskFull):
@@ -90,7 +90,7 @@ def test_the_rest_of_the_last_log_file_is_kept_where_the_disk_has_no_room_for_an
     check_sound(store)
     disk.make_room()
     store.tick(NOW + 10_000)
-    assert store.why_no_sends(400) is None
+    assert store.admission.why_no_sends(400) is None
     put(store, "topic", 0, [b"x"])
 
 
@@ -225,12 +225,12 @@ def test_a_queue_goes_on_behind_what_a_full_disk_has_deleted(powerless: bool) ->
     put(store, "topic", [0] * 30, [b"x" * 300] * 30)
     store.flush()
     disk.make_room(0)
-    assert store.delete_expired(NOW + 7_200_000)
+    assert store.retention.delete_expired(NOW + 7_200_000)
     assert store.min_offset > 0
     disk = disk.power_loss(random.Random(1)) if powerless else disk.kill()
     disk.make_room()
     store = open_store(ROOT, disk)
-    assert store.queue_bounds("old", 0) == (4, 4)
+    assert store.queues.bounds("old", 0) == (4, 4)
     check_sound(store)
 
 
@@ -241,7 +241,7 @@ def test_files_expire_on_a_full_disk(room: int) -> None:
     put(store, "topic", [n % 3 for n in range(60)], [b"x" * 300] * 60, properties=KEYED)
     flush_thoroughly(store)
     disk.make_room(room * PAGE)
-    assert store.delete_expired(NOW + 7_200_000)
+    assert store.retention.delete_expired(NOW + 7_200_000)
     assert store.min_offset > 0
     check_sound(store)
     disk = disk.kill()
@@ -257,7 +257,7 @@ def test_what_is_written_after_a_refused_start_over_is_found_by_key() -> None:
     with pytest.raises(OSError, match="no room"):
         store.start_over(10 * LOG_FILE)
     assert store.min_offset == store.end_offset == 0
-    assert store.index_behind == 0
+    assert store.index.behind == 0
     put(store, "topic", 0, [b"new"], properties=KEYED)
     store.tick(NOW)
     check_sound(store)

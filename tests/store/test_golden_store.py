@@ -34,7 +34,7 @@ def check(store: MessageStore) -> None:
     queues = 0
     for line in golden_dump():
         if line["kind"] == "message":
-            one = record.decode(store.read_record(line["commitLogOffset"]))
+            one = record.decode(store.log.record_at(line["commitLogOffset"]))
             assert (one.topic, one.queue_id, one.queue_offset) == (line["topic"], line["queueId"], line["queueOffset"])
             assert (one.flag, one.sys_flag, one.born_timestamp) == (
                 line["flag"],
@@ -55,7 +55,7 @@ def check(store: MessageStore) -> None:
             assert hashlib.sha1(entries.tobytes()).hexdigest() == line["entriesSha1"], str(queue)
         elif line["kind"] == "log":
             assert (store.min_offset, store.end_offset) == (line["minOffset"], line["maxOffset"])
-    assert len(store.queues()) == queues > 20
+    assert len(store.queues.keys()) == queues > 20
 
 
 def test_it_opens_with_every_field_equal(root):
@@ -74,7 +74,7 @@ def test_queues_and_index_are_made_again_with_rocketmqs_bytes(root, gone, clean)
         (root / "abort").write_bytes(b"1")
     store = open_golden(root)
     check(store)
-    while store.index_behind:
+    while store.index.behind:
         store.tick(NOW)
     store.close()
     assert next((root / "index").iterdir()).read_bytes() == index
@@ -96,12 +96,12 @@ def test_a_replica_made_from_its_log_has_the_same_queues(root, tmp_path):
 def test_it_goes_on_writing(root):
     store = open_golden(root)
     put(store, "golden_plain", [0, 1, 0], [b"x", b"y" * 200_000, b"z"], now_ms=NOW)
-    assert store.queue_bounds("golden_plain", 0) == (0, 112)
+    assert store.queues.bounds("golden_plain", 0) == (0, 112)
     store.append_one(record.Record("golden_plain", b"one", queue_id=3, properties={"KEYS": "ours"}), NOW, HOST)
     assert len(store.key_search("golden_plain", "ours", 10, 0, NOW).run().offsets) == 1
     assert store.key_search("golden_plain", "K000000", 10, 0, NOW).run().offsets == [4723460, 0]
-    assert store.delete_expired(NOW) == []
+    assert store.retention.delete_expired(NOW) == []
     store.close()
     store = open_golden(root)
-    assert store.recovery.scanned_from is None and store.queue_bounds("golden_plain", 3) == (0, 111)
+    assert store.recovery.scanned_from is None and store.queues.bounds("golden_plain", 3) == (0, 111)
     store.close()

@@ -111,10 +111,10 @@ def test_a_search_before_an_offset_does_not_wait_for_what_lies_behind_it():
     put(store, "topic", 0, [b"0"], properties=[("KEYS", "k")])
     end = store.end_offset
     assert store.key_search("topic", "k", 1, 0, 2 * NOW, end).run().offsets == [0]
-    assert store.index_behind == 0
+    assert store.index.behind == 0
     put(store, "topic", 0, [b"1"], properties=[("KEYS", "k")])
     assert store.key_search("topic", "k", 1, 0, 2 * NOW, end).run().offsets == [0]
-    assert store.index_behind == store.end_offset - end
+    assert store.index.behind == store.end_offset - end
     assert store.key_search("topic", "k", 1, 0, 2 * NOW).run().offsets == [end]
 
 
@@ -135,10 +135,10 @@ def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
             store.tick(NOW + number)
         if number % 10 == 5:
             store = open_store(ROOT, disk := disk.kill())
-    assert store.index_behind > 0
+    assert store.index.behind > 0
     offsets = [one.commit_log_offset for one in records_of(store)]
     assert store.key_search("topic", "a", 100, 0, 2 * NOW).run().offsets == offsets[::-1]
-    assert store.index_behind == 0
+    assert store.index.behind == 0
     for number, offset in enumerate(offsets):
         assert store.key_search("topic", f"k{number}", 100, 0, 2 * NOW).run().offsets == [offset]
     names = disk.names(ROOT / "index")
@@ -155,7 +155,7 @@ def test_batches_that_are_indexed_together_make_what_each_by_itself_makes():
             if tick_each:
                 store.tick(NOW)
         store.tick(NOW)
-        assert store.index_behind == 0
+        assert store.index.behind == 0
         store.close()
         indexes.append([disk.read(ROOT / "index" / name) for name in disk.names(ROOT / "index")])
     assert len(indexes[0]) > 2 and indexes[0] == indexes[1]

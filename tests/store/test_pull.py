@@ -10,6 +10,7 @@ from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import NotFound, StoreCorrupt
 from broker_service.model import GetMessageStatus as Status
+from broker_service.store import pull
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, open_store, put, queue_bodies, read_range, records_of, replay_frame
 
@@ -26,7 +27,7 @@ def store():
 
 
 def get(store, offset, queue_id=0, *, count=32, size=MIB, codes=None, correct=True, topic="topic"):
-    return store.get_message(topic, queue_id, offset, count, size, codes, correct)
+    return store.queues.get_message(topic, queue_id, offset, count, size, codes, correct)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def trimmed():
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
     put(store, "topic", 1, [b"old"])
     put(store, "topic", 0, [b"x" * 300] * 30)
-    store._log.delete_before(LOG_FILE)
+    store.log.delete_before(LOG_FILE)
     store._queues.trim(store.min_offset)
     return store
 
@@ -70,7 +71,7 @@ def test_offsets_outside_are_corrected_only_if_the_role_allows(store, offset, qu
 
 
 def test_an_offset_below_the_minimum_is_too_small(trimmed):
-    low, high = trimmed.queue_bounds("topic", 0)
+    low, high = trimmed.queues.bounds("topic", 0)
     assert 0 < low < high
     result = get(trimmed, low - 1)
     assert (result.status, result.next_begin_offset, result.min_offset) == (Status.OFFSET_TOO_SMALL, low, low)
@@ -78,7 +79,7 @@ def test_an_offset_below_the_minimum_is_too_small(trimmed):
 
 
 def test_a_queue_whose_messages_are_all_gone_is_at_its_end(trimmed):
-    assert trimmed.queue_bounds("topic", 1) == (1, 1)
+    assert trimmed.queues.bounds("topic", 1) == (1, 1)
     assert get(trimmed, 1, 1).status is Status.OFFSET_OVERFLOW_ONE
     assert get(trimmed, 0, 1).status is Status.OFFSET_TOO_SMALL
 
@@ -94,8 +95,8 @@ def test_entries_of_a_deleted_log_file_are_being_removed(trimmed):
     assert result.status is Status.FOUND, "the scan goes on behind the file that is gone"
     low = result.next_begin_offset - result.count
     queue = trimmed._queues.get("topic", 0)
-    few = trimmed._reader._choose(queue, 0, queue.read(0, 3), 32, MIB, None)
-    assert few[:3] == ([], 3, Status.MESSAGE_WAS_REMOVING)
+    few = pull.get_message(trimmed.log, trimmed.config, queue, 0, 3, 32, MIB, None, correct_offset=True)
+    assert (few.records, few.next_begin_offset, few.status) == (b"", 3, Status.MESSAGE_WAS_REMOVING)
     ranged, _ = read_range(trimmed, "topic", 0, 0, 3, MIB)
     assert (ranged.status, ranged.next_offset) == (Status.MESSAGE_WAS_REMOVING, 3)
     assert low > 3
@@ -201,16 +202,16 @@ def test_ranges_of_interleaved_queues_are_what_one_by_one_reading_gives(queue_id
 
 def test_readers_see_up_to_the_confirm_offset(store):
     ends = [one.commit_log_offset for one in records_of(store)]
-    store.confirm_offset = ends[4]
-    assert store.queue_bounds("topic", 0) == (0, 4)
+    store.queues.confirm_offset = ends[4]
+    assert store.queues.bounds("topic", 0) == (0, 4)
     assert get(store, 0).count == 4 and get(store, 4).status is Status.OFFSET_OVERFLOW_ONE
     assert read_range(store, "topic", 0, 0, 10, MIB)[0].count == 4
-    store.confirm_offset = ends[4] + 1
-    assert store.queue_bounds("topic", 0) == (0, 4), "half a record is not visible"
-    store.confirm_offset = 0
-    assert store.queue_bounds("topic", 0) == (0, 0)
-    store.confirm_offset = store.end_offset
-    assert store.queue_bounds("topic", 0) == (0, 10)
+    store.queues.confirm_offset = ends[4] + 1
+    assert store.queues.bounds("topic", 0) == (0, 4), "half a record is not visible"
+    store.queues.confirm_offset = 0
+    assert store.queues.bounds("topic", 0) == (0, 0)
+    store.queues.confirm_offset = store.end_offset
+    assert store.queues.bounds("topic", 0) == (0, 10)
 
 
 def test_a_damaged_queue_never_gives_other_records(store):
@@ -229,7 +230,7 @@ def test_a_damaged_queue_never_gives_other_records(store):
 )
 def test_a_damaged_entry_is_not_taken_for_one_that_has_expired(trimmed, entry):
     """Readers would go on behind its message, and behind all of its log file."""
-    low, high = trimmed.queue_bounds("topic", 0)
+    low, high = trimmed.queues.bounds("topic", 0)
     place = (low + 3) * 20
     trimmed.disk.pwrite(trimmed.disk.open(ROOT / "consumequeue/topic/0/00000000000000000000"), entry, place)
     for offset in (low, low + 3):
@@ -241,15 +242,15 @@ def test_a_damaged_entry_is_not_taken_for_one_that_has_expired(trimmed, entry):
 
 def test_records_and_raw_bytes_by_log_offset(store):
     second = records_of(store)[1]
-    data = store.read_record(second.commit_log_offset)
+    data = store.log.record_at(second.commit_log_offset)
     assert replay_frame(data) == [second]
     assert store.read_log(second.commit_log_offset, len(data)) == data
     for offset in (-1, store.end_offset, store.end_offset + 1):
         with pytest.raises(NotFound):
-            store.read_record(offset)
-    assert store.find_record(second.commit_log_offset) == data
+            store.log.record_at(offset)
+    assert store.log.find_record(second.commit_log_offset) == data
     for offset in (second.commit_log_offset + 1, -1, store.end_offset, store.end_offset + 1, store.end_offset - 1):
-        assert store.find_record(offset) is None
+        assert store.log.find_record(offset) is None
     assert store.read_log(store.end_offset, 10) == b""
 
 
@@ -257,8 +258,8 @@ def test_offsets_by_time():
     store = open_store(ROOT, MemoryFiles())
     for number in range(10):
         put(store, "topic", 0, [b"x" * 700], now_ms=NOW + number // 2 * 10)
-    found = [store.search_offset_by_time("topic", 0, NOW + ms) for ms in (-5, 0, 1, 10, 40, 41)]
+    found = [store.queues.search_offset_by_time("topic", 0, NOW + ms) for ms in (-5, 0, 1, 10, 40, 41)]
     assert found == [0, 0, 2, 2, 8, 10]
-    assert store.search_offset_by_time("topic", 9, NOW) == 0
-    assert [store.store_timestamp_of("topic", 0, offset) for offset in (-1, 0, 9, 10)] == [0, NOW, NOW + 40, 0]
+    assert store.queues.search_offset_by_time("topic", 9, NOW) == 0
+    assert [store.queues.store_timestamp_of("topic", 0, offset) for offset in (-1, 0, 9, 10)] == [0, NOW, NOW + 40, 0]
     assert queue_bodies(store, "topic", 0)

@@ -32,8 +32,8 @@ def plainly(
     found: list[Record] = []
     size = 0
     for index, (topic, queue_id, first, until) in enumerate(wanted):
-        low, high = store.queue_bounds(topic, queue_id)
-        exists = (topic, queue_id) in store.queues()
+        low, high = store.queues.bounds(topic, queue_id)
+        exists = (topic, queue_id) in store.queues.keys()
         nothing = ranges.outside(exists, first, low, high)
         if nothing is not None:
             answers.append((index, *nothing, 0))
@@ -43,7 +43,7 @@ def plainly(
         while at < min(until, high) and not full:
             one = queue[at]
             if codes is None or tags_code(one.properties["TAGS"]) in codes:
-                bytes_of_one = len(store.read_record(one.commit_log_offset))
+                bytes_of_one = len(store.log.record_at(one.commit_log_offset))
                 if found and size + bytes_of_one > max_bytes:
                     full = True
                     break
@@ -63,7 +63,7 @@ def plainly(
 def columns(
     store: MessageStore, wanted: Iterable[Range], max_bytes: int, codes: frozenset[int] | None
 ) -> tuple[list[PlainAnswer], list[Record]]:
-    result = store.read_ranges(wanted, max_bytes, codes)
+    result = store.queues.read_ranges(wanted, max_bytes, codes)
     records = b"".join(result.records)
     assert sum(memoryview(result.sizes).cast("I")) == len(records)
     answers = [(one.span_index, one.status, one.next_offset, one.count) for one in result.answers]
@@ -134,18 +134,18 @@ def test_a_damaged_queue_is_named_among_others():
     disk.overwrite(path, 20, data[:20])  # its second entry points to its first record
     spans = [("topic", queue_id, 0, 2) for queue_id in range(3)]
     with pytest.raises(StoreCorrupt, match="topic/1 is damaged at or behind offset 1"):
-        store.read_ranges(spans, MIB)
+        store.queues.read_ranges(spans, MIB)
     for wrong in (b"\0" * 8, (1 << 40).to_bytes(8, "big"), (1).to_bytes(8, "big")):
         disk.overwrite(path, 20, wrong)
         with pytest.raises(StoreCorrupt, match="topic/1"):
-            store.read_ranges(spans, MIB)
+            store.queues.read_ranges(spans, MIB)
     assert columns(store, spans[:1], MIB, None)[0] == [(0, Status.FOUND, 2, 2)]
 
 
 def test_sizes_and_times_of_single_messages():
     store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
     put(store, "topic", 0, [b"x" * 10, b"x" * 200], now_ms=5)
-    sizes = [len(store.read_record(one.commit_log_offset)) for one in records_of(store)]
-    found = [store.size_and_time_of("topic", 0, offset) for offset in (-1, 0, 1, 2)]
+    sizes = [len(store.log.record_at(one.commit_log_offset)) for one in records_of(store)]
+    found = [store.queues.size_and_time_of("topic", 0, offset) for offset in (-1, 0, 1, 2)]
     assert found == [(0, 0), (sizes[0], 5), (sizes[1], 5), (0, 0)]
-    assert store.size_and_time_of("topic", 7, 0) == (0, 0)
+    assert store.queues.size_and_time_of("topic", 7, 0) == (0, 0)

@@ -91,19 +91,19 @@ def looks(store: MessageStore) -> list[object]:
     """Every kind of read of the event loop."""
 
     def messages() -> object:
-        return store.get_message("topic", 1, 3, 20, 1 << 20, None)
+        return store.queues.get_message("topic", 1, 3, 20, 1 << 20, None)
 
     def ranges() -> object:
-        found = store.read_ranges([("topic", queue, 0, 50) for queue in range(4)], 4 << 20)
+        found = store.queues.read_ranges([("topic", queue, 0, 50) for queue in range(4)], 4 << 20)
         return b"".join(found.records), found.answers
 
     def log() -> object:
         return bytes(store.view_log(100_000, 1 << 20))
 
     def by_time() -> object:
-        return [store.search_offset_by_time("topic", queue, NOW + 20) for queue in range(4)]
+        return [store.queues.search_offset_by_time("topic", queue, NOW + 20) for queue in range(4)]
 
-    return [messages, ranges, log, by_time, lambda: store.size_and_time_of("topic", 0, 7)]
+    return [messages, ranges, log, by_time, lambda: store.queues.size_and_time_of("topic", 0, 7)]
 
 
 @pytest.mark.parametrize("which", range(5))
@@ -439,7 +439,7 @@ def test_a_real_log_that_left_the_page_cache_is_found_all_the_same(tmp_path: Pat
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
     def look() -> bytes:
-        return b"".join(store.read_ranges([("topic", 0, 0, 50)], 4 << 20).records)
+        return b"".join(store.queues.read_ranges([("topic", 0, 0, 50)], 4 << 20).records)
 
     found = record_bytes(asyncio.run(cold_reads.read(store, look)))
     assert found == bodies

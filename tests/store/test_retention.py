@@ -57,11 +57,11 @@ def test_a_slave_keeps_what_its_master_has(used, gone_at_master, deleted):
 
 def test_a_slave_deletes_a_log_file_once_its_master_has_none_of_it():
     store = filled(MemoryFiles())
-    begins_at = store.expires_before(FOUR)
+    begins_at = store.retention.expires_before(FOUR)
     assert begins_at == 2 * LOG_FILE
-    assert store.expires_before(FOUR, begins_at - 1) == LOG_FILE
-    assert store.delete_expired(FOUR, masters_min_offset=LOG_FILE - 1) == []
-    store.delete_expired(FOUR, masters_min_offset=2 * LOG_FILE)
+    assert store.retention.expires_before(FOUR, begins_at - 1) == LOG_FILE
+    assert store.retention.delete_expired(FOUR, masters_min_offset=LOG_FILE - 1) == []
+    store.retention.delete_expired(FOUR, masters_min_offset=2 * LOG_FILE)
     assert store.min_offset == 2 * LOG_FILE
 
 
@@ -90,27 +90,27 @@ def test_expired_files_go_and_everything_follows():
     store = filled(disk)
     disk.usage = DiskUsage(100, 50)
     end = store.end_offset
-    lines = store.delete_expired(FOUR)
+    lines = store.retention.delete_expired(FOUR)
     assert store.min_offset > LOG_FILE and store.min_offset % LOG_FILE == 0 and store.end_offset == end
     assert any("commitlog/00000000000000000000" in line for line in lines)
     assert any("consumequeue/topic/0/00000000000000000000" in line for line in lines)
     assert any("/index/" in line for line in lines)
-    assert store.queue_bounds("old", 0) == (1, 1)
-    low, high = store.queue_bounds("topic", 0)
+    assert store.queues.bounds("old", 0) == (1, 1)
+    low, high = store.queues.bounds("topic", 0)
     assert 0 < low < high
     check_sound(store)
-    oldest = store.store_timestamp_of("topic", 0, low)
+    oldest = store.queues.store_timestamp_of("topic", 0, low)
     assert oldest > FOUR - 82 * HOUR, "a file with one young message stays"
     assert len(store.key_search("topic", "k", 100, 0, FOUR).run().offsets) == sum(
-        high - low for low, high in map(lambda queue: store.queue_bounds("topic", queue), (0, 1))
+        high - low for low, high in map(lambda queue: store.queues.bounds("topic", queue), (0, 1))
     )
     # It opens again, cleanly or not, as it was, and the queue offsets go on.
-    bounds = {queue: store.queue_bounds(*queue) for queue in store.queues()}
+    bounds = {queue: store.queues.bounds(*queue) for queue in store.queues.keys()}
     store = open_store(ROOT, disk.kill(), file_reserved_time_h=72)
     check_sound(store)
-    assert {queue: store.queue_bounds(*queue) for queue in bounds} == bounds
+    assert {queue: store.queues.bounds(*queue) for queue in bounds} == bounds
     put(store, "old", 0, [b"y"], now_ms=FOUR)
-    assert store.queue_bounds("old", 0) == (1, 2)
+    assert store.queues.bounds("old", 0) == (1, 2)
 
 
 def test_what_is_not_flushed_and_the_newest_file_stay_even_by_force():
@@ -118,9 +118,9 @@ def test_what_is_not_flushed_and_the_newest_file_stay_even_by_force():
     store = open_store(ROOT, disk)
     put(store, "topic", 0, [b"x" * 900] * 20)
     disk.usage = DiskUsage(100, 14)
-    assert store.delete_expired(NOW) == [] and store.min_offset == 0
+    assert store.retention.delete_expired(NOW) == [] and store.min_offset == 0
     store.flush()
-    store.delete_expired(NOW)
+    store.retention.delete_expired(NOW)
     assert 0 < store.min_offset <= store.end_offset
     assert disk.names(ROOT / "commitlog") == [f"{store.min_offset:020d}"]
     check_sound(store)
@@ -141,8 +141,8 @@ def idle_queue(disk: MemoryFiles) -> tuple[MessageStore, int]:
         put(store, "busy", 0, [b"%d" % number + b"y" * 900], now_ms=NOW + number)
     flush_thoroughly(store)
     disk.usage = DiskUsage(100, 20)
-    store.delete_expired(NOW + 7_200_000)
-    assert store.queue_bounds("idle", 0) == (20, 20)
+    store.retention.delete_expired(NOW + 7_200_000)
+    assert store.queues.bounds("idle", 0) == (20, 20)
     assert len(disk.names(ROOT / "consumequeue/idle/0")) == 1, "trimmed to its last file"
     return store, 20
 
@@ -177,11 +177,11 @@ def test_the_offsets_of_an_idle_queue_go_on_after_its_messages_have_expired_and_
         disk = disk.kill() if end == "kill" else disk.power_loss(random.Random(seed))
         damage(disk)
         store = open_store(ROOT, disk)
-        assert store.queue_end("idle", 0) == goes_on_at
+        assert store.queues.end("idle", 0) == goes_on_at
         appended = put(store, "idle", 0, [b"new"])
         assert appended.queues[0].first_queue_offset == goes_on_at
         store = open_store(ROOT, disk.kill())
-        assert store.queue_bounds("idle", 0) == (goes_on_at, goes_on_at + 1)
+        assert store.queues.bounds("idle", 0) == (goes_on_at, goes_on_at + 1)
         check_sound(store)
 
 
@@ -193,5 +193,5 @@ def test_a_queue_whose_first_file_is_lost_is_still_made_again_from_the_log() -> 
     disk = disk.kill()
     disk.remove(ROOT / "consumequeue/topic/0" / f"{0:020d}")
     store = open_store(ROOT, disk)
-    assert store.queue_bounds("topic", 0) == (0, 20) and store.recovery.rebuilt_queues
+    assert store.queues.bounds("topic", 0) == (0, 20) and store.recovery.rebuilt_queues
     check_sound(store)

@@ -56,12 +56,12 @@ def check(store: MessageStore, version: str) -> None:
     for number in range(COUNT):
         topic = topic_of(version, number)
         (offset,) = store.key_search(topic, f"key-{number}", 10, 0, NOW * 2).run().offsets
-        one = record.decode(store.read_record(offset))
+        one = record.decode(store.log.record_at(offset))
         assert (one.topic, one.queue_id, one.body) == (topic, number % 2, b"body-%d" % number)
         assert one.properties == properties_of(number)
-        result = store.get_message(topic, one.queue_id, one.queue_offset, 1, 10_000, None)
-        assert (result.count, result.records) == (1, store.read_record(offset))
-    assert sum(store.queue_end(*queue) for queue in store.queues()) == COUNT
+        result = store.queues.get_message(topic, one.queue_id, one.queue_offset, 1, 10_000, None)
+        assert (result.count, result.records) == (1, store.log.record_at(offset))
+    assert sum(store.queues.end(*queue) for queue in store.queues.keys()) == COUNT
 
 
 def test_the_store_opens_and_everything_in_it_is_read(root: Path, version: str) -> None:

@@ -17,17 +17,17 @@ def test_a_topic_made_again_continues_its_queue_offsets():
     put(store, "topic", [0, 0, 1], [b"a", b"b", b"c"])
     put(store, "stays", 0, [b"s"])
     assert delete_topic(store, "topic") == {0: 2, 1: 1}
-    assert store.queues() == [("stays", 0)] and store.queue_bounds("topic", 0) == (2, 2)
-    assert store.queue_end("topic", 0) == store.queue_end_at("topic", 0, 0) == 2
-    assert store.search_offset_by_time("topic", 0, NOW) == 2 and store.log_offsets("topic", 0, 0) == []
-    assert store.entry("topic", 0, 1) is None and store.first_offset_ever("topic", 0) == 2
+    assert store.queues.keys() == [("stays", 0)] and store.queues.bounds("topic", 0) == (2, 2)
+    assert store.queues.end("topic", 0) == store.queues.end_at("topic", 0, 0) == 2
+    assert store.queues.search_offset_by_time("topic", 0, NOW) == 2 and store.queues.log_offsets("topic", 0, 0) == []
+    assert store.queues.entry("topic", 0, 1) is None and store.queues.first_offset_ever("topic", 0) == 2
     put(store, "topic", [0, 1], [b"d", b"e"])
-    assert store.queue_bounds("topic", 0) == (2, 3) and queue_bodies(store, "topic", 0) == [b"d"]
+    assert store.queues.bounds("topic", 0) == (2, 3) and queue_bodies(store, "topic", 0) == [b"d"]
     for _ in range(2):
         delete_topic(store, "topic")
         store = open_store(ROOT, disk := disk.kill())
     put(store, "topic", 0, [b"f"])
-    assert store.queue_bounds("topic", 0) == (3, 4)
+    assert store.queues.bounds("topic", 0) == (3, 4)
     store.close()
     store = open_store(ROOT, disk)
     assert store.recovery.scanned_from is None
@@ -51,7 +51,7 @@ def test_a_slave_takes_the_masters_offsets():
     put(store, "topic", 0, [b"a"])
     assert store.forget_before({"topic": {0: 7, 3: 2}}) == [("topic", 0)]
     put(store, "topic", [0, 3], [b"b", b"c"])
-    assert store.queue_bounds("topic", 0) == (7, 8) and store.queue_bounds("topic", 3) == (2, 3)
+    assert store.queues.bounds("topic", 0) == (7, 8) and store.queues.bounds("topic", 3) == (2, 3)
 
 
 @pytest.mark.parametrize("floor", [1, 2, 3, 7])
@@ -68,7 +68,7 @@ def test_a_slave_that_was_away_forgets_what_the_queues_of_a_topic_made_again_had
         assert queue_bodies(store, "topic", 0) == kept and queue_bodies(store, "topic", 1) == [b"d"]
     put(store, "topic", 0, [b"e"])
     assert queue_bodies(store, "topic", 0) == [*kept, b"e"]
-    assert store.queue_bounds("topic", 0) == (floor, max(floor, 3) + 1)
+    assert store.queues.bounds("topic", 0) == (floor, max(floor, 3) + 1)
     store.close()
     store = open_store(ROOT, disk)
     assert store.recovery.scanned_from is None and queue_bodies(store, "topic", 0) == [*kept, b"e"]
@@ -100,11 +100,11 @@ def test_where_a_topic_went_on_is_forgotten_when_nothing_from_before_is_left():
         put(store, "again", 0, [b"x" * 500] * 20, now_ms=later)
         later += 10 * 3_600_000
     store.flush()
-    assert store.delete_expired(later) and store.min_offset > 0
+    assert store.retention.delete_expired(later) and store.min_offset > 0
     assert store._queues._floors == {("gone", 0): 1}, "a topic that may still be made again goes on there"
     store.close()
     store = open_store(ROOT, disk)
     put(store, "gone", 0, [b"e"])
-    assert store.queue_bounds("gone", 0) == (1, 2)
-    low, high = store.queue_bounds("again", 0)
+    assert store.queues.bounds("gone", 0) == (1, 2)
+    low, high = store.queues.bounds("again", 0)
     assert 2 < low < high == 43

@@ -63,7 +63,7 @@ def test_a_cut_of_everything_leaves_an_empty_log_that_may_begin_elsewhere_then()
     frame = store.read_log(LOG_FILE, LOG_FILE)
     assert store.truncate(0, None) > 0
     assert (store.min_offset, store.end_offset) == (0, 0) and bodies(store) == []
-    assert [store.queue_bounds("topic", queue) for queue in range(3)] == [(0, 0)] * 3
+    assert [store.queues.bounds("topic", queue) for queue in range(3)] == [(0, 0)] * 3
     store.start_over(LOG_FILE)
     store.append_replicated(LOG_FILE, frame)
     assert (store.min_offset, store.end_offset) == (LOG_FILE, 2 * LOG_FILE)

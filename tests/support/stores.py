@@ -8,8 +8,9 @@ from rocketsim_proto.records import columnar, record
 
 from broker_service.model import Appended
 from broker_service.store.batch import Batch
+from broker_service.store.config import StoreConfig
 from broker_service.store.files import Files
-from broker_service.store.message_store import MessageStore, StoreConfig
+from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangeAnswer, TagsCodes
 
 HOST = record.encode_host("127.0.0.1", 10911)
@@ -79,7 +80,7 @@ def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
 
 def delete_topic(store: MessageStore, topic: str) -> dict[int, int]:
     """As an operator's command does it; returns where its queues go on."""
-    ends = store.queue_ends(topic)
+    ends = store.queues.ends(topic)
     store.forget_before({topic: ends})
     return ends
 
@@ -121,7 +122,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
     """What a consumer of the queue reads from its beginning to its end."""
     found: list[bytes] = []
-    low, high = store.queue_bounds(topic, queue_id)
+    low, high = store.queues.bounds(topic, queue_id)
     while low < high:
         part, data = read_range(store, topic, queue_id, low, high, 1 << 20)
         assert part.next_offset > low, part
@@ -134,7 +135,7 @@ def read_range(
     store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
 ) -> tuple[RangeAnswer, bytes]:
     """One range: its first segment in the frame, and its records."""
-    found = store.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
+    found = store.queues.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
     answer = found.answers[0]
     return answer, b"".join(found.records)
 
@@ -164,7 +165,7 @@ def queues_of(records: Iterable[record.Record]) -> dict[tuple[str, int], list[tu
 
 def actual_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
     queues = {}
-    for topic, queue_id in store.queues():
+    for topic, queue_id in store.queues.keys():
         queue = store._queues.get(topic, queue_id)
         assert queue is not None
         entries = queue.read(queue.min_offset, queue.max_offset - queue.min_offset)

@@ -106,7 +106,7 @@ async def test_a_message_that_is_sent_again_waits_once_also_after_a_restart(tmp_
     async with v2_broker(tmp_path) as (node, client):
         now = clock_of(node)
         assert (await client.send(again)).entries == first.entries
-        assert node.store.queue_end(TIMER_TOPIC, 0) == 1
+        assert node.store.queues.end(TIMER_TOPIC, 0) == 1
         now[0] += 5000
         await delivered(node)
         assert (await client.send(again)).entries[0].offset == 0
@@ -162,7 +162,7 @@ async def test_a_recall_at_another_brokers_port_reaches_the_broker_that_the_hand
             assert (await at_a.RecallMessage(request, metadata=mine)).status.code != d.OK
             now[0] += 5000
             await delivered(node)
-            assert node.store.queue_end("D", 0) == 0
+            assert node.store.queues.end("D", 0) == 0
 
 
 async def test_only_a_message_that_waits_has_a_handle(tmp_path: Path) -> None:

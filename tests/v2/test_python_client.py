@@ -101,7 +101,7 @@ async def test_its_access_keys_open_what_its_user_may_do(tmp_path: Path) -> None
         await acls.apply(lambda: acls.putting(Acl("User:n").with_policies(policies), 1))
         found = await run(tmp_path, "keys", node.v2_port.address, "T", "M", "n", "sk")
         assert found["received"] == [found["T"]] and "refused" not in found["T"]
-        assert "refused" in found["M"] and not node.store.queue_ends("M")
+        assert "refused" in found["M"] and not node.store.queues.ends("M")
         assert node.consumption.state.under_way_count == 0  # it was acknowledged
         wrong = await run(tmp_path, "keys", node.v2_port.address, "T", "M", "n", "wrong")
         assert [name for name, said in wrong.items() if "refused" in said] == ["T", "M", "received"]
@@ -121,7 +121,7 @@ async def test_it_consumes_in_order_and_makes_what_always_fails_a_dead_letter(tm
         assert found["done"]
         assert of_group(found["pushed"], "a") == ["f-a-0", "f-a-1", "f-a-1", "f-a-2"]
         assert of_group(found["pushed"], "b") == ["f-b-0", "f-b-0", "f-b-1", "f-b-2"]
-        await until(lambda: node.store.queue_end("%DLQ%push", 0) == 1, "the dead letter")
+        await until(lambda: node.store.queues.end("%DLQ%push", 0) == 1, "the dead letter")
         assert node.topics.get("%RETRY%push+F") is None
 
 
@@ -166,4 +166,4 @@ async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path:
         goes_by(node.broker, lambda: in_two_hours)
         await node.consumption.timer_delivery.deliver_due()
         assert node.consumption.state.timers.count == 0
-        assert sum(node.store.queue_ends("D").values()) == 1
+        assert sum(node.store.queues.ends("D").values()) == 1

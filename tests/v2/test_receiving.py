@@ -494,7 +494,7 @@ async def test_the_dead_letters_get_one_copy_however_often_they_are_asked(tmp_pa
         request = s.ForwardMessageToDeadLetterQueueRequest(group=G, topic=T, receipt_handle=handle_of(one))
         for _ in range(2):
             assert (await client.ForwardMessageToDeadLetterQueue(request)).status.code == d.OK
-        assert node.store.queue_end("%DLQ%g", 0) == 1
+        assert node.store.queues.end("%DLQ%g", 0) == 1
         dlq = resource("%DLQ%g")
         route = await client.QueryRoute(s.QueryRouteRequest(topic=dlq))
         assert [(queue.topic, queue.id) for queue in route.message_queues] == [(dlq, 0)]
@@ -516,7 +516,7 @@ async def test_a_message_that_nobody_settles_becomes_a_dead_letter(tmp_path: Pat
             (one,) = await received(client, long_polling_timeout=Duration(seconds=8))
             assert one.system_properties.delivery_attempt == attempt
             await client.ChangeInvisibleDuration(change_of(one, 0))
-        await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
+        await until(lambda: node.store.queues.end("%DLQ%g", 0) == 1, "the dead letter")
 
 
 async def test_without_its_slave_a_master_still_takes_acks(tmp_path: Path) -> None:
@@ -679,7 +679,7 @@ async def test_a_full_disk_refuses_what_is_sent_in_rocketmqs_words_without_a_pat
         half = message("X", message_type=d.TRANSACTION)
         assert (await client.send(half)).status.code == d.OK
         monkeypatch.setattr(node.store.disk, "disk_usage", lambda _: DiskUsage(100, 5))
-        node.store.delete_expired(node.broker.now_ms())
+        node.store.retention.delete_expired(node.broker.now_ms())
         refused = (await client.send(message())).status
         assert refused.code == d.TOO_MANY_REQUESTS and "95 % full" in refused.message
         assert (await client.AckMessage(ack_of(found))).status.code == d.OK
@@ -693,8 +693,8 @@ async def test_a_full_disk_refuses_what_is_sent_in_rocketmqs_words_without_a_pat
         def no_room(*_: Any, **__: Any) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "commitlog/0"))
 
-        node.store.disk_too_full = None
-        monkeypatch.setattr(node.store._log, "write", no_room)
+        node.store.admission.disk_too_full = None
+        monkeypatch.setattr(node.store.log, "write", no_room)
         full = (await client.send(message())).status
         assert full.code == d.TOO_MANY_REQUESTS and "No space left" in full.message
         assert str(tmp_path) not in refused.message + full.message
@@ -740,8 +740,8 @@ async def test_a_message_that_the_client_cannot_receive_becomes_a_dead_letter(tm
         await put(node, "T", b"x" * (4 << 20))  # gRPC's limit, which the rest of the answer goes beyond
         with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
             await received(client)
-        await until(lambda: node.store.queue_end("%DLQ%g", 0) == 1, "the dead letter")
-        assert node.store.queue_end("%RETRY%g_T", 0) == 0
+        await until(lambda: node.store.queues.end("%DLQ%g", 0) == 1, "the dead letter")
+        assert node.store.queues.end("%RETRY%g_T", 0) == 0
 
 
 async def test_a_message_that_cannot_be_made_counts_as_sent_and_holds_up_no_other(
@@ -773,11 +773,11 @@ async def test_acks_that_come_together_are_stored_together_and_each_is_answered(
     async with v2_broker(tmp_path) as (node, client):
         await put(node, "T", *(b"%d" % number for number in range(32)))
         found = await received(client)
-        before = node.store.queue_end(STATE_TOPIC, 0)
+        before = node.store.queues.end(STATE_TOPIC, 0)
         answered = await asyncio.gather(*(client.AckMessage(ack_of(one)) for one in found))
         assert [one.entries[0].receipt_handle for one in answered] == [handle_of(one) for one in found]
         assert {one.status.code for one in answered} == {d.OK}
-        assert node.store.queue_end(STATE_TOPIC, 0) - before < 16
+        assert node.store.queues.end(STATE_TOPIC, 0) - before < 16
         assert await received(client) == []
 
 

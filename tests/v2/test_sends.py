@@ -421,11 +421,11 @@ async def test_sends_after_a_restart_do_not_bring_the_index_up_to_date_each(
         await client.send(before)
     async with v2_broker(tmp_path) as (node, client):
         monkeypatch.setattr(node.store, "tick", lambda now_ms: None)  # it works on the index, too
-        behind = node.store.index_behind
+        behind = node.store.index.behind
         end = node.store.end_offset
         assert (await client.send(message())).status.code == d.OK
         assert (await client.send(before)).status.code == d.OK
-        assert node.store.index_behind == behind + node.store.end_offset - end
+        assert node.store.index.behind == behind + node.store.end_offset - end
         assert len(await stored(node, "T")) == 2
 
 

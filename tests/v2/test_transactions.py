@@ -55,10 +55,10 @@ def records(node: BrokerNode, topic: str) -> list[Record]:
     """All of a topic, also those that no reader sees yet."""
     store = node.store
     return [
-        record.decode(store.read_record(at))
-        for name, queue_id in sorted(store.queues())
+        record.decode(store.log.record_at(at))
+        for name, queue_id in sorted(store.queues.keys())
         if name == topic
-        for at in store.log_offsets(topic, queue_id, 0)
+        for at in store.queues.log_offsets(topic, queue_id, 0)
     ]
 
 
@@ -551,7 +551,7 @@ async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreada
     monkeypatch.setattr(module, "_FRAME_BYTES", 4096)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
-        store, read_ranges = node.store, node.store.read_ranges
+        store, read_ranges = node.store, node.store.queues.read_ranges
 
         def append(message: Record) -> None:
             store.append_one(message, node.broker.now_ms(), node.broker.store_host)
@@ -576,7 +576,7 @@ async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreada
                 turns += 1
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(store, "read_ranges", reading)
+        monkeypatch.setattr(store.queues, "read_ranges", reading)
         beating = asyncio.create_task(beat())
         await node.consumption.transactions.find_copies()
         beating.cancel()

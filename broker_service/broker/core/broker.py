@@ -189,7 +189,7 @@ class Broker:
     @property
     def takes_clients_writes(self) -> bool:
         """True if producers may send here; name servers are told."""
-        return self.may_append and self.store.why_no_sends() is None
+        return self.may_append and self.store.admission.why_no_sends() is None
 
     @property
     def may_append(self) -> bool:
@@ -198,7 +198,7 @@ class Broker:
             self.check_writable()
         except ServiceNotAvailable:
             return False
-        return self.store.writable
+        return self.store.admission.writable
 
     # --- its configuration ------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ class Visibility:
         self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of records not visible yet
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
-        visible = self._store.confirm_offset
+        visible = self._store.queues.confirm_offset
         if visible is None or visible >= end_offset:
             self._notify(queues)
         else:
@@ -25,7 +25,7 @@ class Visibility:
 
     def changed(self, visible_offset: int | None) -> None:
         """Moves the visible end to this log offset; None means the end of the log."""
-        self._store.confirm_offset = visible_offset
+        self._store.queues.confirm_offset = visible_offset
         while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
             self._notify(self._unseen.popleft()[1])
 

@@ -115,10 +115,10 @@ class Commits:
         is none yet.
         """
         store = self._broker.store
-        first = store.first_offset_ever(topic, queue_id)
+        first = store.queues.first_offset_ever(topic, queue_id)
         if first is None:
             return NOT_FOUND
-        found = store.get_message(topic, queue_id, first, 1, 1, None, correct_offset=False)
+        found = store.queues.get_message(topic, queue_id, first, 1, 1, None, correct_offset=False)
         on_disk = found.status is GetMessageStatus.FOUND and found.suggest_pull_from_slave
         return NOT_FOUND if on_disk else first
 
@@ -131,7 +131,7 @@ class Commits:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
         if self._broker.is_slave:
             return  # It may lag: the master has the last word.
-        end = self._broker.store.queue_end(entry.topic, entry.queue_id)
+        end = self._broker.store.queues.end(entry.topic, entry.queue_id)
         if entry.offset > end:
             raise InvalidParameter(
                 f"offset {entry.offset} is beyond the end {end} of queue {entry.queue_id} of {entry.topic}"
@@ -140,4 +140,4 @@ class Commits:
     def _had_queue(self, group: str, entry: CommitEntry) -> bool:
         """The topic had the queue: who has read it to its end before it was closed may commit that."""
         queue = entry.topic, entry.queue_id
-        return self._broker.store.queue_end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0
+        return self._broker.store.queues.end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

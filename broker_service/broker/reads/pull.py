@@ -105,7 +105,7 @@ class PullPath:
 
     def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
         policy = self._checks.policy(group)
-        found = self._broker.store.get_message(
+        found = self._broker.store.queues.get_message(
             pull.topic,
             pull.queue_id,
             offset,
@@ -133,10 +133,10 @@ class PullPath:
         log_end = self._broker.end_of(pull.read_in)
         if log_end is None:
             return None
-        end = self._broker.store.queue_end_at(pull.topic, pull.queue_id, log_end)
+        end = self._broker.store.queues.end_at(pull.topic, pull.queue_id, log_end)
         if pull.queue_offset <= end:
             return None
-        min_offset, max_offset = self._broker.store.queue_bounds(pull.topic, pull.queue_id)
+        min_offset, max_offset = self._broker.store.queues.bounds(pull.topic, pull.queue_id)
         return Pulled(
             code=PullCode.PULL_OFFSET_MOVED,
             status=GetMessageStatus.OFFSET_TRUNCATED,
@@ -159,14 +159,14 @@ class PullPath:
         log_end = self._broker.end_here_of(pull.read_in)
         if log_end is None:
             return False
-        return pull.queue_offset <= self._broker.store.queue_end_at(pull.topic, pull.queue_id, log_end)
+        return pull.queue_offset <= self._broker.store.queues.end_at(pull.topic, pull.queue_id, log_end)
 
     def _hold_s(self, suspend_s: float) -> float:
         config = self._broker.config
         return suspend_s if config.long_polling_enable else min(suspend_s, config.short_polling_time_mills / 1000)
 
     def _refused(self, pull: Pull) -> Pulled:
-        min_offset, max_offset = self._broker.store.queue_bounds(pull.topic, pull.queue_id)
+        min_offset, max_offset = self._broker.store.queues.bounds(pull.topic, pull.queue_id)
         return Pulled(
             code=PullCode.PULL_RETRY_IMMEDIATELY,
             status=GetMessageStatus.NO_MATCHED_MESSAGE,

@@ -131,7 +131,7 @@ class RangePath:
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
         known = map(self._within, wanted, repeat(ends)) if ends else wanted
         spans = ((item.topic, item.queue_id, item.from_offset, item.until_offset) for item in known)
-        found = self._broker.store.read_ranges(spans, frame_bytes, tags, entries)
+        found = self._broker.store.queues.read_ranges(spans, frame_bytes, tags, entries)
         segments = []
         for answer in found.answers:
             number = index + answer.span_index
@@ -156,7 +156,7 @@ class RangePath:
         """What of the range was there when it was planned, and still is."""
         if wanted.read_in not in ends:
             return wanted
-        end = self._broker.store.queue_end_at(wanted.topic, wanted.queue_id, ends[wanted.read_in])
+        end = self._broker.store.queues.end_at(wanted.topic, wanted.queue_id, ends[wanted.read_in])
         return wanted._replace(until_offset=max(wanted.from_offset, min(end, wanted.until_offset)))
 
     def _truncated(
@@ -182,6 +182,6 @@ class RangePath:
     def _refused_ranges(self, ranges: Sequence[Range]) -> Frame:
         segments = []
         for index, item in enumerate(ranges):
-            bounds = self._broker.store.queue_bounds(item.topic, item.queue_id)
+            bounds = self._broker.store.queues.bounds(item.topic, item.queue_id)
             segments.append(Segment(index, 0, item.from_offset, *bounds, GetMessageStatus.NO_MATCHED_MESSAGE))
         return Frame([], b"", segments, MASTER_ID)

@@ -39,7 +39,7 @@ class QueueLookup:
         log_end = self._broker.end_of(epoch)
         if log_end is None:
             return None
-        return [self._broker.store.queue_end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
+        return [self._broker.store.queues.end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
 
     async def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
         """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
@@ -48,19 +48,18 @@ class QueueLookup:
         for queue_id, timestamp in queues:
             self._check(topic, queue_id)
             store = self._broker.store
-            offsets.append(
-                await cold_reads.read(store, partial(store.search_offset_by_time, topic_name, queue_id, timestamp))
-            )
+            search = partial(store.queues.search_offset_by_time, topic_name, queue_id, timestamp)
+            offsets.append(await cold_reads.read(store, search))
         return offsets
 
     async def first_timestamp(self, topic_name: str, queue_id: int) -> int:
         """The store time of the queue's first message; -1 without one."""
         self._check(self._existing(topic_name), queue_id)
         store = self._broker.store
-        first, end = store.queue_bounds(topic_name, queue_id)
+        first, end = store.queues.bounds(topic_name, queue_id)
         if first >= end:
             return -1
-        return await cold_reads.read(store, partial(store.store_timestamp_of, topic_name, queue_id, first))
+        return await cold_reads.read(store, partial(store.queues.store_timestamp_of, topic_name, queue_id, first))
 
     def _existing(self, topic_name: str) -> TopicConfig:
         """That there is no such topic is the last word of a master that may write.  One that has just started may not
@@ -76,14 +75,14 @@ class QueueLookup:
 
     def _bounds(self, topic: TopicConfig, queue_id: int, closed: bool) -> Bounds:
         store = self._broker.store
-        min_offset, max_offset = store.queue_bounds(topic.name, queue_id)
+        min_offset, max_offset = store.queues.bounds(topic.name, queue_id)
         if closed and max(topic.read_queue_nums, topic.write_queue_nums) <= queue_id < MAX_QUEUE_NUMS:
             # What readers do not see yet they never will.
-            return Bounds(queue_id, min_offset, store.queue_end(topic.name, queue_id))
+            return Bounds(queue_id, min_offset, store.queues.end(topic.name, queue_id))
         self._check(topic, queue_id)
         if max_offset <= min_offset:
             return Bounds(queue_id, min_offset, max_offset)
-        size, timestamp = store.size_and_time_of(topic.name, queue_id, max_offset - 1)
+        size, timestamp = store.queues.size_and_time_of(topic.name, queue_id, max_offset - 1)
         return Bounds(queue_id, min_offset, max_offset, timestamp, size * (max_offset - min_offset))
 
     def _check(self, topic: TopicConfig, queue_id: int) -> None:

@@ -60,7 +60,7 @@ class Returns:
         group = self._commits.group(group_name)
         broker.check_writable()
         offset, level = request.number("offset"), request.number("delayLevel", 0)
-        data = await cold_reads.read(broker.store, partial(broker.store.find_record, offset))
+        data = await cold_reads.read(broker.store, partial(broker.store.log.find_record, offset))
         if data is None:
             raise NotFound(f"no record starts at {offset} of this broker's log")
         message = record.decode(data, check_crc=False)

@@ -195,7 +195,7 @@ class SendPath:
         since_ms = broker.now_ms() - int(REMEMBERED_S * 1000)
         search = broker.store.key_search(where, sent.message_id, 1, since_ms, FOR_EVER_MS, self._opened_at)
         for offset in (await cold_reads.read(broker.store, search.run)).offsets:
-            data = await cold_reads.read(broker.store, partial(broker.store.read_record, offset))
+            data = await cold_reads.read(broker.store, partial(broker.store.log.record_at, offset))
             found = record.decode(data, check_crc=False)
             is_it = SendId(found.properties.get(record.PROPERTY_UNIQ_KEY, ""), record.body_crc(found.body)) == sent
             if is_it and (where == topic or found.properties.get(record.PROPERTY_REAL_TOPIC) == topic):

@@ -1,0 +1,71 @@
+"""Admission says whether the store takes appends now, and if not, why."""
+
+import logging
+
+from broker_service.store.commit_log import CommitLog
+from broker_service.store.config import StoreConfig
+from broker_service.store.disk import Disk
+from broker_service.store.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+_RESERVE = 16 << 20  # bytes kept at the end of the last log file; some hundred thousand acknowledgements
+_RESERVED_PART = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
+
+
+class Admission:
+    def __init__(self, disk: Disk, log: CommitLog, writer: Writer, config: StoreConfig) -> None:
+        self.config = config
+        self.disk_too_full: str | None = None  # the refusal above the warning level; sent to clients, so without a path
+        self._disk = disk
+        self._log = log
+        self._writer = writer
+        self._is_reserved = False  # only the broker itself may append to the rest of the last log file
+
+    @property
+    def writable(self) -> bool:
+        return self.why_not_writable() is None
+
+    def why_not_writable(self) -> str | None:
+        """Returns why nothing can be appended now, neither by clients nor by the broker; None if appends work."""
+        return self._disk.fatal or self._writer.trouble
+
+    def why_no_sends(self, size: int = 0) -> str | None:
+        """Returns why clients may not send this many bytes now; None if they may.
+
+        The broker's own records, such as acknowledgements, retries and due messages, have a larger limit: they are
+        appended above the disk's warning level, too, and to the very end of the last log file.
+        """
+        return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
+
+    def _why_reserved(self, size: int) -> str | None:
+        """Returns the refusal if the rest of the last log file is kept for the broker's own records.
+
+        That is so while the disk has no room for another log file.  Once a send is refused for this reason, all sends
+        are, until the disk has room.
+        """
+        log = self._log
+        left = log.file_end - log.end_offset - size
+        if left >= min(_RESERVE, log.file_size >> _RESERVED_PART) and not self._is_reserved:
+            return None
+        self._is_reserved = self._disk.disk_usage(self.config.root).free < log.file_size
+        if not self._is_reserved:
+            return None
+        return (
+            "the broker's disk has no room for another log file, and the rest of the last one is kept for "
+            "acknowledgements: make room on it"
+        )
+
+    def look_at_warning_level(self, used: float) -> None:
+        """Takes note of how full the disk is, in percent: above the warning level clients may not send."""
+        limit, before = self.config.disk_warning_ratio, self.disk_too_full
+        self.disk_too_full = (
+            f"the broker's disk is {used:.0f} % full, above {limit} % (diskSpaceWarningLevelRatio) it takes no "
+            "messages from clients: make room on it"
+            if used > limit
+            else None
+        )
+        if self.disk_too_full and not before:
+            logger.warning("%s: %s", self.config.root, self.disk_too_full)
+        elif before and not self.disk_too_full:
+            logger.info("%s: clients may send again, the disk is %.0f %% full", self.config.root, used)

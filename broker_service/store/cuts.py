@@ -1,0 +1,131 @@
+"""Cuts removes the end of a log, or all of it, and what queues and index have of the removed records.
+
+The flush thread does nothing meanwhile, because a cut holds the lock of `Durability`.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from broker_service.store.commit_log import CommitLog, file_name
+from broker_service.store.consume_queue import QueueEnd
+from broker_service.store.disk import Attempt, Disk
+from broker_service.store.durability import Durability
+from broker_service.store.flushed_offset import Flushed
+from broker_service.store.index import Index
+from broker_service.store.queue_table import QueueTable
+from broker_service.store.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+_CHUNK = 1 << 20
+
+
+class Cuts:
+    def __init__(
+        self, disk: Disk, log: CommitLog, queues: QueueTable, index: Index, writer: Writer, durability: Durability
+    ) -> None:
+        self._disk = disk
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._writer = writer
+        self._durability = durability
+
+    def truncate(self, offset: int, keep_in: Path | None) -> int:
+        """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
+
+        They are copied to a file in `keep_in` first.  The new end is synced before bytes are zeroed, and the zeros are
+        synced before anything is appended.  After a crash, recovery therefore finds the old log, the new one, or the
+        new one followed by a part of the removed records.
+        """
+        with self._durability.lock:
+            self._disk.check()
+            end = self._log.end_offset
+            if offset >= end:
+                return 0
+            if keep_in is not None:
+                self._keep(max(offset, self._log.min_offset), end, keep_in)
+            ends = self._queues.ends_at(max(offset, self._log.min_offset))
+            self._writer.partial.clear()
+            self._durability.void_requests()
+            self._queues.forget_summary()
+            self._durability.set_flushed(Flushed(min(offset, self._durability.flushed)))
+            with self._completing_a_cut():
+                self._queues.shorten(ends)
+                self._log.cut(offset)
+                self._queues.remove_behind_ends(ends)
+                self._index.truncate(self._log.end_offset)
+        self._durability.flush_thoroughly()  # the cut of the queues must be on disk, too, before anything is appended
+        return end - self._log.end_offset
+
+    @contextmanager
+    def _completing_a_cut(self) -> Iterator[None]:
+        """A context for a cut of the log that stops the store if the cut fails.
+
+        Without the stop, the store would append before remains of the old log, which a recovery would take for
+        records of the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
+        """
+        try:
+            yield
+        except OSError as error:
+            if self._disk.fatal is None:
+                self._disk.stop(f"a cut of the log could not be completed ({error}): restart the broker")
+                logger.critical("%s", self._disk.fatal)
+            self._disk.check()
+
+    def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
+        """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
+
+        The queues begin at the master's `floors`.  It is for a slave that is new, or whose log has no record in common
+        with what its master still has.
+        """
+        with self._durability.lock:
+            self._disk.check()
+            before = self._log.min_offset
+            self._writer.partial.clear()
+            self._durability.void_requests()
+            self._queues.forget_summary()
+            self._durability.set_flushed(Flushed(0))  # so that a crash in between leaves an empty log, no damaged one
+            with self._completing_a_cut():
+                self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))
+                self._log.cut(before)
+                self._log.delete_after(before)
+                self._queues.drop_all()
+                self._index.start_over(offset)
+                with Attempt() as beginning:
+                    self._queues.begin_at(floors)
+                    # The floors are synced first: once the log begins at the master's minimum, it continues from
+                    # there, and the master does not send the floors again.
+                    self._queues.take_unsynced(0, 0).sync()
+                    self._log.begin_at(offset)
+                    self._log.create_first()
+                if beginning.refused:
+                    # The disk is full: the log stays empty at 0, so that the master makes it start over again.
+                    self._queues.drop_all()
+                    self._log.begin_at(0)
+                    self._index.start_over(0)
+            if beginning.refused:
+                raise beginning.refused
+            self._durability.set_flushed(Flushed(offset))
+        self._durability.flush_thoroughly()
+
+    def _keep(self, offset: int, end: int, directory: Path) -> None:
+        """Copies log bytes to a separate file, which is named by their offset."""
+        self._disk.make_directory(directory)
+        path = directory / file_name(offset)
+        handle = self._disk.open(path, create=True)
+        try:
+            at = offset
+            while at < end:
+                data = self._log.read(at, _CHUNK)
+                self._disk.pwrite(handle, data, at - offset)
+                at += len(data)
+            self._disk.fdatasync(handle)
+        except OSError:
+            self._disk.discard(path)
+            raise
+        finally:
+            self._disk.close(handle)
+        self._disk.sync_directory(directory)
