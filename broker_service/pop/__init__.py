@@ -1,24 +1,34 @@
-"""Consumption that the broker keeps: pop, ack, change of the invisible time, retries and dead letters.
+"""Pops: the broker hands out messages of a topic to the consumers of a group, and keeps account of each of them.
 
-`Consumption` (`consumption.py`) puts the parts together.  Servicers call it; `model.py` has what goes in and comes out:
+A consumer pops a topic, and not one of its queues.  The broker scans the queues from the place where the group goes on
+in each, and delivers what it finds.  A *place* is a group, a topic and a queue id.
 
-    pop(Pop) -> Popped                            deliveries, each with its receipt handle and deadline
-    ack(group, topic, handles) -> [Settled]       ends these deliveries for good
-    change_invisible(ChangeInvisible) -> Changed  a new deadline, also "in 0 ms"; the handle stays the same
+Each *delivery* has a receipt handle and a deadline.  Until the deadline, which is the end of its *invisible time*,
+no other consumer gets the message.  The consumer acknowledges the delivery, or moves its deadline.  The broker itself
+moves the deadlines of *renewed* deliveries, for as long as their client is connected.
+
+A message that is not acknowledged before its deadline is copied to the retry topic `%RETRY%<group>+<topic>`, which
+pops of the topic read, too.  After `retryMaxTimes` + 1 deliveries it is copied to `%DLQ%<group>` instead.
+
+A group that consumes *in order* gets the messages of one message group one after another.  While one of them is
+delivered, the message group is locked: its later messages wait in the broker, and pops pass over them.
+
+`Consumption` (`consumption.py`) puts the parts together.  Servicers call it with the values of `model.py`:
+
+    pop(Pop) -> Popped                            delivers messages
+    ack(group, topic, handles) -> [Settled]       ends deliveries for good
+    change_invisible(ChangeInvisible) -> Changed  sets a new deadline, which may be now; the handle stays the same
     forward_to_dlq(group, topic, handle) -> Settled
-    give_back(group, topic, handles, begun)       what could not be sent to the client
-    client_gone(client_id)                        deliveries that are renewed for it go back at once
-    rights_changed(may)                           likewise of clients that may not consume them any more
-    end_polls(group, topic, client_id)            pops of the client that are held are answered now
+    give_back(group, topic, handles, begun)       undoes deliveries that could not be sent to the client
+    client_gone(client_id)                        delivers what was renewed for the client to others
+    rights_changed(may)                           does the same for clients that have lost their rights
+    end_polls(group, topic, client_id)            answers the pops of the client that wait for a message
 
 Expected outcomes are values (nothing to deliver, a handle that is not valid any more).  Refusals are RocketSimErrors:
 no such topic, no permission, a broker that is a slave, fenced, stopping or busy.  All calls belong on the event loop.
 
-A delivery that is not acknowledged before its deadline goes to the retry topic `%RETRY%<group>+<topic>`,
-which a pop of the topic reads, too; after `retryMaxTimes` + 1 deliveries it goes to `%DLQ%<group>`.
-
-    consumption ─► popping ─► finder (reads queues) ─► picker (in order), selection (filters)
-                           ─► places (which queues), polls (who waits for a message)
+    consumption ─► popping ─► finder (scans queues) ─► picker (in order), selection (filters)
+                           ─► places (which queues), polls (pops that wait for a message)
                 ─► settling ─► expiry (deadlines; outcome decides) ─► mover (copies for retry topics and dead letters)
                 ─► deletions, clean_stop
                    all of them ─► state/writer.py

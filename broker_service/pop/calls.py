@@ -11,15 +11,15 @@ class ConnectedClients(Protocol):
 
 
 class ConsumptionCalls(Protocol):
-    """Refusals are RocketSimErrors; `timeout_s` is the rest of the caller's time."""
+    """Raises RocketSimError for a refusal.  `timeout_s` is the time that the caller has left."""
 
     async def pop(self, pop: Pop) -> Popped: ...
 
     def end_polls(self, group: str, topic: str, client_id: str) -> None:
-        """The client's pops that are held are answered now."""
+        """Answers the client's pops that wait for a message."""
 
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
-        """One result for each handle.  A second ack of the same delivery is OK, too."""
+        """Ends these deliveries; returns one result for each handle.  A second ack of the same delivery is OK."""
 
     async def change_invisible(self, change: ChangeInvisible) -> Changed: ...
 
@@ -29,11 +29,12 @@ class ConsumptionCalls(Protocol):
     def give_back(
         self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
     ) -> None:
-        """Gives back what a call did not send before it ended.
+        """Undoes the deliveries that a call did not send completely before it ended.
 
-        The first `begun` count as an attempt, and the last of these waits for its back-off.  All others are delivered
-        again at once.  `deadlines_ms`: those of the call's answer.
+        The sending of the first `begun` messages had begun, so their deliveries count as attempts, and the last of them
+        waits for its back-off.  All others are delivered again at once.  `deadlines_ms` are the deliveries' deadlines
+        in the call's answer.
         """
 
     def client_gone(self, client_id: str) -> None:
-        """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
+        """Ends the client's renewed deliveries now.  Its other deliveries keep their deadlines."""

@@ -1,4 +1,4 @@
-"""CleanStop: what a broker leaves at a clean stop, so that a RocketMQ that opens its store goes on there."""
+"""CleanStop: writes offsets at a clean stop, from which a RocketMQ goes on if it opens this store."""
 
 import logging
 
@@ -23,7 +23,7 @@ class CleanStop:
         self._transactions = transactions
 
     def note_transactions(self) -> None:
-        """Notes where RocketMQ goes on with transactions, if it opens this store."""
+        """Commits the offsets at which a RocketMQ goes on with open transactions."""
         try:
             self._writer.check_all_known()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
@@ -32,10 +32,10 @@ class CleanStop:
             self._transactions.note_offsets()
 
     def note_offsets(self) -> None:
-        """Notes where RocketMQ goes on if it opens this store.
+        """Commits the offset at which each group that pops goes on in RocketMQ.
 
-        A group goes on at its first message that is not settled.  Of queues that it has taken nothing of yet, that is
-        the first message: without an offset RocketMQ's consumers may begin at the end.
+        That is its first message that is not settled.  Queues from which the group has taken nothing get the offset of
+        their first message, because RocketMQ's consumers may begin at the end of a queue without an offset.
         """
         broker = self._broker
         if broker.is_slave:
@@ -51,7 +51,7 @@ class CleanStop:
         broker.offsets.note(goes_on, broker.now_ms())
 
     def write_order_info(self) -> None:
-        """Writes what a RocketMQ that opens this store has under way in groups that consume in order."""
+        """Writes the open deliveries of groups that consume in order into RocketMQ's file for them."""
         broker = self._broker
         if not broker.is_slave:
             path = broker.config.store_path_root_dir / "config" / "consumerOrderInfo.json"

@@ -1,4 +1,4 @@
-"""Consumers: how many clients of each group have popped lately.  Pure."""
+"""Consumers: counts the clients of each group that have popped within the last minute.  Pure."""
 
 LATELY_S = 60.0  # longer than a client waits between two pops
 
@@ -11,7 +11,7 @@ class Consumers:
         self._last.setdefault(group, {})[client_id] = now
 
     def counts(self, now: float) -> dict[str, int]:
-        """By group; what has not popped lately is forgotten."""
+        """Returns the number of clients by group, and forgets those that have not popped for `LATELY_S`."""
         for clients in self._last.values():
             for client_id in [one for one, last in clients.items() if now - last > LATELY_S]:
                 del clients[client_id]

@@ -1,6 +1,7 @@
-"""Consumption: the parts of pops put together, with the state that pops, transactions and timers share.
+"""Consumption: puts the parts of pops together, with the state that pops, transactions and timers share.
 
-On a master they change it, on a slave it follows the log, for a promotion.  `__init__.py` lists the calls.
+A master's calls change the state.  A slave's state follows the log, so that the slave can be promoted.
+`__init__.py` lists the calls.
 """
 
 import logging
@@ -72,15 +73,18 @@ class Consumption:
         return self.popping.polls.held
 
     def start(self) -> None:
-        """Reads the state from the log.  The broker also starts if that fails: calls that need the state raise the
-        failure again, and all others go on."""
+        """Reads the state from the log.
+
+        If that fails, the broker starts without it.  Calls that need the state raise the failure again, and all others
+        work.
+        """
         try:
             self.writer.reload()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
             logger.error("pops, acks, transactions and messages with a delivery time wait: %s", error)
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes a snapshot, for any thread; None if nothing has changed since the last one."""
+        """Returns a function that writes a snapshot on any thread; None if nothing has changed since the last one."""
         return self.log.saving()
 
     @property
@@ -88,14 +92,14 @@ class Consumption:
         return self.log.is_snapshot_due
 
     def needed_from(self) -> int | None:
-        """The log offset from which on the state has not taken in the log; None if it has taken in all.
+        """Returns the log offset up to which the state has read the log; None if it has read the complete log.
 
-        The state does not know what waits behind that offset.
+        Retention must keep the log from there on: the state cannot know what in it is still needed.
         """
         return self.log.unapplied_from
 
     async def run(self) -> None:
-        """Until cancelled; to be started when the broker takes writes."""
+        """Expires deliveries until it is cancelled.  Start it when the broker takes writes."""
         self.expiry.begin()
         self.take_over.done.clear()
         self._is_new_master = True
@@ -116,13 +120,13 @@ class Consumption:
         return sleep_s
 
     def _wake_for_deadline(self) -> None:
-        """Wakes the loop if a deadline comes before the one that it sleeps for."""
+        """Wakes the loop if the next deadline is earlier than the end of its sleep."""
         deadline_ms = self.state.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
             self._loop.wake()
 
     def close(self) -> None:
-        """Ends all polls; later ones are not held."""
+        """Answers all pops that wait for a message.  Later pops do not wait."""
         self.popping.polls.close()
 
     def __str__(self) -> str:

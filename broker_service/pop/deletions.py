@@ -1,4 +1,4 @@
-"""Deletions: what pops forget when an operator deletes a topic or a group, and where they go on after a reset."""
+"""Deletions: drops the state of pops when a topic or a group is deleted, and moves it when offsets are reset."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -16,25 +16,25 @@ from broker_service.transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-_RESETS_OF_ONE_RECORD = 30  # with the longest names they are less than a record of the state may have
+_RESETS_OF_ONE_RECORD = 30  # even with the longest names these fit into one record of the state
 
 
 class Deletions:
-    """It hears of deletions and resets from the broker's tables.  `transactions` of a deleted topic end."""
+    """Called by the broker's tables at each deletion and reset.  Ends the transactions of a deleted topic, too."""
 
     def __init__(self, broker: Broker, writer: StateWriter, places: Places, transactions: Transactions) -> None:
         self._broker = broker
         self._writer = writer
         self._places = places
         self._transactions = transactions
-        self._is_due = True  # a topic may have been deleted that the state still has
+        self._is_due = True  # before this start a topic may have been deleted, but not its state
         self._due_at = 0.0
         broker.topics.changed.append(self._topic_changed)
         broker.group_dropped.append(self.drop_group)
         broker.offsets_reset.append(self.reset)
 
     def complete(self) -> None:
-        """Does what is left of deletions that failed, if it is time; to be called from time to time."""
+        """Tries deletions that have failed again, if it is time for that.  Call it periodically."""
         if self._is_due and self._broker.clock() >= self._due_at:
             self._try(self.drop_deleted)
 
@@ -43,9 +43,11 @@ class Deletions:
             self._try(lambda: self._drop_topic(name))
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
-        """Moves the group's pops to these offsets; False if it has popped none of these queues.  If the log refuses it,
-        nothing has moved, or the error names the queues that have."""
-        self._writer.flush()  # a place may be new
+        """Moves the group's pops to these offsets; returns False if the group has popped none of these queues.
+
+        If the log refuses the change, either nothing has moved, or the error names the queues that have.
+        """
+        self._writer.flush()  # a pending pop may be the first of its place
         places = [Place(group, topic, queue_id) for queue_id in offsets]
         self._writer.catch_up()
         resets = [Reset(place, offsets[place.queue_id]) for place in places if place in self._writer.state.queues]
@@ -62,7 +64,7 @@ class Deletions:
         return bool(resets)
 
     def drop_deleted(self) -> None:
-        """Drops topics whose deletion a crash or a full disk kept from the state."""
+        """Drops deleted topics that the state still has because of a crash or a full disk."""
         topics = self._broker.topics
         named = {name for place in self._writer.state.queues for name in (place.topic, original_topic(place))}
         named |= {transaction.topic for transaction in self._writer.state.transactions.open}
@@ -72,11 +74,11 @@ class Deletions:
         self._is_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """Drops the topic with the retry topics of its groups: a new topic of that name does not get their messages.
+        """Drops the topic and the retry topics of its groups, whose messages a new topic of that name must not get.
 
-        They go first: the topic's places, until they are dropped, say which they are.
+        Deletes the retry topics first, because their names follow from the topic's places.
         """
-        self._writer.flush()  # a place may be new
+        self._writer.flush()  # a pending pop may be the first of its place
         self._transactions.drop_topic(name)
         places = [place for place in self._writer.state.queues if name in (place.topic, original_topic(place))]
         self._delete_retries({retry for place in places for retry in self._places.retry_topics(place.group, name)})
@@ -84,21 +86,21 @@ class Deletions:
         self._writer.append(*(Drop(topic=topic) for topic in left))
 
     def drop_group(self, name: str) -> None:
-        """Drops the group with its retry topics: a new group of that name gets nothing of this one.
+        """Drops the group and its retry topics, whose messages a new group of that name must not get.
 
-        They go first, as with a topic.  Raises if the disk or the log refuses: it can be done again.
+        Deletes the retry topics first, as for a topic.  Raises if the disk or the log refuses; it can be called again.
         """
-        self._writer.flush()  # a place may be new
+        self._writer.flush()  # a pending pop may be the first of its place
         self._writer.check_writable()
         self._delete_retries(self._retry_topics_of(name))
         if any(place.group == name for place in self._writer.state.queues):
             self._writer.append(Drop(group=name))
 
     def _retry_topics_of(self, group: str) -> set[str]:
-        """Names all retry topics of a group.
+        """Returns the names of all retry topics of a group.
 
-        They are those of the broker's own form, RocketMQ's of topics that it has read, and the one of RocketMQ's push
-        consumers, unless another group reads that.
+        These are the broker's own retry topics, those that RocketMQ has made for topics that the group has read, and
+        the retry topic of RocketMQ's push consumers, unless another group reads that.
         """
         read = self._broker.offsets.topics_by_group()
         of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())
@@ -120,7 +122,7 @@ class Deletions:
             broker.offsets.delete_topics(names)
 
     def _try(self, change: Callable[[], None]) -> None:
-        """Does it, or has `complete` try again later: a failure does not undo a topic's deletion."""
+        """Calls `change`.  If it fails, `complete` tries again later: a failure does not undo a topic's deletion."""
         try:
             change()
         except (RocketSimError, OSError) as error:
@@ -129,7 +131,7 @@ class Deletions:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """Writes the numbers as in `0-4, 7`."""
+    """Returns the numbers as text like `0-4, 7`."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -1,4 +1,4 @@
-"""Expiry: what happens to deliveries whose deadline has come, on a master that takes writes."""
+"""Expiry: renews, retries or gives up deliveries whose deadline has come, on a master that takes writes."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-DEFERRED_MS = 10_000  # for a message that cannot be moved now
+DEFERRED_MS = 10_000  # until the next try for a message that cannot be copied now
 _AT_A_TIME = 64
 _RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
 
 
 class Expiry:
-    """`clients`: while one of them is connected, its `auto_renew` deliveries are renewed."""
+    """Renews deliveries with `auto_renew` for as long as `clients` says that their client is connected."""
 
     def __init__(
         self, broker: Broker, writer: StateWriter, mover: Mover, clients: ConnectedClients, counts: Counts
@@ -35,14 +35,14 @@ class Expiry:
         self._clients = clients
         self._counts = counts
         self.grace_until = 0.0  # by the broker's clock; until then all clients count as connected
-        self.took_over_after_ms = 0  # when the last renewed delivery of the master before this one was popped
+        self.took_over_after_ms = 0  # the previous master popped its last renewed delivery then
 
     def begin(self) -> None:
-        """To be called when this broker becomes a master, before anything expires."""
+        """Starts the time in which clients may reconnect.  Call it when this broker becomes a master."""
         self.grace_until = self._broker.clock() + _RECONNECT_S
 
     async def expire(self) -> float | None:
-        """Handles all deliveries whose deadline has come; returns the seconds until the next one, if there is one."""
+        """Handles all deliveries whose deadline has come; returns the seconds until the next deadline, if any."""
         while True:
             self._writer.flush()
             self._writer.check_writable()
@@ -75,7 +75,7 @@ class Expiry:
         return None if deadline_ms is None else (deadline_ms - now_ms) / 1000
 
     def backoff_ms(self, due: Due) -> int:
-        """How long the message waits if this delivery has failed."""
+        """Returns how long the message waits before it is delivered again, if this delivery fails."""
         return self._group_of(due).backoff_ms(due.delivery.attempt)
 
     def _group_of(self, due: Due) -> SubscriptionGroup:

@@ -1,4 +1,4 @@
-"""What a broker's own consumption tells of itself for the metrics."""
+"""The metrics of pops, acknowledgements and timers."""
 
 from collections.abc import Iterator
 
@@ -25,12 +25,12 @@ class ConsumptionFigures:
         yield gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", state.under_way_count)
         yield gauge(
             "rocketsim_deliveries_under_way_of_one_group",
-            "Messages delivered and not acknowledged of the group that has most of them.",
+            "Messages delivered and not acknowledged, of the group with the most of them.",
             max(state.under_way_of.values(), default=0),
         )
         yield gauge(
             "rocketsim_timers",
-            "Messages and recalls that wait for their delivery time.",
+            "Messages that wait for their delivery time, and recalls of them.",
             state.timers.count + len(state.timers.unread),
         )
         yield gauge("rocketsim_pops_held", "Pops that wait for a message.", consumption.polls_held)

@@ -1,4 +1,8 @@
-"""Finder: finds the messages that a pop may deliver of its queues now.  It changes nothing.
+"""Finder: finds the messages of a pop's queues that may be delivered now.  It changes nothing.
+
+A *scan* reads one queue from the offset at which the group goes on.  It ends when it has enough messages, has read
+enough bytes, or has passed over too many messages that the filter excludes.  In a group that consumes in order it
+first takes messages that wait in the broker for their message group, and then new messages that may be delivered.
 
 A queue that the disk cannot read is tried again after some seconds.  Meanwhile pops go on with the other queues.
 """
@@ -30,12 +34,12 @@ from broker_service.store.pull import GetMessageResult
 logger = logging.getLogger(__name__)
 
 MAX_POP_BYTES = 4 << 20
-# Messages that were taken in order and are not settled, or wait for others: 170 to 800 bytes each.  A group may have as
-# many as it leaves room for others.
+# Messages of groups in order that are delivered or wait: 170 to 800 bytes each.  A group may have at most as many as
+# are still free for other groups.
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
-_WAITING_A_LOOK = 500  # messages of a queue that one look passes over because of their message groups
+_WAITING_A_SCAN = 500  # new messages of a queue that one scan passes over because their message groups are locked
 
 
 class Message(NamedTuple):
@@ -46,19 +50,26 @@ class Message(NamedTuple):
     attempt: int
 
 
-class _Look(NamedTuple):
-    """One look of a pop into a queue: it begins at `start` and goes `entries` far."""
+class _Scan(NamedTuple):
+    """A scan of one queue from `start` to at most `end`.
+
+    It covers at most `entries` messages, whether they are taken or not.  It takes at most `most` messages, or
+    `most_bytes` of records.
+    """
 
     place: Place
     is_retry: bool
-    start: int
-    entries: int
     selection: Selection
+    start: int
+    end: int
+    entries: int
+    most: int
+    most_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """A queue cannot be read from this offset on; it is tried again after `until`, by the broker's clock."""
+    """The offset at which a queue cannot be read, and the time of the broker's clock at which it is tried again."""
 
     queue_offset: int
     until: float
@@ -69,7 +80,8 @@ class _Unreadable:
 class QueueBatch:
     """The messages of a queue from `start` to `next` that a pop may deliver; `read_bytes` were read to find them.
 
-    `groups`: what a pop in order takes.  `again`: the deliveries that an earlier attempt of this pop has taken already.
+    `groups` has the messages that a pop in order takes or has wait, by message group.  `again` has the deliveries that
+    an earlier attempt of this pop has taken.
     """
 
     place: Place
@@ -93,30 +105,31 @@ class Finder:
         self._writer = writer
         self._places = places
         self._chance = chance
-        self._unreadable: set[tuple[Place, int]] = set()  # messages in order that the log file has named
+        self._unreadable: set[tuple[Place, int]] = set()  # messages in order that have been logged
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
     def find(
         self, places: Sequence[tuple[Place, bool]], max_messages: int, selection: Selection, *, is_ordered: bool
     ) -> list[QueueBatch]:
-        """Returns what may be delivered of these queues, and what the filter excludes.
+        """Returns the messages of these queues to deliver, and the ranges that the filter excludes.
 
-        `places` says of each queue whether it is a retry topic's.  Raises if nothing is found and a queue cannot be
-        read.
+        `places` has True for queues of retry topics.  Raises if nothing is found and a queue cannot be read.
         """
         room, entries = min(max_messages, MAX_MESSAGES), selection.entries
         room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
         found: list[QueueBatch] = []
         failure: RocketSimError | None = None
         for place, is_retry in places:
-            looks = [partial(self._look_in_order, place, is_retry, may_take_new=is_ordered)]
-            if not is_ordered:
-                looks.append(partial(self._look_at, place, is_retry))
-            for look in looks:
+            first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
+            start = max(self._places.next(place, first), first)
+            # A group that does not consume in order any more still gets the messages that wait from before.
+            in_order = partial(self._find_in_order, may_take_new=is_ordered)
+            for search in (in_order,) if is_ordered else (in_order, self._find_new):
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
                     return found
+                scan = _Scan(place, is_retry, selection, start, end, entries, room, room_bytes)
                 try:
-                    one = look(room, room_bytes, entries, selection)
+                    one = search(scan)
                 except (ReadFailed, StoreCorrupt) as error:
                     failure = error
                     continue  # other queues go on
@@ -130,45 +143,43 @@ class Finder:
         return found
 
     def again(self, places: Sequence[tuple[Place, bool]], attempt_id: str) -> list[QueueBatch]:
-        """Returns what an earlier attempt of this pop took in order of these queues."""
+        """Returns the messages in order that an earlier attempt of this pop took from these queues."""
         return [one for place, is_retry in places if (one := self._again(place, is_retry, attempt_id))]
 
-    def _look_at(
-        self, place: Place, is_retry: bool, room: int, room_bytes: int, entries: int, selection: Selection
-    ) -> QueueBatch | None:
-        first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
-        start = at = max(self._places.next(place, first), first)
-        look = _Look(place, is_retry, start, entries, selection)
+    def _find_new(self, scan: _Scan) -> QueueBatch | None:
+        """Finds new messages for a group that does not consume in order."""
+        place, at = scan.place, scan.start
         messages: list[Message] = []
         read_bytes = 0
-        while at < end and at - start < entries and read_bytes < room_bytes and not messages:
-            left = room, room_bytes - read_bytes
+        while at < scan.end and at - scan.start < scan.entries and read_bytes < scan.most_bytes and not messages:
             try:
-                at, messages, size = self._read_on(look, at, *left)
+                at, messages, size = self._read_on(scan, at, read_bytes)
             except (ReadFailed, StoreCorrupt):
-                if at == start:
+                if at == scan.start:
                     raise
                 break
             read_bytes += size
-        if at == start:
+        if at == scan.start:
             return None
-        return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, tuple(messages), read_bytes)
+        pop = self._chance.getrandbits(64)
+        return QueueBatch(place, scan.is_retry, pop, scan.start, at, tuple(messages), read_bytes)
 
-    def _read_on(self, look: _Look, at: int, most: int, most_bytes: int) -> tuple[int, list[Message], int]:
-        """The next offset to read, the messages before it that are selected, and how many bytes were read.
+    def _read_on(self, scan: _Scan, at: int, read_bytes: int) -> tuple[int, list[Message], int]:
+        """Reads the scan's queue from `at` on, of which `read_bytes` are read already.
 
-        Where the disk cannot read all of it, the first one alone; where it cannot read that, the queue is tried again
-        later.
+        Returns the next offset to read, the messages before it that are selected, and the number of bytes read.  If the
+        disk cannot read all of these messages, only the first one is read.  If it cannot read that one, the queue is
+        tried again later.
         """
-        place = look.place
+        place = scan.place
         known = self._unreadable_from.get(place)
         if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
-            raise known.failure.with_traceback(None)  # else it grows with each time
+            raise known.failure.with_traceback(None)  # each raise would make its traceback longer
         try:
             try:
-                read = self._read_some(look, at, most, most_bytes)
+                read = self._read_some(scan, at, scan.most_bytes - read_bytes)
             except (ReadFailed, StoreCorrupt):
-                read = self._read_some(look._replace(start=at, entries=1), at, 1, 1)
+                read = self._read_some(scan._replace(start=at, entries=1, most=1), at, 1)
         except (ReadFailed, StoreCorrupt) as failure:
             if known is None or known.queue_offset != at:
                 logger.error(
@@ -181,18 +192,18 @@ class Finder:
             del self._unreadable_from[place]
         return read
 
-    def _read_some(self, look: _Look, at: int, most: int, most_bytes: int) -> tuple[int, list[Message], int]:
-        """A retried message was selected when it came first."""
-        store, (place, is_retry, start, entries, selection) = self._broker.store, look
-        if selection.condition is not None and not is_retry:
-            until = min(start + entries, at + selection.evaluated_together(at - start))
-            chosen = select(store, *place[1:], at, until, most, most_bytes, selection.condition)
+    def _read_some(self, scan: _Scan, at: int, most_bytes: int) -> tuple[int, list[Message], int]:
+        """Reads as `_read_on`, but once.  Retried messages were filtered at their first delivery, and are not again."""
+        store, place, selection = self._broker.store, scan.place, scan.selection
+        if selection.condition is not None and not scan.is_retry:
+            until = min(scan.start + scan.entries, at + selection.evaluated_together(at - scan.start))
+            chosen = select(store, *place[1:], at, until, scan.most, most_bytes, selection.condition)
             found = chosen.next, [Message(*one, 1) for one in chosen.messages], chosen.read_bytes
         else:
-            codes = None if is_retry else codes_of(selection.tags)
-            read = store.queues.get_message(place.topic, place.queue_id, at, most, most_bytes, codes)
+            codes = None if scan.is_retry else codes_of(selection.tags)
+            read = store.queues.get_message(place.topic, place.queue_id, at, scan.most, most_bytes, codes)
             with store.log.decoding(read.records):
-                messages = _messages(read, is_retry, selection.tags)
+                messages = _messages(read, scan.is_retry, selection.tags)
             found = read.next_begin_offset, messages, len(read.records)
         if found[0] <= at:
             raise StoreCorrupt(
@@ -200,30 +211,21 @@ class Finder:
             )
         return found
 
-    def _look_in_order(
-        self,
-        place: Place,
-        is_retry: bool,
-        room: int,
-        room_bytes: int,
-        entries: int,
-        selection: Selection,
-        *,
-        may_take_new: bool,
-    ) -> QueueBatch | None:
-        """Without `may_take_new`, only what waits: the group does not consume in order any more."""
+    def _find_in_order(self, scan: _Scan, *, may_take_new: bool) -> QueueBatch | None:
+        """Finds messages whose message groups are free: waiting ones first, then new ones if `may_take_new`."""
+        place, start = scan.place, scan.start
         queue = self._writer.state.queues.get(place)
         locks = queue.locks if queue is not None else None
         if locks is None and not may_take_new:
             return None
         ordered = len(locks.group_of) if locks is not None else 0
         unused = MAX_ORDERED - self._writer.state.ordered_count - self._writer.state.ordered_of.get(place.group, 0)
-        may_wait = min(_WAITING_A_LOOK, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
-        picker: Picker[Message] = Picker(locks, Room(room, room_bytes, may_wait))
+        may_wait = min(_WAITING_A_SCAN, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
+        picker: Picker[Message] = Picker(locks, Room(scan.most, scan.most_bytes, may_wait))
         read_bytes = 0
         while wanted := picker.waiting():
             try:
-                records, gone = self._records(place, wanted, room_bytes)
+                records, gone = self._records(place, wanted, scan.most_bytes)
             except (ReadFailed, StoreCorrupt):
                 unreadable = self._unreadable_of(place, wanted)
                 if not unreadable:
@@ -234,14 +236,14 @@ class Finder:
             read_bytes = sum(len(data) for _, data in records)
             picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
-        first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
-        start = at = max(self._places.next(place, first), first)
-        look = _Look(place, is_retry, start, entries, selection)
+        at = start
+        new = scan._replace(most=MAX_MESSAGES)  # those of locked message groups are read, too
         stopped = not may_take_new
-        while not stopped and at < end and at - start < entries and read_bytes < room_bytes and not picker.is_full:
-            left = MAX_MESSAGES, room_bytes - read_bytes
+        while (
+            not stopped and at < scan.end and at - start < scan.entries and read_bytes < scan.most_bytes
+        ) and not picker.is_full:
             try:
-                at, messages, size = self._read_on(look, at, *left)
+                at, messages, size = self._read_on(new, at, read_bytes)
             except (ReadFailed, StoreCorrupt):
                 if at == start and not picker.groups:
                     raise
@@ -252,15 +254,15 @@ class Finder:
                 at, stopped = refused.queue_offset, True
         if at == start and not picker.groups:
             return None
-        taken = tuple(picker.messages)
-        return QueueBatch(place, is_retry, self._chance.getrandbits(64), start, at, taken, read_bytes, picker.groups)
+        pop, taken = self._chance.getrandbits(64), tuple(picker.messages)
+        return QueueBatch(place, scan.is_retry, pop, start, at, taken, read_bytes, picker.groups)
 
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
-        """Returns what an earlier attempt of this pop took in order.
+        """Returns the messages in order that an earlier attempt of this pop took from this queue.
 
-        Returns None if the client has given some of it back since, or has changed a deadline: it got the answer then,
-        or the attempt counts because of what it could not receive.  Message groups are left out if one of their
-        messages cannot be read.
+        Returns None if the client has given one of them back or has moved a deadline since: then it has got the answer,
+        or the attempt counts because a message could not be received.  Leaves out message groups with a message that
+        cannot be read.
         """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
@@ -285,7 +287,10 @@ class Finder:
     def _records(
         self, place: Place, queue_offsets: Collection[int], max_bytes: int
     ) -> tuple[list[tuple[int, bytes]], set[int]]:
-        """The first of these records, as many as fit, at least one, each with its offset; and which have expired."""
+        """Reads the records at these queue offsets in order, as many as fit into `max_bytes`, but at least one.
+
+        Returns the records with their offsets, and the offsets whose records have expired.
+        """
         if not queue_offsets:
             return [], set()
         offsets = list(queue_offsets)
@@ -301,7 +306,7 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Returns those of these messages that the disk cannot read.  The log file names each once."""
+        """Returns the offsets of these messages that the disk cannot read.  Each is logged once."""
         unreadable = []
         for offset in queue_offsets:
             try:
@@ -318,7 +323,7 @@ class Finder:
 
 
 def _messages(read: GetMessageResult, is_retry: bool, tags: frozenset[str] | None) -> list[Message]:
-    """The messages with exactly these tags: different tags may have the same hash."""
+    """Returns the messages with exactly these tags.  The store selects by hash, which different tags may share."""
     found, at = [], 0
     for size in np.frombuffer(read.sizes, "<u4").tolist():
         parts = record.locate(read.records, at)

@@ -8,18 +8,18 @@ from broker_service.broker.core.traffic import Traffic
 from broker_service.errors import InvalidParameter
 from broker_service.model import PutStatus
 
-MAX_MESSAGES = 32  # of one pop, as RocketMQ 5 has it
-MAX_HANDLES = 1024  # of one call: the event loop does them in one turn
+MAX_MESSAGES = 32  # of one pop, as in RocketMQ 5
+MAX_HANDLES = 1024  # of one call: the event loop handles them without a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pop:
     """A consumer's request for messages of any queue of a topic.
 
-    `auto_renew`: the broker extends the deadlines while the client is connected; `invisible_ms` is ignored then.
-    `poll_s`: how long to wait for a first message.  `timeout_s`: how long disk and slave may take after that.
-    `attempt_id`: a client that has got no answer sends it again, and gets, if its group consumes in order, what the
-    first pop took.  "" without one.
+    With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
+    `poll_s` is how long the pop may wait for a first message, and `timeout_s` how long disk and slave may take then.
+    A client that got no answer pops again with the same `attempt_id` ("": none).  If its group consumes in order, it
+    then gets the messages that its first pop took.
     """
 
     group: str
@@ -42,10 +42,10 @@ class PopStatus(Enum):
 
 
 class Delivery(NamedTuple):
-    """A message, given to a client until `deadline_ms`.
+    """A message that a client has until `deadline_ms`.
 
-    `record` is the record as the log has it (`rocketsim_proto.records.record.decode`).  `topic` is the one that was
-    asked for; a retried message's record, queue and offset are those of the retry topic.  `attempt` counts from 1.
+    `record` has the bytes of the log (`rocketsim_proto.records.record.decode`).  `topic` is the topic of the pop, also
+    for a retried message, whose record, queue and offset are those in the retry topic.  `attempt` counts from 1.
     """
 
     record: bytes
@@ -59,8 +59,11 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popped:
-    """`stored` is a put's status: with another than PUT_OK the messages are delivered as well, but may come twice if
-    this broker is lost."""
+    """The answer to a pop.
+
+    `stored` says how safely the deliveries are stored.  Unless it is PUT_OK, the messages may be delivered twice if
+    this broker is lost.
+    """
 
     status: PopStatus
     deliveries: tuple[Delivery, ...] = ()
@@ -70,12 +73,12 @@ class Popped:
 
 @dataclass(slots=True)
 class Counts:
-    """Since the broker's start."""
+    """Counts of events since the broker's start."""
 
-    pops: int = 0  # those that were answered with messages
+    pops: int = 0  # that were answered with messages
     delivered: int = 0  # messages
     acknowledged: int = 0
-    given: Traffic = field(default_factory=Traffic)  # what the pops got, by topic and group
+    given: Traffic = field(default_factory=Traffic)  # deliveries by topic and group
     retried: Traffic = field(default_factory=Traffic)
     dead_letters: Traffic = field(default_factory=Traffic)
 
@@ -85,13 +88,13 @@ class HandleStatus(Enum):
     INVALID_RECEIPT_HANDLE = auto()  # past its deadline, settled otherwise, forged, cut off, of another group or topic
 
 
-# Statuses of a put that asking again would make no better: it would bring no slave back.
+# Statuses of a put after which a client need not ask again.  Asking again would not bring a missing slave back.
 FINAL = (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """`stored` is a put's status: OK with PUT_OK is final in the broker's mode; unless it is FINAL, ack again."""
+    """The result for one receipt handle.  If `stored` is not in FINAL, the client has to acknowledge again."""
 
     status: HandleStatus
     stored: PutStatus = PutStatus.PUT_OK
@@ -99,9 +102,12 @@ class Settled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """`invisible_ms` counts from now; None: the group's back-off for this attempt; 0: deliver again at once, but after
-    the back-off what the broker renews: so Node's push consumer gives back what has failed.
-    `counted`: whether the next delivery counts as another attempt."""
+    """A request to move the deadline of a delivery.
+
+    `invisible_ms` counts from now.  None stands for the group's back-off for this attempt.  0 means at once; for a
+    renewed delivery it means the back-off, too, because Node's push consumer gives failed messages back with 0.
+    With `counted` the next delivery counts as another attempt.
+    """
 
     group: str
     topic: str
@@ -113,7 +119,7 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """`receipt_handle` is that of the request, with every status."""
+    """The result of ChangeInvisible.  `receipt_handle` is always the one of the request."""
 
     status: HandleStatus
     receipt_handle: str

@@ -1,4 +1,4 @@
-"""Mover: appends messages again, to retry topics and to the dead letters; each copy settles the delivery it is of."""
+"""Mover: copies messages to retry topics and to the dead letters.  Each copy settles the delivery of its message."""
 
 import logging
 from functools import partial
@@ -48,14 +48,14 @@ class Mover:
             return record.decode(data) if data else None
 
     def move(self, copy: Record) -> int:
-        """Appends a copy, whose topic is made already, which settles its delivery; returns the log's end after it."""
+        """Appends a copy, which settles the delivery; returns the log's end after it.  The copy's topic must exist."""
         end = self._writer.append_record(copy)
         move = moves.move_of(copy)
         labels = ("", "") if move is None else (original_topic(move.place), move.place.group)
         if copy.topic.startswith(DLQ_PREFIX):
             self._counts.dead_letters.add(labels, 1, len(copy.body))
             if move is not None:
-                # The copy has settled it, but an operator may delete the dead letters, and then nothing would say so.
+                # The copy has settled the delivery, but an operator may delete the dead letters with the copy.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(RETRY_PREFIX):
             self._counts.retried.add(labels, 1, len(copy.body))
@@ -63,7 +63,10 @@ class Mover:
 
 
 def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
-    """Makes the copy for the retry topic or the dead letters; also for the dead letters if a retry would not fit."""
+    """Returns the copy for the retry topic or the dead letters.
+
+    A message whose properties leave no room for those of a retry becomes a dead letter.
+    """
     if ends is Outcome.RETRY:
         copy = moves.retry_copy(message, due)
         if moves.fits(copy.properties):

@@ -1,6 +1,6 @@
-"""Outcome: whether a delivery that was not acknowledged in time is renewed, retried, or a dead letter.  Pure.
+"""Outcome: decides whether a delivery whose deadline has come is renewed, retried, or made a dead letter.  Pure.
 
-The group says how often, and after which back-off (`broker/metadata/groups.py`).  `state/moves.py` has what a copy is.
+The number of attempts and the back-off are the group's (`broker/metadata/groups.py`).  `state/moves.py` makes the copy.
 """
 
 from enum import Enum, auto
@@ -8,7 +8,7 @@ from enum import Enum, auto
 from broker_service.state.state import UnderWay
 
 RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
-MAX_RENEWED_MS = 3 * 3600 * 1000  # from the pop on
+MAX_RENEWED_MS = 3 * 3600 * 1000  # after the pop a delivery is not renewed any more
 
 
 class Outcome(Enum):
@@ -18,9 +18,9 @@ class Outcome(Enum):
 
 
 def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
-    """True if the client may have no answer to its pop: a master before this one delivered it, and may have died then.
+    """Returns True if a previous master delivered the message and may have died before the client got the answer.
 
-    `took_over_after_ms`: when the last delivery of that master was popped.  What was renewed had been received.
+    `took_over_after_ms` is the time of that master's last pop.  A delivery that was renewed has reached its client.
     """
     return delivery.popped_ms <= took_over_after_ms and delivery.deadline_ms <= delivery.popped_ms + RENEWED_FOR_MS
 
@@ -28,7 +28,7 @@ def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
 def outcome_of(
     delivery: UnderWay, now_ms: int, max_attempts: int, *, is_connected: bool, took_over_after_ms: int = 0
 ) -> Outcome:
-    """What becomes of a delivery whose deadline has come."""
+    """Returns what becomes of a delivery whose deadline has come."""
     if delivery.renewed_until_ms and may_be_lost(delivery, took_over_after_ms):
         return Outcome.RETRY
     if is_connected and now_ms < delivery.renewed_until_ms:

@@ -1,7 +1,8 @@
 """Picker: selects the messages of a queue for a pop of a group that consumes in order.  Pure.
 
-It takes the messages that wait in free message groups first, then new messages.  A new message is taken if its message
-group is free, or if this pop has taken all messages of that group that waited.  The others that it passes over wait.
+A message group is locked while one of its messages is delivered, and free otherwise.  First the picker takes messages
+that wait in free message groups.  Then it takes new messages of the queue, one after another.  A new message is taken
+if nothing of its message group is delivered or waits, other than what this pop takes.  If not, the message waits.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -15,13 +16,13 @@ from rocketsim_proto.records.record import PROPERTY_SHARDING_KEY
 from broker_service.state.locks import Lock, Locks
 from broker_service.state.transitions import Ordered, Step
 
-MAX_GROUP_NAME = 255  # bytes; RocketMQ 5's clients may have 63, our own and Spark have no limit
+MAX_GROUP_NAME = 255  # bytes; RocketMQ 5's clients may use 63, and our own client and Spark any number
 
 Groups = tuple[tuple[str, tuple[Ordered, ...]], ...]
 
 
 class Message(Protocol):
-    """`attempt`: of its delivery if it is delivered now."""
+    """A message that may be taken.  `attempt` is the number of the delivery that would follow."""
 
     @property
     def record(self) -> bytes: ...
@@ -35,7 +36,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Room(NamedTuple):
-    """`waiting`: how many new messages may be made to wait."""
+    """What a picker may still take.  `waiting` is the number of new messages that it may pass over."""
 
     messages: int
     size_bytes: int
@@ -43,7 +44,7 @@ class Room(NamedTuple):
 
 
 class Picker(Generic[M]):
-    """`messages` are delivered, in this order; `groups` is what becomes of these and of those passed over."""
+    """`messages` are the messages to deliver, in order.  `groups` has the next state of each message by its group."""
 
     def __init__(self, locks: Locks | None, room: Room) -> None:
         self.messages: list[M] = []
@@ -51,7 +52,7 @@ class Picker(Generic[M]):
         self._left, self._left_bytes, self._left_waiting = room
         self._chosen: dict[str, list[Ordered]] = {}
         self._skipped: set[str] = set()
-        self._emptied: set[str] = set()  # groups that were free, of which nothing waits any more
+        self._emptied: set[str] = set()  # free groups whose waiting messages have all been taken
 
     @property
     def is_full(self) -> bool:
@@ -62,7 +63,7 @@ class Picker(Generic[M]):
         return tuple((group, tuple(messages)) for group, messages in self._chosen.items())
 
     def waiting(self) -> dict[int, int]:
-        """The messages that come first: queue offset -> attempt of the delivery."""
+        """Returns the waiting messages to deliver first, as queue offset -> attempt of the delivery."""
         wanted: dict[int, int] = {}
         for _, lock in self._free():
             for offset, counted, _ in islice(lock.waiting, self._left - len(wanted)):
@@ -72,12 +73,12 @@ class Picker(Generic[M]):
         return wanted
 
     def skip(self, queue_offset: int) -> None:
-        """Nothing is taken of the message group of this message, which waits but cannot be read."""
+        """Takes nothing from the message group of this waiting message, because the message cannot be read."""
         if self._locks is not None:
             self._skipped.add(self._locks.group_of[queue_offset])
 
     def take_waiting(self, found: Mapping[int, M], gone: Container[int]) -> None:
-        """`found`: as many of the messages of `waiting` as were read; `gone`: those that have expired with the log."""
+        """Takes messages of `waiting`: `found` are those that were read, `gone` those that the log has no more."""
         for group, lock in self._free():
             for offset, _, _ in lock.waiting:
                 if offset in gone:
@@ -89,7 +90,7 @@ class Picker(Generic[M]):
             self._emptied.add(group)
 
     def take(self, message: M) -> bool:
-        """A new message.  False: there is no room, the look ends before it."""
+        """Takes a new message, or has it wait.  Returns False if there is no room: the scan ends before the message."""
         group = message_group(message.record)
         is_free = self._locks is None or group not in self._locks.by_group or group in self._emptied
         if self.is_full or (not is_free and self._left_waiting <= 0):
@@ -103,7 +104,7 @@ class Picker(Generic[M]):
         return True
 
     def _free(self) -> Iterator[tuple[str, Lock]]:
-        """The message groups that wait for a pop only."""
+        """Yields the free message groups that have waiting messages."""
         if self._locks is not None:
             for group in self._locks.ready:
                 if group not in self._skipped:
@@ -117,7 +118,10 @@ class Picker(Generic[M]):
 
 
 def message_group(data: bytes) -> str:
-    """The message group of a record; "" for one without, which keeps its place among those of its queue."""
+    """Returns the message group of a record.
+
+    Messages without a group belong to the group "", so that they keep their order within the queue.
+    """
     properties = record.decode_properties(data[record.locate(data).properties_start :])
     group = properties.get(PROPERTY_SHARDING_KEY, "")
     encoded = group.encode()

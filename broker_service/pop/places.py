@@ -1,4 +1,4 @@
-"""Places: which queues a pop reads, and where a group goes on in each."""
+"""Places: lists the queues that a pop scans, and finds the offset at which a group goes on in each."""
 
 import random
 
@@ -21,9 +21,9 @@ class Places:
         self._chance = chance
 
     def of(self, group: str, topic: TopicConfig) -> list[tuple[Place, bool]]:
-        """The queues in the order in which a pop reads them, and whether each is a retry topic's.
+        """Returns the queues in the order in which a pop scans them, each with True if it belongs to a retry topic.
 
-        It begins with a random one.  The retry topics come last or first.
+        The order begins with a random queue.  The retry topics come last, or first in a share `RETRY_FIRST` of pops.
         """
         count = topic.read_queue_nums
         first = self._chance.randrange(count) if count else 0
@@ -32,7 +32,7 @@ class Places:
         return [*retry, *places] if self._chance.random() < RETRY_FIRST else [*places, *retry]
 
     def retry_topics(self, group: str, topic: str) -> list[str]:
-        """The broker's own retry topic, and the one with RocketMQ's retries, unless that has those of another group."""
+        """Returns the broker's own retry topic and RocketMQ's, unless the latter belongs to another group."""
         names = [retry_topic(group, topic)]
         old = moves.retry_topic_v1(group, topic)
         if old in self._broker.topics.entries:
@@ -43,7 +43,10 @@ class Places:
         return names
 
     def next(self, place: Place, first: int) -> int:
-        """The group's next offset: after what it has taken, else its commit as a pull consumer, else the first one."""
+        """Returns the offset at which the group goes on.
+
+        That is behind the messages it has taken, else the offset it has committed as a pull consumer, else `first`.
+        """
         if (taken := self._writer.next_of(place)) is not None:
             return taken
         committed = self._broker.offsets.get(*place).offset

@@ -1,4 +1,7 @@
-"""Polls: pops that wait for a message.  An arrival notifies one of each group, which notifies the next for more."""
+"""Polls: the pops that wait for a message.
+
+A new message wakes one poll of each group.  That poll wakes the next one, for which there may be more messages.
+"""
 
 import asyncio
 from collections.abc import Iterable
@@ -6,12 +9,12 @@ from collections.abc import Iterable
 from broker_service.errors import SystemBusy
 from broker_service.state.moves import retry_topic
 
-A_CLIENTS_SHARE = 4  # a client may hold one poll in so many of those that may be held
-Waiters = dict[asyncio.Future[bool], None]  # the oldest first; false: the poll has to end
+A_CLIENTS_SHARE = 4  # one client may hold a quarter of all polls
+Waiters = dict[asyncio.Future[bool], None]  # the oldest first; a result of False ends the poll
 
 
 class Polls:
-    """A poll is registered before anything is awaited, on the loop that also appends: no arrival is missed."""
+    """Registers a poll before anything is awaited, on the loop that also appends, so no new message is missed."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -21,7 +24,7 @@ class Polls:
         self.closed = False
 
     async def wait(self, group: str, topic: str, timeout_s: float, client_id: str) -> bool:
-        """True when there may be a new message; False when the time is over, the client or the broker ends it."""
+        """Waits; returns True when a message may have come, False at the time-out or when client or broker end it."""
         if self.closed or timeout_s <= 0:
             return False
         if self.held >= self._most:
@@ -46,7 +49,7 @@ class Polls:
             return _is_notified(notified) and not self.closed
         except asyncio.CancelledError:
             if _is_notified(notified):
-                self.notify(group, topic)  # its call was cancelled: another poll takes the message
+                self.notify(group, topic)  # this call was cancelled, so another poll takes the message
             raise
         finally:
             self.held -= 1
@@ -65,14 +68,14 @@ class Polls:
         _notify_one(self._waiting.get(topic, {}).get(group, {}))
 
     def end(self, group: str, topic: str, client_id: str) -> None:
-        """End the client's polls.  One that is notified already may have a message to deliver."""
+        """Ends the client's polls, except those that are notified already and may deliver a message."""
         of_client = self._held_by.get(client_id, {})
         for notified in self._waiting.get(topic, {}).get(group, {}).keys() & of_client.keys():
             if not notified.done():
                 notified.set_result(False)
 
     def close(self) -> None:
-        """End all polls; later ones return at once."""
+        """Ends all polls.  Later ones return at once."""
         self.closed = True
         for groups in self._waiting.values():
             for waiters in groups.values():

@@ -1,6 +1,6 @@
-"""Popping: finds messages for a pop, takes them in the state, and answers once that is stored.
+"""Popping: finds messages for a pop, takes them in the state, and answers when the change of the state is stored.
 
-Pops whose transitions are pending have taken their messages already: the next pop begins behind them.
+A pop takes its messages when it submits that change.  While the change is pending, the next pop begins behind them.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _Taking = Take | TakeInOrder | Deadline
 
 
 class Popping:
-    """`take_over` refuses pops until the broker knows what RocketMQ has delivered."""
+    """Answers pops.  `take_over` refuses them until the broker knows what a RocketMQ has delivered from this store."""
 
     def __init__(
         self,
@@ -78,20 +78,20 @@ class Popping:
             try:
                 if self._writer.pending and self._needs_pending_applied(pop.group):
                     self._writer.flush()
-                found = await cold_reads.read(self._broker.store, lambda: self.look(pop, selection))
-                # Nothing is awaited between the look and what follows of it.
+                found = await cold_reads.read(self._broker.store, lambda: self.scan(pop, selection))
+                # Nothing is awaited between the scan and the taking of what it has found.
                 if any(one.messages for one in found):
                     return await self._deliver(pop, found)
                 if found:
                     if not any(one.groups for one in found):
                         status = PopStatus.NO_MATCH
                     await asyncio.shield(self._take(pop, found)[1])
-                    await asyncio.sleep(0)  # in order it is appended already
+                    await asyncio.sleep(0)  # a pop in order has been appended already, so nothing else has paused
             except BaseException:
-                self.polls.notify(pop.group, pop.topic)  # another poll takes what this one was notified of
+                self.polls.notify(pop.group, pop.topic)  # another poll takes the message that woke this one
                 raise
             if found:
-                goes_on = self._broker.clock() < until  # there may be more than one look passes over
+                goes_on = self._broker.clock() < until  # the filter may exclude more than one scan passes over
             else:
                 goes_on = await self.polls.wait(pop.group, pop.topic, until - self._broker.clock(), pop.client_id)
             self._note(pop)
@@ -103,11 +103,11 @@ class Popping:
             self.consumers.popped(pop.group, pop.client_id, self._broker.clock())
 
     def end_polls(self, group: str, topic: str, client_id: str) -> None:
-        """The client's pops that are held are answered now."""
+        """Answers the client's pops that wait for a message."""
         self.polls.end(group, topic, client_id)
 
-    def look(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
-        """Finds the messages for this pop, and those that its filter excludes.  Raises if the pop is refused."""
+    def scan(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
+        """Finds messages for this pop, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._writer.check_writable()
         self._take_over.check_done()
@@ -128,9 +128,10 @@ class Popping:
         return self._finder.find(places, pop.max_messages, selection, is_ordered=is_ordered)
 
     def _needs_pending_applied(self, name: str) -> bool:
-        """True if a pop of this group has to know more of the pending transitions than what they take.
+        """Returns True if pending changes of the state must be applied before this group pops.
 
-        That is the locks of a group that consumes in order, what is given back to it, or what is left of a limit.
+        A group that consumes in order needs its locks, a new group may have been given messages back, and near a limit
+        the exact number of deliveries decides.
         """
         group, more = self._broker.groups.get(name), MAX_MESSAGES * self._writer.pending
         return (
@@ -151,11 +152,11 @@ class Popping:
         return group
 
     def _take(self, pop: Pop, found: list[QueueBatch]) -> tuple[list[_Taking], asyncio.Future[int]]:
-        """Submits the transitions that deliver these messages, which count as taken from now on."""
+        """Submits the changes that deliver these messages, which count as taken from now on."""
         taking = [self._taking(pop, one) for one in found]
         appended = self._writer.submit(*taking)
         if any(one.groups is not None for one in found):
-            self._writer.flush()  # the next look finds their locks in the state
+            self._writer.flush()  # the next scan has to find the locks in the state
         return taking, appended
 
     def _taking(self, pop: Pop, found: QueueBatch) -> _Taking:
@@ -166,7 +167,7 @@ class Popping:
             before = [
                 one.deadline_ms for it in found.again if (one := self._writer.state.get(found.place, it)) is not None
             ]
-            # Later than before in any case, by which `give_back` for the earlier attempt knows that it comes too late.
+            # Always a later deadline than before: from it `give_back` of the earlier attempt sees that it is too late.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0
@@ -226,7 +227,7 @@ class Popping:
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     def _notify_of_released(self) -> None:
-        """Notifies one poll for each queue of which a message group is free; that poll notifies the next one."""
+        """Wakes one poll for each queue in which a message group has become free.  That poll wakes the next one."""
         for place in self._writer.state.take_released():
             queue = self._writer.state.queues.get(place)
             if queue is None:

@@ -1,7 +1,7 @@
-"""Receipt handles: each names one delivery, and is opaque to clients.  Pure.
+"""Receipt handles: opaque texts by which clients name a delivery.  Pure.
 
-A handle is valid only for a delivery that is under way and has the same random number, so a handle that is forged, cut
-off, or of another group, topic or broker is invalid.
+A handle has the random number of its pop.  It is valid only while a delivery with that number is open, so a handle that
+is forged, cut off, or of another group, topic or broker is invalid.
 """
 
 import base64
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from broker_service.state.transitions import DeliveryId
 
-_FIELDS = Struct(">BBIQQ")  # version, 1 for the retry topic, queue id, pop, queue offset
+_FIELDS = Struct(">BBIQQ")  # version, 1 if the message is in a retry topic, queue id, pop, queue offset
 _VERSION = 1
 _CHARACTERS = len(base64.urlsafe_b64encode(bytes(_FIELDS.size)))
 
 
 class ReceiptHandle(NamedTuple):
-    is_retry: bool  # whether the message lies in the retry topic
+    is_retry: bool  # the message is in a retry topic
     queue_id: int
     delivery: DeliveryId
 
@@ -27,7 +27,7 @@ def encode(handle: ReceiptHandle) -> str:
 
 
 def decode(text: str) -> ReceiptHandle | None:
-    """None for text that is no handle."""
+    """Returns None for a text that is no handle."""
     if len(text) != _CHARACTERS:
         return None
     try:

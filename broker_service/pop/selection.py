@@ -1,7 +1,7 @@
-"""Selection: which messages a pop wants, by tags or by an SQL92 condition over their properties.
+"""Selection: the filter of a pop, which is a set of tags or an SQL92 condition over properties.
 
-Conditions cost more than tags: a broker refuses those with many parts, and looks at fewer messages at a time the more
-parts there are.  Texts are parsed off the event loop, once for as long as they are in use.
+Conditions cost more than tags.  A broker refuses conditions with many parts, and the more parts a condition has, the
+fewer messages one scan evaluates.  Conditions are parsed off the event loop, and kept while they are in use.
 """
 
 import asyncio
@@ -18,22 +18,22 @@ from broker_service.store.message_store import MessageStore
 SQL92 = "SQL92"
 MOST_CHARACTERS = 16 << 10  # of a condition's text
 MOST_PARTS = 200  # operations and properties of a condition
-ENTRIES = 8_000  # of all queues that one look excludes
+ENTRIES = 8_000  # messages of all queues that one scan may exclude
 KEPT = 256  # parsed conditions
 
-_EVALUATED_FIRST = 64  # messages, together
-_EVALUATED_AT_MOST = 1024
-_PARTS_OF_ENTRIES = 200_000  # parts of the condition times messages, which one look evaluates
-_SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records, which one look evaluates: some 80 ms
-_LEAST_COUNTED = 128  # messages as which an evaluation of fewer counts: it costs as much
+_EVALUATED_FIRST = 64  # messages of the first evaluation of a queue
+_EVALUATED_AT_MOST = 1024  # messages of any evaluation
+_PARTS_OF_ENTRIES = 200_000  # parts of the condition times messages that one scan evaluates
+_SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records in one scan: some 80 ms
+_LEAST_COUNTED = 128  # an evaluation of fewer messages costs as much as one of 128, and counts as that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """`tags` or `condition` (an expression of `sql_filter`); without either, all messages.
+    """Selects by `tags` or by `condition` (an expression of `sql_filter`); without either it selects all messages.
 
-    `entries`: of how many messages one look may exclude, and `least_counted`: as how many those of a queue count at
-    least.  `most_bytes`: of records that one look may read.
+    One scan may exclude `entries` messages and read `most_bytes` of records.  The messages that it excludes in one
+    queue count as `least_counted` at least.
     """
 
     tags: frozenset[str] | None = None
@@ -43,13 +43,13 @@ class Selection:
     most_bytes: int = _SEARCHED_BYTES
 
     @staticmethod
-    def evaluated_together(looked_at: int) -> int:
-        """Returns how many messages to evaluate next, after `looked_at` of which none was selected: more each time."""
-        return min(max(_EVALUATED_FIRST, 3 * looked_at), _EVALUATED_AT_MOST)
+    def evaluated_together(excluded: int) -> int:
+        """Returns how many messages to evaluate next after `excluded` messages without a match; it grows each time."""
+        return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
 
 class Selected(NamedTuple):
-    """Records that a condition selects, each with its queue offset; the next look begins at `next`."""
+    """The records that a condition selects, each with its queue offset.  The next scan begins at `next`."""
 
     messages: list[tuple[bytes, int]]
     next: int
@@ -57,14 +57,16 @@ class Selected(NamedTuple):
 
 
 class Selections:
-    """`KEPT` conditions, and the refusals of texts that are none, are remembered by their text."""
+    """Makes selections from texts.  Keeps the last `KEPT` conditions by their text, also the invalid ones."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Selection | str] = OrderedDict()
 
     async def of(self, sub_expression: str, expression_type: str, *, sql_enabled: bool) -> Selection:
-        """SubscriptionParseFailed for an expression that is none, or too large; FilterNotSupported for one of SQL92
-        while it is not enabled.
+        """Returns the selection for a subscription's expression.
+
+        Raises SubscriptionParseFailed if the expression is invalid or too large, and FilterNotSupported if it is SQL92
+        without `sql_enabled`.
         """
         if expression_type != SQL92:
             return Selection(tags=tags_of(sub_expression, expression_type), entries=ENTRIES)
@@ -89,7 +91,7 @@ class Selections:
 def select(
     store: MessageStore, topic: str, queue_id: int, at: int, until: int, most: int, max_bytes: int, condition: Any
 ) -> Selected:
-    """At most `most` of the queue's records in [at, until) that the condition selects, of those in `max_bytes`."""
+    """Reads up to `max_bytes` of the queue's records in [at, until); returns up to `most` that match the condition."""
     from rocketsim_proto.records import columnar, sql_filter
 
     read = store.queues.read_ranges([(topic, queue_id, at, until)], max_bytes, entries=until - at)
@@ -107,7 +109,10 @@ def select(
 
 
 def _parsed(text: str) -> Selection | str:
-    """A selection, or why there is none; on any thread: the modules are large, the first use takes a second."""
+    """Returns a selection, or the reason why the text is refused.
+
+    Call it off the event loop: the first use imports large modules, which takes a second.
+    """
     import pyarrow as pa
     from rocketsim_proto.records import sql_filter
 

@@ -1,4 +1,4 @@
-"""Settling: ends deliveries, or changes when they end: acks, invisible times, dead letters, and what is given back."""
+"""Settling: ends deliveries or moves their deadlines, for acks, invisible times, dead letters and unsent messages."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -30,7 +30,7 @@ class Settling:
         self._counts = counts
 
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
-        """One result for each handle.  A second ack of the same delivery is OK, too."""
+        """Ends these deliveries; returns one result for each handle.  A second ack of the same delivery is OK."""
         self._writer.check_takes_changes()
         answers, done = [], []
         for handle in handles:
@@ -86,12 +86,14 @@ class Settling:
     def give_back(
         self, group: str, topic: str, handles: Sequence[str], begun: int = 0, deadlines_ms: Sequence[int] = ()
     ) -> None:
-        """Has the deliveries of a call that ended early delivered again.
+        """Undoes the deliveries of a call that ended before it had sent all of them.
 
-        Those that never reached the client come at once and count no attempt.  The first `begun` count: the sending of
-        them had begun.  The last of these waits for its back-off, because it may be what the client could not receive;
-        the others come at once, without it.  Invalid handles are ignored.  `deadlines_ms`: those that the call was to
-        tell; what the client's next attempt has been given meanwhile, with later ones, stays with that.
+        The sending of the first `begun` messages had begun, so these deliveries count as attempts.  The last of them
+        waits for its back-off, because its message may be the one that the client could not receive.  All others are
+        delivered again at once.  Invalid handles are ignored.
+
+        `deadlines_ms` are the deadlines in the call's answer.  A delivery in order with another deadline has been given
+        to the client's next attempt meanwhile, and stays as it is.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -102,27 +104,30 @@ class Settling:
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def take_back(self, place: Place, deliveries: Sequence[DeliveryId], deadline_ms: int) -> None:
-        """Takes back what a cancelled pop was given: its deliveries come again at once and count no attempt.
+        """Undoes the deliveries of a cancelled pop: the messages are delivered again at once, and no attempt counts.
 
-        Those that the client's next attempt has been given meanwhile, with another deadline, stay with that.
+        Deliveries that the client's next attempt has got meanwhile have another deadline, and stay as they are.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)
 
     def client_gone(self, client_id: str) -> None:
-        """The client's renewed deliveries are delivered to others at once; its other ones keep their deadlines."""
+        """Ends the client's renewed deliveries now.  Its other deliveries keep their deadlines."""
         self._writer.flush()  # it may have popped just now
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
-        """`may`: whether a client may consume, by its id, group and topic.  What is renewed for others is delivered to
-        the rest of the group at once: their acknowledgements are refused, and they may be connected for ever."""
+        """Ends the renewed deliveries of clients that may not consume them any more.
+
+        `may(client_id, group, topic)` says whether a client may.  The acknowledgements of the others are refused, and
+        their deliveries would be renewed for as long as they are connected.
+        """
         self._writer.flush()  # a client may have popped just now
         clients = self._writer.state.renewing_clients()
         self._end_renewed(clients, lambda client_id, place: not may(client_id, place.group, original_topic(place)))
 
     def _end_renewed(self, client_ids: Iterable[str], ends: Callable[[str, Place], bool]) -> None:
-        """Has the renewed deliveries of these clients end now, in the places for which `ends` is true."""
+        """Ends the renewed deliveries of these clients now, in the places for which `ends` returns True."""
         by_place: dict[Place, list[DeliveryId]] = {}
         for client_id in client_ids:
             for place, delivery in self._writer.state.renewed_for(client_id):
@@ -132,13 +137,13 @@ class Settling:
             self._end(place, deliveries, 0, counted=True)
 
     def _was_handed_out_again(self, place: Place, delivery: DeliveryId, deadline_ms: int) -> bool:
-        """True if this is a delivery in order that has got another deadline since."""
+        """Returns True if this is a delivery in order whose deadline has changed since."""
         found = self._writer.state.get(place, delivery)
         in_order = self._writer.state.is_ordered(place, delivery.queue_offset)
         return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
-        """Has these deliveries end after `wait_ms`; they are not renewed any more."""
+        """Ends these deliveries in `wait_ms`.  They are not renewed any more."""
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
@@ -147,7 +152,7 @@ class Settling:
             )
 
     def _under_way(self, group: str, topic: str, named: ReceiptHandle | None) -> Due | None:
-        """Returns the delivery that a handle names, as long as it may be acknowledged."""
+        """Returns the delivery that a handle names, if it may still be acknowledged."""
         if named is None:
             return None
         topics = (retry_topic(group, topic), moves.retry_topic_v1(group, topic)) if named.is_retry else (topic,)

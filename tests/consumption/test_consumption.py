@@ -470,13 +470,13 @@ async def test_a_poll_that_is_refused_passes_its_message_on(tmp_path: Path, monk
     async with consumer(tmp_path) as one:
         polls = [asyncio.create_task(one.bodies(poll_s=60)) for _ in range(2)]
         await until(lambda: one.consumption.polls_held == 2, "the polls wait")
-        look = one.consumption.popping.look
+        scan = one.consumption.popping.scan
 
         def refused_once(*_: Any) -> Any:
-            monkeypatch.setattr(one.consumption.popping, "look", look)
+            monkeypatch.setattr(one.consumption.popping, "scan", scan)
             raise SystemBusy("busy")
 
-        monkeypatch.setattr(one.consumption.popping, "look", refused_once)
+        monkeypatch.setattr(one.consumption.popping, "scan", refused_once)
         await put(one.node, "t", b"a")
         first, second = await asyncio.gather(*polls, return_exceptions=True)
         assert (type(first), second) == (SystemBusy, [b"a"])

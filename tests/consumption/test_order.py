@@ -206,27 +206,27 @@ async def test_a_group_whose_messages_wait_leaves_room_for_those_of_others(
         assert one.consumption.state.ordered_count == 6
 
 
-async def test_one_look_passes_over_a_number_of_messages_and_a_poll_looks_again(
+async def test_one_scan_passes_over_a_number_of_messages_and_a_poll_scans_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finder_module, "_WAITING_A_LOOK", 2)
+    monkeypatch.setattr(finder_module, "_WAITING_A_SCAN", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
         assert await one.texts(poll_s=60) == "b1"
 
 
-async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finder_module, "_WAITING_A_LOOK", 2)
+async def test_others_go_on_between_two_scans_of_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finder_module, "_WAITING_A_SCAN", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
         turns, seen = 0, []
-        look = one.consumption.popping.look
+        scan = one.consumption.popping.scan
 
         def noted(*arguments: Any) -> Any:
             seen.append(turns)
-            return look(*arguments)
+            return scan(*arguments)
 
         async def count_turns() -> None:
             nonlocal turns
@@ -234,7 +234,7 @@ async def test_others_go_on_between_two_looks_of_a_pop(tmp_path: Path, monkeypat
                 turns += 1
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(one.consumption.popping, "look", noted)
+        monkeypatch.setattr(one.consumption.popping, "scan", noted)
         counting = asyncio.create_task(count_turns())
         assert await one.texts(poll_s=60) == "b1"
         counting.cancel()
