@@ -1,1 +1,1 @@
-"""Transactions: half messages until their producers commit or roll back, and the checks that ask them."""
+"""Transactions: half messages, their commit and rollback, and the questions to producers that do neither."""

@@ -1,8 +1,16 @@
-"""Transactions: half messages, their commit and rollback, and checks back with their producers, on a master.
+"""Transactions: half messages, their commit and rollback, and the questions to their producers, on a master.
 
-The op record says that a transaction has ended; of a commit the copy says it, too.  The op record follows its copy at
-once, and no further copy comes before it.  So where a crash came between the two, the copy lies behind the last op
-record: `find_copies` looks there before this master ends any transaction, and the op record is written then.
+A producer begins a transaction by sending a message.  The broker stores it in RocketMQ's half topic, where no consumer
+sees it: it is now a *half message*, and the transaction is *open*.  A commit appends a copy of it to the message's own
+topic.  A commit and a rollback both append an *op record*, which says that the transaction has ended.
+
+If a producer neither commits nor rolls back, the broker asks it for the outcome, again and again at intervals.  After
+`transactionCheckMax` questions the transaction is given up: its message goes to TRANS_CHECK_MAX_TIME_TOPIC, where
+operators find it.
+
+A crash may come between a copy and its op record.  The op record follows its copy before any other copy is appended,
+so only copies behind the last op record can lack theirs.  `find_copies` searches for them there before this master
+ends any transaction, and then their op records are written.
 """
 
 import asyncio
@@ -41,27 +49,28 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have as many as it leaves room for others
+MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have at most as many as are still free for others
 
 _AT_A_TIME = 256
-_FRAME_BYTES = 1 << 20  # of a queue that is searched for copies
+_FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
 
 
 class UnknownTransaction(RocketSimError):
-    """No such transaction here: never begun, of another topic, or ended long ago; or it has ended the other way."""
+    """The transaction is not known here, or it has ended with the other outcome."""
 
 
 class TransactionIdTaken(MessageIllegal):
-    """The message's id is that of another message's transaction, or of one that has ended."""
+    """The message has the id of another message's transaction, or of a transaction that has ended."""
 
     v2_code = "ILLEGAL_MESSAGE_ID"
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The question to a producer, for the nth time (`times`): how did the transaction of this half message end?
+    """The question to a producer how the transaction of this half message ends.
 
-    `client_id` has sent it, "" if that is not known; `queue_id` is that of its real topic.
+    `client_id` is the producer that has sent the message ("": not known), `queue_id` the queue of the message's own
+    topic, and `times` the number of this question.
     """
 
     transaction: TransactionId
@@ -75,7 +84,7 @@ class Producers(Protocol):
     """The producers that are connected."""
 
     async def ask(self, check: Check) -> bool:
-        """Sends the question to one of them; it may wait while that one reads others.  False if none takes it."""
+        """Sends the question to one producer.  Waits while that one reads others; returns False if none takes it."""
 
 
 class Transactions:
@@ -85,8 +94,8 @@ class Transactions:
         self._writer = writer
         self._loop = MasterLoop(broker, self._work, "open transactions")
         self._needed = NeededLog(broker.store)
-        self._unreadable: set[int] = set()  # to be given up, but the disk cannot read them; by queue offset
-        self.ready = asyncio.Event()  # the state knows of all commits
+        self._unreadable: set[int] = set()  # queue offsets of half messages to give up that the disk cannot read
+        self.ready = asyncio.Event()  # set when `find_copies` has found all commits
 
     @property
     def state(self) -> OpenTransactions:
@@ -95,10 +104,13 @@ class Transactions:
     # --- half messages ----------------------------------------------------------------------------------------------
 
     async def begin(self, puts: PutPath, send: Send, *, client_id: str, immunity_s: int = 0) -> Placed:
-        """Begins a transaction with a send of one message, whose half message is appended; if it has begun with this
-        message before, finds that half message.  `immunity_s`: what the client asked for; 0: nothing.
+        """Begins a transaction: appends the half message of a send of one message.
 
-        MessageIllegal for a message that cannot begin one, TransactionIdTaken if its id is that of another message.
+        If this message has begun its transaction before, its half message is found instead.  The first question comes
+        after `immunity_s`, or after the broker's own time if that is 0.
+
+        Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id is that of
+        another message.
         """
         message = send.message
         _check_may_begin(message)
@@ -108,7 +120,7 @@ class Transactions:
                 return Placed(Appended(*at, self._broker.store.end_offset, 0))
             await self._get_room(send.topic)
             frame = await puts.admit(send)
-            # Nothing comes between this look at the transactions and the append.
+            # Nothing is awaited between this check and the append.
             self._writer.check_transactions()
             if _transaction_of(message) not in self.state.open:
                 return puts.place(send, frame, instead=self._half_of(message, client_id, immunity_s))
@@ -125,9 +137,11 @@ class Transactions:
             await self._writer.make_topic(own)
 
     async def stored_half(self, message: Record) -> Prepared | None:
-        """The half message of this message's transaction, if that is open; TransactionIdTaken if it is of another
-        message.  Ids alone can be guessed, or chosen twice: who commits a transaction would commit the other's
-        message."""
+        """Returns the half message of this message's transaction, if that is open.
+
+        Raises TransactionIdTaken if the open transaction has another message.  An id alone can be guessed, or chosen
+        twice, and a producer's commit would then commit the message of another producer.
+        """
         self._writer.check_transactions()
         prepared = self.state.open.get(_transaction_of(message))
         if prepared is not None and not half_messages.has_content_of(await self._half(prepared), message):
@@ -137,7 +151,7 @@ class Transactions:
         return prepared
 
     def _half_of(self, message: Record, client_id: str, immunity_s: int) -> Record:
-        """What is stored now for a message whose transaction is not open."""
+        """Returns the half message to store for a message whose transaction is not open."""
         transaction = _transaction_of(message)
         if (ended := self.state.resolution_of(transaction)) is not None:
             raise TransactionIdTaken(
@@ -153,9 +167,10 @@ class Transactions:
     # --- commit and rollback ----------------------------------------------------------------------------------------
 
     async def end(self, transaction: TransactionId, resolution: Resolution, timeout_s: float) -> PutStatus:
-        """Commits or rolls back; `Resolution.UNKNOWN` only says whether the transaction is known.
+        """Commits or rolls back.  `Resolution.UNKNOWN` changes nothing, and only checks that the transaction is known.
 
-        A second end of the same kind is like the first one.  UnknownTransaction otherwise.
+        A second call with the same resolution succeeds, too.  Raises UnknownTransaction for a transaction that is not
+        known, or has ended with the other resolution.
         """
         until = self._broker.clock() + timeout_s
         self._writer.check_transactions()
@@ -180,12 +195,12 @@ class Transactions:
         return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
 
     async def _until_open(self, topic: str, until: float) -> None:
-        """On return the topic takes the copy, or is deleted, until the caller awaits something else."""
+        """Waits until no change of the topic is under way: until the next await it takes the copy, or is deleted."""
         try:
             async with asyncio.timeout(max(0.0, until - self._broker.clock())):
                 await self._broker.topics.until_settled(topic)
         except TimeoutError:
-            raise ServiceNotAvailable(f"topic {topic} is being changed for a while already; try again") from None
+            raise ServiceNotAvailable(f"topic {topic} is still being changed; try again") from None
 
     def _check_known(self, transaction: TransactionId, prepared: Prepared | None, resolution: Resolution) -> None:
         ended = self.state.resolution_of(transaction)
@@ -216,9 +231,9 @@ class Transactions:
         return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
 
     def _write_ops(self) -> None:
-        """Appends the op records that are missing; raises if the log refuses them: nothing ends before.
+        """Appends the op records that are missing.  Raises if the log refuses them; then no transaction may end.
 
-        Those of commits are the first: `find_copies` looks for copies behind the last op record only.
+        Appends those of commits first, because `find_copies` searches only behind the last op record.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():
@@ -233,7 +248,7 @@ class Transactions:
         return end
 
     def drop_topic(self, name: str) -> None:
-        """The topic is deleted: a new one of its name does not get what was sent to it."""
+        """Ends the open transactions of a deleted topic: a new topic of that name must not get their messages."""
         if not self._broker.store.queues.end(HALF_TOPIC, 0):
             return
         self._writer.check_transactions()
@@ -254,7 +269,7 @@ class Transactions:
     # --- what a crash left ------------------------------------------------------------------------------------------
 
     async def find_copies(self) -> None:
-        """Tells the state of commits that have no op record."""
+        """Finds commits that have no op record, and notes them in the state."""
         state, store = self.state, self._broker.store
         by_log_offset = {one.log_offset: one for one in state.open.values()}
         last_op = await self._last_op()
@@ -267,14 +282,16 @@ class Transactions:
                         state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
 
     async def _copied_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
-        """The log offsets of half messages that the queue has copies of, from that queue offset on, a frame at a time;
-        without copies that cannot be read."""
+        """Yields the log offsets of the half messages whose copies the queue has from `at` on, a frame at a time.
+
+        Leaves out copies that cannot be read.
+        """
         store, frame = self._broker.store, _FRAME_BYTES
         end = store.queues.end(topic, queue_id)
         while at < end:
-            look = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
+            read = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
             try:
-                found = await cold_reads.read(store, look)
+                found = await cold_reads.read(store, read)
                 if found.answers[0].next_offset <= at:
                     raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
                 data = b"".join(found.records)
@@ -286,17 +303,20 @@ class Transactions:
                 if frame == 1:
                     logger.error("if this record was a commit, its producer is asked again: %s", error)
                     at += 1
-                frame = 1  # at least one record comes: those around the unreadable one are read one by one
+                frame = 1  # reads one record at a time, so that only the unreadable one is left out
                 continue
             at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
             yield copied
-            await asyncio.sleep(0)  # what is in memory is read without waiting
+            await asyncio.sleep(0)  # the read itself does not pause if the records are in memory
 
     async def _last_op(self) -> int:
-        """The log offset of the last op record, if it is ours, else 0: RocketMQ's come seconds after their copies."""
+        """Returns the log offset of the last op record if this broker wrote it, else 0.
+
+        RocketMQ writes op records seconds after their copies, so copies may also lie before the last of these.
+        """
         store = self._broker.store
-        look = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
-        for log_offset in await cold_reads.read(store, look):
+        read = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
+        for log_offset in await cold_reads.read(store, read):
             try:
                 op = await self._record_at(log_offset)
             except (NotFound, ReadFailed, StoreCorrupt):
@@ -304,10 +324,10 @@ class Transactions:
             return log_offset if half_messages.PROPERTY_RESOLUTION in op.properties else 0
         return 0
 
-    # --- checks back ------------------------------------------------------------------------------------------------
+    # --- questions to producers -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled; to be started when the broker takes writes."""
+        """Asks producers about open transactions until it is cancelled.  Start it when the broker takes writes."""
         try:
             await self._loop.run()
         finally:
@@ -323,8 +343,10 @@ class Transactions:
         return await self._ask_due()
 
     async def _ask_due(self) -> float | None:
-        """Writes missing op records, and asks for all transactions whose time has come; returns the seconds until the
-        next one's, if one is open."""
+        """Writes missing op records, and asks about all transactions whose time has come.
+
+        Returns the seconds until the next question, or None if no transaction is open.
+        """
         while True:
             self._writer.check_transactions()
             if self.state.unlogged:
@@ -349,7 +371,7 @@ class Transactions:
         return None if due_ms is None else (due_ms - now_ms) / 1000
 
     def _is_over(self, prepared: Prepared) -> bool:
-        """True if its producer is not asked any more."""
+        """Returns True if its producer has been asked often enough."""
         return prepared.checks >= self._broker.config.transaction_check_max
 
     async def _ask_each(self, some: Sequence[Prepared]) -> None:
@@ -363,7 +385,7 @@ class Transactions:
             await self._give_up(prepared)
             return
         except (ReadFailed, StoreCorrupt) as error:
-            logger.error("nobody is asked about transaction %s: %s", _name(prepared), error)
+            logger.error("no producer is asked about transaction %s: %s", _name(prepared), error)
             return
         if self._is_open(prepared):
             check = Check(
@@ -373,9 +395,10 @@ class Transactions:
                 logger.info("transaction %s: no connected producer can be asked for its outcome", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
-        """The message goes to TRANS_CHECK_MAX_TIME_TOPIC, where operators find it.
+        """Ends a transaction without an outcome: its message goes to TRANS_CHECK_MAX_TIME_TOPIC.
 
-        One that has expired, or is damaged, is lost; one that the disk cannot read is tried again later.
+        A message that has expired or is damaged is lost.  If the disk cannot read the message, this is tried again
+        later.
         """
         half: Record | None = None
         try:
@@ -409,8 +432,10 @@ class Transactions:
     # --- retention ----------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the half messages in front of a log offset again, because the log files before it expire.  Not before
-        all commits are known: their copies name the half messages as they are."""
+        """Appends the half messages before a log offset again, because the log files before it expire.
+
+        Does nothing before all commits are known: `find_copies` knows half messages by their present log offsets.
+        """
         if not self.ready.is_set():
             return
         self._writer.check_transactions()
@@ -427,7 +452,7 @@ class Transactions:
         self._write_ops()
 
     def needed_from(self) -> int | None:
-        """The log offset from which on open transactions need the log; None if there never was a transaction."""
+        """Returns the log offset from which open transactions need the log; None if no transaction ever began."""
         return self._needed.begins_at(self._oldest()) if self._broker.store.queues.end(HALF_TOPIC, 0) else None
 
     def _oldest(self) -> int | None:
@@ -438,7 +463,7 @@ class Transactions:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def _half(self, prepared: Prepared) -> Record:
-        """The half message; NotFound if it has expired."""
+        """Reads the half message.  Raises NotFound if it has expired."""
         return await self._record_at(prepared.log_offset)
 
     async def _record_at(self, log_offset: int) -> Record:
@@ -449,7 +474,7 @@ class Transactions:
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
 
     def note_offsets(self) -> None:
-        """At a clean stop: where RocketMQ goes on if it opens this store."""
+        """Commits the offsets from which RocketMQ goes on if it opens this store after a clean stop."""
         store = self._broker.store
         if self._broker.is_slave or not store.queues.end(HALF_TOPIC, 0):
             return
@@ -463,7 +488,7 @@ class Transactions:
 
 
 async def _all(*calls: Awaitable[None]) -> None:
-    """Ends when all have ended; raises the first one's error."""
+    """Waits for all calls, and raises the first error of them."""
     for failed in await asyncio.gather(*calls, return_exceptions=True):
         if failed is not None:
             raise failed
