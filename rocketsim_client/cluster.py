@@ -158,6 +158,17 @@ class Cluster(Router):
 
         return self.ask(topic, broker_name, call, only_this=master_only)
 
+    def wait_for_records(self, topic: str, broker_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
+        """Waits until one of this broker's queues has a record beyond its end, by queue id.
+
+        Returns False if none came within `hold_s` seconds, and at once on a cluster of Apache RocketMQ.
+        """
+
+        def call(member: Member) -> bool:
+            return self.transport.reads.wait_for_records(member.address, topic, ends, hold_s, self.timeout_s)
+
+        return self.ask(topic, broker_name, call)
+
     def search(self, topic: str, timestamps: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """For each queue the first offset stored at or after the timestamp (ms); the queue's end if all messages are
         older."""

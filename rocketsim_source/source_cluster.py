@@ -20,6 +20,7 @@ from rocketsim_client.model import (
     QueueBounds,
     by_broker,
 )
+from rocketsim_source.record_waits import RecordWaits
 
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
@@ -78,6 +79,11 @@ class SourceCluster(Protocol):
         Pulls of `group` are counted in the answer (`QueueBounds.ranges_pulled`).
         """
 
+    def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
+        """Waits until a queue may have a record beyond its end.  Returns False after `hold_s` seconds without one, and
+        earlier if a broker cannot wait.
+        """
+
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
         """The offset of the first record stored at or after the time in ms; a queue's end if all records are older."""
 
@@ -117,6 +123,7 @@ class SourceCluster(Protocol):
 class ClientCluster:
     def __init__(self, cluster: "Cluster") -> None:
         self.client = cluster
+        self._record_waits = RecordWaits(cluster)
 
     @classmethod
     def open(cls, connection: Connection) -> "ClientCluster":
@@ -177,6 +184,9 @@ class ClientCluster:
                         f"the slave of {broker_name}, whose master is away, has no {queue}"
                     )
         return states
+
+    def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
+        return self._record_waits.wait(ends, hold_s)
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
         found = OffsetAnswers()
@@ -273,6 +283,7 @@ class ClientCluster:
         return answer.suggest_which_broker_id
 
     def close(self) -> None:
+        self._record_waits.close()
         self.client.close()
 
 

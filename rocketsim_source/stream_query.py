@@ -35,6 +35,7 @@ from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates,
 
 TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
 BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name that does not answer
+IDLE_PLAN_S = 1.0  # how often an idle query plans
 POLL_S = 0.01
 POLL_MAX_S = 0.05
 
@@ -56,6 +57,8 @@ class StreamQuery:
         self._lag_clock = LagClock()
         self._transports = TransportsUsed()
         self._ends: Offsets = {}
+        self._idle_at: Offsets | None = None  # where the last wait for records found none
+        self._plan_due = 0.0  # when an idle query plans again
 
     # --- where to start -----------------------------------------------------------------------------------------------
 
@@ -102,9 +105,9 @@ class StreamQuery:
         if not is_initial:
             self._processed(start, "onTrigger")
         deadline = time.monotonic() + self.options.idle_poll_ms / 1000
-        pause = POLL_S
+        pause, news = POLL_S, False
         while True:
-            end = self._plan(start, unlimited)
+            end = start.offsets if self._knows_of_nothing_new(start) else self._plan(start, unlimited)
             left = deadline - time.monotonic()
             if end != start.offsets:
                 self._position = dict(end)
@@ -121,9 +124,33 @@ class StreamQuery:
                 return StreamOffset(start.offsets, anchor=True, read_in=start.read_in)
             if self.available_now or unlimited or left <= 0:
                 return start
-            # Without this pause an idle query would ask ninety times a second.
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, POLL_MAX_S)
+            before, news = news, self._wait_for_records(left)
+            if not news and time.monotonic() >= deadline:
+                self._idle_at = None if self._has_backlog(start) else start.offsets
+                return start
+            self._idle_at = None
+            # Without this pause a query would ask ninety times a second while a broker cannot wait for records, or
+            # while the records that have come are too few for a batch.
+            if before or not news:
+                time.sleep(min(pause, max(0.0, deadline - time.monotonic())))
+                pause = min(2 * pause, POLL_MAX_S)
+
+    def _wait_for_records(self, hold_s: float) -> bool:
+        """Waits until a queue may have more records.  Returns False if none came; while a broker is away, at once."""
+        if self._states.unreachable:
+            return False
+        ends = {queue: found.max_offset for queue, found in self._states.bounds.items()}
+        return self._cluster.wait_for_records(ends, hold_s)
+
+    def _knows_of_nothing_new(self, start: StreamOffset) -> bool:
+        """Returns True if a plan found no record beyond `start` a moment ago, and no broker has had one since.
+
+        A trigger of an idle query then only waits.  Once a second it plans, and so notices losses and new queues.
+        """
+        return self._idle_at == start.offsets and time.monotonic() < self._plan_due
+
+    def _has_backlog(self, start: StreamOffset) -> bool:
+        return any(found.max_offset > start.offsets.get(queue, -1) for queue, found in self._states.bounds.items())
 
     def _plan(self, start: StreamOffset, unlimited: bool) -> Offsets:
         queues = self._watch.discover(must_answer=self.available_now)
@@ -144,6 +171,7 @@ class StreamQuery:
         )
         if self._committer and (dropped := start.offsets.keys() - end.keys()):
             self._committer.forget(set(dropped))
+        self._plan_due = time.monotonic() + IDLE_PLAN_S
         return end
 
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:

@@ -149,6 +149,7 @@ _OF_A_BROKER: Mapping[str, Mapping[str, Right]] = {
         "CommitOffsets": user(_commit),
         "QueryOffsets": user(_query_offsets),
         "QueueBounds": user(_queue_bounds),
+        "WaitForRecords": user(lambda request: [of_topic(request.topic, *READ)], waits=True),
         "SearchOffsets": user(lambda request: [of_topic(request.topic, *READ)]),
     },
     "rocketsim.Consumption": {

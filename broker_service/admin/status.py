@@ -103,7 +103,11 @@ class Status:
             "How far store times are ahead of the time of day.",
             broker.time.ahead_s,
         )
-        yield gauge("rocketsim_pulls_held", "Pulls that wait for a message.", broker.long_polling.held)
+        yield gauge(
+            "rocketsim_pulls_held",
+            "Pulls and idle Spark queries that wait.",
+            broker.long_polling.held,
+        )
         yield gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
         yield gauge("rocketsim_consumer_groups", "Consumer groups.", len(broker.groups.entries))
         yield from self._slave_figures()

@@ -380,6 +380,24 @@ class QueueBoundsResponse(_message.Message):
     ranges_over_grpc: int
     def __init__(self, entries: _Optional[_Iterable[_Union[QueueBoundsResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ..., epoch: _Optional[int] = ..., is_master: _Optional[bool] = ..., read_queue_nums: _Optional[int] = ..., log_epoch: _Optional[_Union[LogEpoch, _Mapping]] = ..., epoch_ends: _Optional[_Iterable[_Union[QueueBoundsResponse.EpochEnd, _Mapping]]] = ..., write_queue_nums: _Optional[int] = ..., offers_streams: _Optional[bool] = ..., ranges_over_streams: _Optional[int] = ..., ranges_over_grpc: _Optional[int] = ...) -> None: ...
 
+class WaitForRecordsRequest(_message.Message):
+    __slots__ = ("topic", "queue_ids", "ends", "hold_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_IDS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_ids: _containers.RepeatedScalarFieldContainer[int]
+    ends: _containers.RepeatedScalarFieldContainer[int]
+    hold_ms: int
+    def __init__(self, topic: _Optional[str] = ..., queue_ids: _Optional[_Iterable[int]] = ..., ends: _Optional[_Iterable[int]] = ..., hold_ms: _Optional[int] = ...) -> None: ...
+
+class WaitForRecordsResponse(_message.Message):
+    __slots__ = ("arrived",)
+    ARRIVED_FIELD_NUMBER: _ClassVar[int]
+    arrived: bool
+    def __init__(self, arrived: _Optional[bool] = ...) -> None: ...
+
 class SearchOffsetsRequest(_message.Message):
     __slots__ = ("topic", "entries")
     class Entry(_message.Message):

@@ -65,6 +65,11 @@ class BrokerStub:
                 request_serializer=rocketsim__proto_dot_broker__pb2.QueueBoundsRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_broker__pb2.QueueBoundsResponse.FromString,
                 _registered_method=True)
+        self.WaitForRecords = channel.unary_unary(
+                '/rocketsim.Broker/WaitForRecords',
+                request_serializer=rocketsim__proto_dot_broker__pb2.WaitForRecordsRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_broker__pb2.WaitForRecordsResponse.FromString,
+                _registered_method=True)
         self.SearchOffsets = channel.unary_unary(
                 '/rocketsim.Broker/SearchOffsets',
                 request_serializer=rocketsim__proto_dot_broker__pb2.SearchOffsetsRequest.SerializeToString,
@@ -116,6 +121,13 @@ class BrokerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WaitForRecords(self, request, context):
+        """Waits until one of the queues has a record beyond its given end, or for `hold_ms`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SearchOffsets(self, request, context):
         """Returns the first offset at or after a store timestamp.
         """
@@ -155,6 +167,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.QueueBounds,
                     request_deserializer=rocketsim__proto_dot_broker__pb2.QueueBoundsRequest.FromString,
                     response_serializer=rocketsim__proto_dot_broker__pb2.QueueBoundsResponse.SerializeToString,
+            ),
+            'WaitForRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.WaitForRecords,
+                    request_deserializer=rocketsim__proto_dot_broker__pb2.WaitForRecordsRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_broker__pb2.WaitForRecordsResponse.SerializeToString,
             ),
             'SearchOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.SearchOffsets,
@@ -325,6 +342,33 @@ class Broker:
             '/rocketsim.Broker/QueueBounds',
             rocketsim__proto_dot_broker__pb2.QueueBoundsRequest.SerializeToString,
             rocketsim__proto_dot_broker__pb2.QueueBoundsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WaitForRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Broker/WaitForRecords',
+            rocketsim__proto_dot_broker__pb2.WaitForRecordsRequest.SerializeToString,
+            rocketsim__proto_dot_broker__pb2.WaitForRecordsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -89,6 +89,14 @@ class ReadCalls(Protocol):
         closed: bool = False,
     ) -> dict[int, QueueBounds]: ...
 
+    def wait_for_records(
+        self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
+    ) -> bool:
+        """Waits at the broker until a queue has a record beyond its end, by queue id.
+
+        Returns False if none came within `hold_s`, and at once over a protocol that has no such call.
+        """
+
     def search_offsets(
         self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
     ) -> dict[int, int]: ...

@@ -205,6 +205,7 @@ RANGES = [broker_pb2.PullRangeRequest.Range(topic=name) for name in ("t", "u")]
             broker_pb2.QueueBoundsRequest(topic="t", consumer_group="g"),
             ["Topic:t Pub", "Group:g Sub"],
         ),
+        (BROKER + "WaitForRecords", broker_pb2.WaitForRecordsRequest(topic="t"), ["Topic:t Sub"]),
         (BROKER + "SearchOffsets", broker_pb2.SearchOffsetsRequest(topic="t"), ["Topic:t Sub"]),
         (
             ADMIN + "UpdateTopic",

@@ -5,7 +5,7 @@ import errno
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +16,7 @@ from rocketsim_proto.records.record import encode_host, offset_message_id
 
 from broker_service.admin.operations import Operations
 from broker_service.broker import put as put_path
+from broker_service.broker.core.long_polling import Queue
 from broker_service.broker.frame import check_frame
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
@@ -480,13 +481,14 @@ async def test_without_long_polling_the_hold_is_short(tmp_path: Path, monkeypatc
         waited: list[float] = []
         wait = node.broker.long_polling.wait
 
-        async def noted(topic: str, queue_id: int, queue_offset: int, timeout_s: float) -> bool:
+        async def noted(ends: Mapping[Queue, int], timeout_s: float) -> bool:
             waited.append(timeout_s)
-            return await wait(topic, queue_id, queue_offset, timeout_s)
+            return await wait(ends, timeout_s)
 
         monkeypatch.setattr(node.broker.long_polling, "wait", noted)
         assert (await pull(node, suspend_s=60.0)).code is PullCode.PULL_NOT_FOUND
-        assert len(waited) == 1 and waited[0] < 0.02
+        assert not await QueueLookup(node.broker).wait_for_records("t", {0: 0}, 60)
+        assert len(waited) == 2 and max(waited) < 0.02
 
 
 async def test_holds_are_bounded(tmp_path: Path) -> None:
@@ -715,6 +717,38 @@ async def test_bounds_of_all_queues_and_the_first_offset_of_a_time_also_on_a_sla
                 await lookup.bounds("t", (5,))
             with pytest.raises(TopicNotExist):
                 await lookup.search("absent", [(0, 0)])
+
+
+async def test_a_reader_waits_for_records_of_any_of_its_queues(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        node.topics.put(TopicConfig("t", 2, 2), 1)
+        node.topics.put(TopicConfig("u"), 1)
+        lookup = QueueLookup(node.broker)
+        await put(node, "t", b"0")
+        assert await lookup.wait_for_records("t", {0: 0, 1: 0}, 60)  # there already is one
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(lookup.wait_for_records("t", {0: 1, 1: 0}, 60))
+            await until(lambda: node.broker.long_polling.held == 1, "the wait")
+            await put(node, "u", b"another topic's")
+            assert not waiting.done()
+            await put(node, "t", b"1")
+        assert waiting.result()
+        assert not await lookup.wait_for_records("t", {0: 2, 1: 0}, 0.01)
+
+
+async def test_a_wait_for_records_ends_with_its_topic_and_needs_queues_that_exist(tmp_path: Path) -> None:
+    async with running(tmp_path) as node:
+        node.topics.put(TopicConfig("t", 2, 2), 1)
+        lookup = QueueLookup(node.broker)
+        with pytest.raises(InvalidParameter, match="queue 5 of topic t"):
+            await lookup.wait_for_records("t", {5: 0}, 60)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(lookup.wait_for_records("t", {0: 0}, 60))
+            await until(lambda: node.broker.long_polling.held == 1, "the wait")
+            await Operations(node.broker, node.leadership).delete_topic("t")
+        assert waiting.result()  # the reader asks for the bounds next, and hears it
+        with pytest.raises(TopicNotExist):
+            await lookup.wait_for_records("t", {0: 0}, 60)
 
 
 async def test_an_ipv6_broker_stamps_its_address(tmp_path: Path) -> None:

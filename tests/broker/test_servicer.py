@@ -65,6 +65,11 @@ async def test_every_call_of_a_producer_and_a_consumer(tmp_path: Path) -> None:
         assert (len(bounds.entries), bounds.read_queue_nums, bounds.write_queue_nums) == (4, 4, 2)
         since = pb.SearchOffsetsRequest(topic="t", entries=[pb.SearchOffsetsRequest.Entry(queue_id=0, timestamp=0)])
         assert (await stub.SearchOffsets(since)).offsets == [0]
+        wait = pb.WaitForRecordsRequest(topic="t", queue_ids=[0], ends=[0], hold_ms=60_000)
+        assert (await stub.WaitForRecords(wait)).arrived
+        for ids, ends in ([], []), ([0], []), ([0], [0, 1]):
+            with pytest.raises(grpc.aio.AioRpcError, match="an end for each"):
+                await stub.WaitForRecords(pb.WaitForRecordsRequest(topic="t", queue_ids=ids, ends=ends))
 
 
 REFUSALS = [

@@ -3,7 +3,7 @@ the code that runs on Spark's driver and executors use it."""
 
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from rocketsim_proto.records import record
@@ -133,6 +133,7 @@ class MemoryCluster:
         self.packed = False  # small ranges share frames, as those of real brokers
         self.offsets: dict[str, Offsets] = defaultdict(dict)
         self.bounds_calls = 0
+        self.waits: list[Callable[[], bool]] = []  # what happens in the next waits for records; then none can wait
         self.ranges_pulled = (0, 0)
         self.commits: list[tuple[str, Offsets]] = []
         self.commit_fails = 0
@@ -269,6 +270,10 @@ class MemoryCluster:
 
     def members(self, queue: MessageQueue) -> dict[int, bool]:
         return {broker_id: broker.up for broker_id, broker in self.brokers.items()}
+
+    def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
+        self.waited_beyond = dict(ends)
+        return self.waits.pop(0)() if self.waits else False
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
         self.suspected.append(broker_id)

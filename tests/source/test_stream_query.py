@@ -608,6 +608,67 @@ def test_an_idle_query_asks_a_few_times_a_second_and_returns_in_time() -> None:
     assert cluster.bounds_calls <= 12
 
 
+def test_an_idle_query_goes_on_with_the_record_for_which_it_waits() -> None:
+    cluster = cluster_with(10)
+
+    def arrival() -> bool:
+        cluster.put(Q1, 3)
+        return True
+
+    cluster.waits.append(arrival)
+    found = driver(cluster, idlePollMs="60000")
+    at = StreamOffset({Q0: 10, Q1: 10})
+    assert next_end(found, at).offsets == {Q0: 10, Q1: 13}
+    assert cluster.waited_beyond == {Q0: 10, Q1: 10}
+    assert cluster.bounds_calls == 2
+
+
+def test_an_idle_query_plans_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    cluster = cluster_with(10)
+
+    def nothing() -> bool:
+        nonlocal now
+        now += 0.2
+        return False
+
+    cluster.waits += [nothing] * 12
+    found, at = driver(cluster, idlePollMs="200"), StreamOffset({Q0: 10, Q1: 10})
+    for _ in range(5):
+        assert next_end(found, at) is at
+    assert cluster.bounds_calls == 1
+    for _ in range(2):
+        assert next_end(found, at) is at
+    assert cluster.bounds_calls == 2  # a second is over: a loss or a new queue would be noticed
+    cluster.put(Q0, 1)  # without an end of the wait, as if its broker had just changed
+    while (end := next_end(found, at)) is at:
+        assert now < 103
+    assert end.offsets == {Q0: 11, Q1: 10}
+
+
+def test_records_that_are_no_batch_yet_do_not_make_a_query_ask_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, pauses = 100.0, []
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        pauses.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    cluster = cluster_with(10)
+    found = driver(cluster, idlePollMs="200", minOffsetsPerTrigger="1000")
+    start = StreamOffset({Q0: 0, Q1: 0})
+    at = next_end(found, start)  # the first batch does not wait for enough records
+    cluster.put(Q0, 1)
+    cluster.waits += [lambda: True] * 100
+    assert next_end(found, at) is at
+    assert pauses == pytest.approx([0.01, 0.02, 0.04, 0.05, 0.05, 0.03])
+
+
 def test_an_ending_timestamp_holds_once_a_record_has_passed_it() -> None:
     cluster = cluster_with(10)
     found = driver(cluster, endingTimestamp="2012")

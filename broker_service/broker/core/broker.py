@@ -114,6 +114,11 @@ class Broker:
         end = self._epochs.epochs.end_of(*epoch)
         return end if end is not None and end <= self.store.end_offset else None
 
+    def hold_s(self, asked_s: float) -> float:
+        """Returns how long a call of a reader waits for messages that is ready to wait for `asked_s`."""
+        config = self.config
+        return asked_s if config.long_polling_enable else min(asked_s, config.short_polling_time_mills / 1000)
+
     def waits_for(self) -> str | None:
         """Returns what this master waits for before it takes writes; None if it waits for nothing."""
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())

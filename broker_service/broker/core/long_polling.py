@@ -1,11 +1,11 @@
-"""LongPolling has the pulls that wait until their queue has a message, or until their timeout.
+"""LongPolling has the calls that wait until one of their queues has a message, or until their timeout.
 
-A pull is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
-arrive unnoticed between the two.  An arrival notifies only the pulls of its queue.
+A call is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
+arrive unnoticed between the two.  An arrival notifies only the calls that wait for its queue.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from broker_service.errors import SystemBusy
 
@@ -19,15 +19,18 @@ class LongPolling:
         self.held = 0
         self.closed = False
 
-    async def wait(self, topic: str, queue_id: int, queue_offset: int, timeout_s: float) -> bool:
-        """Waits for messages; True if the queue may have some, False after the timeout or when the broker stops."""
+    async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
+        """Waits for messages in any of these queues, each beyond its end.
+
+        Returns True if one of them may have some, False after the timeout or when the broker stops.
+        """
         if self.closed or timeout_s <= 0:
             return False
         if self.held >= self._most:
-            raise SystemBusy(f"{self.held} pulls are held already; pull again in a moment")
-        queue = (topic, queue_id)
+            raise SystemBusy(f"{self.held} calls wait for messages already; call again in a moment")
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(queue, {})[arrival] = queue_offset
+        for queue, end in ends.items():
+            self._waiting.setdefault(queue, {})[arrival] = end
         self.held += 1
         try:
             async with asyncio.timeout(timeout_s):
@@ -37,11 +40,12 @@ class LongPolling:
             return False
         finally:
             self.held -= 1
-            waiting = self._waiting.get(queue)
-            if waiting is not None:
-                waiting.pop(arrival, None)
-                if not waiting:
-                    del self._waiting[queue]
+            for queue in ends:
+                waiting = self._waiting.get(queue)
+                if waiting is not None:
+                    waiting.pop(arrival, None)
+                    if not waiting:
+                        del self._waiting[queue]
 
     def arrived(self, queues: Iterable[Queue]) -> None:
         for queue in queues:
@@ -50,11 +54,11 @@ class LongPolling:
                     arrival.set_result(None)
 
     def queues(self) -> list[Queue]:
-        """Returns the queues for which a pull waits."""
+        """Returns the queues for which a call waits."""
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Notifies the pulls whose queue has grown beyond the offset that they wait for.
+        """Notifies the calls of which a queue has grown beyond the end that they gave.
 
         A slave calls it, since it copies the log without a list of the queues that have grown.
         """

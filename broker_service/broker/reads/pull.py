@@ -74,7 +74,7 @@ class PullPath:
             return self._refused(pull)
         if truncated := self._truncated(pull, group):
             return truncated
-        deadline = self._broker.clock() + self._hold_s(pull.suspend_s)
+        deadline = self._broker.clock() + self._broker.hold_s(pull.suspend_s)
         pulled = await self._read(pull, pull.queue_offset, group, tags)
         if pull.commit_offset is not None and not self._broker.is_slave:
             self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
@@ -88,7 +88,8 @@ class PullPath:
     ) -> Pulled:
         """The pull again when something has arrived for it, or what is known when its time is over."""
         offset = pull.queue_offset
-        while await self._broker.long_polling.wait(pull.topic, pull.queue_id, offset, deadline - self._broker.clock()):
+        queue = pull.topic, pull.queue_id
+        while await self._broker.long_polling.wait({queue: offset}, deadline - self._broker.clock()):
             group = self._readable(pull)  # it may have been deleted
             pulled = await self._read(pull, offset, group, tags)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
@@ -160,10 +161,6 @@ class PullPath:
         if log_end is None:
             return False
         return pull.queue_offset <= self._broker.store.queues.end_at(pull.topic, pull.queue_id, log_end)
-
-    def _hold_s(self, suspend_s: float) -> float:
-        config = self._broker.config
-        return suspend_s if config.long_polling_enable else min(suspend_s, config.short_polling_time_mills / 1000)
 
     def _refused(self, pull: Pull) -> Pulled:
         min_offset, max_offset = self._broker.store.queues.bounds(pull.topic, pull.queue_id)

@@ -1,6 +1,6 @@
 """QueueLookup: the first and last offsets of queues, and the offset at a time.  Works on slaves as on masters."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +32,16 @@ class QueueLookup:
         topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
+
+    async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
+        """Waits until a queue has a record beyond its end, by queue id.  False: none came within `hold_s`."""
+        topic = self._existing(topic_name)
+        for queue_id in ends:
+            self._check(topic, queue_id)
+        if any(self._broker.store.queues.bounds(topic_name, queue_id)[1] > end for queue_id, end in ends.items()):
+            return True
+        queues = {(topic_name, queue_id): end for queue_id, end in ends.items()}
+        return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
         """Where each queue ended, for whom `epoch` was the newest when it was read; None: it goes on, or this broker

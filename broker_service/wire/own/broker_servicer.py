@@ -14,6 +14,7 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
+from broker_service.errors import InvalidParameter
 from broker_service.model import LogEpoch
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors, maps_stream_errors
@@ -170,6 +171,17 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
                 if offsets is not None
             ],
         )
+
+    @maps_errors
+    async def WaitForRecords(self, request: pb.WaitForRecordsRequest, context: Context) -> pb.WaitForRecordsResponse:
+        if not 0 < len(request.queue_ids) == len(request.ends):
+            raise InvalidParameter(
+                f"a wait for records of topic {request.topic} names {len(request.queue_ids)} queues and "
+                f"{len(request.ends)} ends: name at least one queue, and an end for each"
+            )
+        ends = dict(zip(request.queue_ids, request.ends, strict=True))
+        hold_s = min(request.hold_ms / 1000, longest_wait_s(context))
+        return pb.WaitForRecordsResponse(arrived=await self._queues.wait_for_records(request.topic, ends, hold_s))
 
     @maps_errors
     async def SearchOffsets(self, request: pb.SearchOffsetsRequest, context: Context) -> pb.SearchOffsetsResponse:

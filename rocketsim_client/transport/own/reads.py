@@ -196,6 +196,15 @@ class GrpcReads:
         answer = self.channels.call(address, BrokerStub, "QueueBounds", request, timeout_s)
         return queue_bounds(answer, address)
 
+    def wait_for_records(
+        self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
+    ) -> bool:
+        request = pb.WaitForRecordsRequest(
+            topic=topic, queue_ids=ends.keys(), ends=ends.values(), hold_ms=round(hold_s * 1000)
+        )
+        answer = self.channels.call(address, BrokerStub, "WaitForRecords", request, hold_s + timeout_s)
+        return bool(answer.arrived)
+
     def search_offsets(
         self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
     ) -> dict[int, int]:

@@ -367,6 +367,12 @@ class RemotingReads:
         ]
         return {one: (values[2 * at], values[2 * at + 1], 0) for at, one in enumerate(queue_ids)}
 
+    def wait_for_records(
+        self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
+    ) -> bool:
+        """Returns False at once, because RocketMQ's brokers hold only pulls, each of one queue."""
+        return False
+
     def search_offsets(
         self, address: str, topic: str, timestamps: Mapping[int, int], timeout_s: float
     ) -> dict[int, int]:

@@ -1,0 +1,64 @@
+"""RecordWaits: an idle query waits at its brokers for records, so that it need not ask again and again."""
+
+from collections.abc import Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from rocketsim_client.model import MessageQueue, by_broker
+
+if TYPE_CHECKING:
+    from rocketsim_client.cluster import Cluster
+
+# Each call takes a thread here and a place at its broker.  A query that reads more topics and brokers asks as if no
+# broker could wait.
+MOST_CALLS = 16
+# A call outlives many triggers of an idle query.  It delays the end of a process that is not stopped properly.
+CALL_S = 2.0
+
+Place = tuple[str, str]  # topic, broker name
+
+
+class RecordWaits:
+    """One call waits at each broker name for each topic.  The first answer ends the wait.
+
+    The other calls go on until their own time is over, and the next wait takes them over.  So no place ever has more
+    than one call, and a message that comes between two waits is not missed.
+    """
+
+    def __init__(self, cluster: "Cluster") -> None:
+        self._cluster = cluster
+        self._calls: dict[Place, Future[bool]] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def wait(self, ends: Mapping[MessageQueue, int], hold_s: float) -> bool:
+        """Returns True if a queue may have a record beyond its end.  Returns False after `hold_s` seconds without one,
+        and earlier if a broker cannot wait or does not answer.
+        """
+        places = {
+            (topic, broker_name): {queue.queue_id: ends[queue] for queue in members}
+            for topic, broker_name, members in by_broker(ends)
+        }
+        if not places or len(places) > MOST_CALLS:
+            return False
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(MOST_CALLS, thread_name_prefix="rocketsim-record-waits")
+        self._calls = {place: call for place, call in self._calls.items() if place in places}
+        for place, of_place in places.items():
+            if place not in self._calls:
+                self._calls[place] = self._threads.submit(self._call, place, of_place)
+        done, _ = wait(self._calls.values(), hold_s, FIRST_COMPLETED)
+        self._calls = {place: call for place, call in self._calls.items() if call not in done}
+        return any(call.result() for call in done)
+
+    def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _call(self, place: Place, ends: Mapping[int, int]) -> bool:
+        from rocketsim_client.errors import RocketSimError
+
+        topic, broker_name = place
+        try:
+            return self._cluster.wait_for_records(topic, broker_name, ends, CALL_S)
+        except RocketSimError:
+            return False  # The query asks for the bounds next, and learns there what the trouble is.
