@@ -1,25 +1,31 @@
-"""A cluster for programs that read: bounds and searches in queues, commits of offsets, ranges of records."""
+"""A cluster: asks its name servers for routes, and its brokers for bounds, offsets and ranges of records.
+
+The members of a broker name are asked in RocketMQ's order (table D5).  If a broker cannot be reached, the next member
+is asked at once, and that broker is asked last for a while.
+"""
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TypeVar
 
+from rocketsim_client import forks, group_offsets
 from rocketsim_client.addresses import Brokers
 from rocketsim_client.connection import POLL_INTERVAL_S, TIMEOUT_S, Where, connection_of, unless
 from rocketsim_client.errors import (
     BadAnswer,
+    BrokerNotExist,
     CallTimeout,
     CommitFailed,
     InvalidParameter,
+    MasterNotExist,
     RocketSimError,
-    TopicNotExist,
     Unreachable,
 )
 from rocketsim_client.expression import TagExpression
 from rocketsim_client.model import (
     MASTER_ID,
     CommitResult,
-    CommitStatus,
     LogEpoch,
     MessageQueue,
     PullFrame,
@@ -28,34 +34,36 @@ from rocketsim_client.model import (
     by_broker,
 )
 from rocketsim_client.range_pull import FRAME_BYTES, RangeProgress
-from rocketsim_client.retry import another_may_do_better, tells_more
-from rocketsim_client.routing.members import Member
-from rocketsim_client.routing.router import Router, no_answer
+from rocketsim_client.retry import Another, another_may_do_better, retry_rule_of, tells_more
+from rocketsim_client.route import BrokerData, TopicRoute
+from rocketsim_client.routing.members import Member, candidates
+from rocketsim_client.routing.routes import Routes
 from rocketsim_client.tls import File
-from rocketsim_client.transport.reads import OffsetsAnswer
+from rocketsim_client.transport.opening import LazyTransport
 from rocketsim_client.transport.transport import Transport
+from rocketsim_client.transport.unreachable import UnreachableAddresses
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
 # A stream that lasts longer is opened again where it was. This bounds the wait for a broker that is dead.
 STREAM_DEADLINE_S = 10.0
-COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 
-def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
-    """The offsets of one broker name, by (topic, queue id).  If the master, which answers last, is among the answers,
-    its offsets count; otherwise the newest, by generation, then offset.  Pure."""
-    newest: dict[tuple[str, int], tuple[int, int]] = {}
-    for answer in answers:
-        if answer.broker_id == MASTER_ID:
-            newest.clear()
-        for number, (topic, queue_id, offset) in enumerate(answer.offsets):
-            entry = answer.generations[number] if answer.generations else 0, offset
-            newest[topic, queue_id] = max(entry, newest.get((topic, queue_id), entry))
-    return {queue: offset for queue, (_, offset) in newest.items()}
+def no_answer(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
+    """The error to raise if no member of the broker name has answered."""
+    if failure is None:
+        wanted = "" if only_id is None else f"broker id {only_id} of "
+        return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
+    if retry_rule_of(failure).another is Another.OF_A_SLAVE:
+        error = MasterNotExist(f"broker {broker_name!r} has no master now, and its slave may not know: {failure}")
+        error.__cause__ = failure
+        return error
+    return failure
 
 
-class Cluster(Router):
+class Cluster:
     """Thread-safe.  It opens connections at its first call, and opens new ones in a forked child.
 
     The arguments are those of `Connection.of`.  `name_server`: `host:port;host:port`, or a Connection instead of all
@@ -94,13 +102,210 @@ class Cluster(Router):
             tls_cert=tls_cert,
             tls_key=tls_key,
         )
-        super().__init__(connection, transport, clock)
+        self.connection = connection
+        self.timeout_s = connection.timeout_s  # of each call to one server
+        self._transport = LazyTransport(connection, transport)
+        self._routes = Routes(self._transport, connection.poll_interval_s, self.timeout_s, clock)
+        self._unreachable = UnreachableAddresses()
+        self._clock = clock
+        forks.watch(self)
 
     def __enter__(self) -> "Cluster":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def close(self) -> None:
+        """Ends all calls that are under way."""
+        self._transport.close()
+        self._routes.close()
+
+    def forget_parent(self) -> None:
+        self._unreachable = UnreachableAddresses()
+
+    @property
+    def transport(self) -> Transport:
+        """The calls to the servers.  It is made at its first use, and opens a connection at the first call."""
+        return self._transport.get()
+
+    @property
+    def protocol(self) -> str:
+        """The protocol that the servers speak: `grpc` or `remoting`.  `auto`: no server has answered yet."""
+        self._transport.get()
+        return self._transport.connection.protocol
+
+    @property
+    def name_servers(self) -> list[str]:
+        return list(self.connection.name_servers)
+
+    @property
+    def brokers(self) -> Brokers:
+        """The addresses that were given instead of name servers."""
+        return self.connection.members
+
+    @property
+    def first_address(self) -> str:
+        """A server that this client talks to."""
+        return self.connection.first_address
+
+    # --- routes ---------------------------------------------------------------------------------------------------
+
+    def topics(self) -> list[str]:
+        return self.transport.routes.topic_list(self.timeout_s)
+
+    def members(self) -> list[BrokerData]:
+        """All brokers that the name server knows."""
+        return self.transport.routes.cluster_list(self.timeout_s)
+
+    def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+        """The topic's route.  A known route is used until it is older than the poll interval, and further if no name
+        server answers.  `fresh`: always asks, and raises if no name server answers."""
+        return self._routes.route(topic, fresh=fresh)
+
+    def route_within(self, wait_s: float, topic: str) -> TopicRoute:
+        """Like `route`, but if a route is known, it waits for a newer one at most `wait_s`."""
+        return self._routes.route_within(wait_s, topic)
+
+    def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
+        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, but it waits at most `wait_s`."""
+        return self._routes.refresh_within(wait_s, topic, is_old=is_old)
+
+    def refresh_after_failure(self, topic: str) -> TopicRoute | None:
+        """Asks for the route now, unless that was done a moment ago.  Never raises."""
+        return self._routes.refresh_after_failure(topic)
+
+    def refresh_old_route(self, topic: str) -> TopicRoute | None:
+        """Asks for the route after an answer that shows that the known one cannot be used.  Never raises."""
+        return self._routes.refresh_old_route(topic)
+
+    def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
+        """The queues that can be read."""
+        return self.route(topic, fresh=fresh).readable_queues()
+
+    def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
+        """The addresses of the broker name's members, also if the topic's route does not have the name."""
+        return self._routes.addresses(topic, broker_name)
+
+    # --- which broker to ask --------------------------------------------------------------------------------------
+
+    @property
+    def has_bad_addresses(self) -> bool:
+        """A quick check: False if `bad_addresses` is empty."""
+        return bool(self._unreachable)
+
+    def bad_addresses(self) -> frozenset[str]:
+        """The addresses that recently did not answer."""
+        return self._unreachable.current(self._clock())
+
+    def failed(self, address: str, error: RocketSimError) -> None:
+        if self._unreachable.failed(address, self._clock(), silent=isinstance(error, CallTimeout)):
+            logger.warning("%s is tried last for a while: %s", address, error)
+
+    def answered(self, address: str) -> None:
+        if self._unreachable.answered(address):
+            logger.info("%s answers again", address)
+
+    def next_member(
+        self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
+    ) -> Member | None:
+        """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses; unreachable ones come
+        last.  `only_this`: only the member with that id, or None.
+
+        If that is not the master that was asked for, or a member has failed, the route is first asked for again,
+        because it may have changed.
+        """
+        member = self._find(topic, broker_name, broker_id, tried, only_this)
+        # Not for a suggested slave that is not in the route: suggestions may name ids that do not exist.
+        if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
+            self.refresh_after_failure(topic)
+            member = self._find(topic, broker_name, broker_id, tried, only_this)
+        return member
+
+    def _find(
+        self, topic: str, broker_name: str, broker_id: int, tried: Collection[str], only_this: bool
+    ) -> Member | None:
+        order = candidates(self.addresses(topic, broker_name), broker_id, self.bad_addresses())
+        open_to_choice = (member for member in order if not only_this or member.broker_id == broker_id)
+        return next((member for member in open_to_choice if member.address not in tried), None)
+
+    def ask(
+        self,
+        topic: str,
+        broker_name: str,
+        call: Callable[[Member], T],
+        *,
+        broker_id: int = MASTER_ID,
+        only_this: bool = False,
+    ) -> T:
+        """Makes the call to members, in the order of `next_member`, and returns the first answer."""
+        return self.ask_until(topic, broker_name, call, lambda _: True, broker_id=broker_id, only_this=only_this)[-1]
+
+    def ask_until(
+        self,
+        topic: str,
+        broker_name: str,
+        call: Callable[[Member], T],
+        is_enough: Callable[[T], bool],
+        *,
+        broker_id: int = MASTER_ID,
+        only_this: bool = False,
+    ) -> list[T]:
+        """Makes the call to members, in the order of `next_member`, until an answer is enough.  Returns all answers.
+        Members that do not answer are left out; raises if none answers.
+
+        After a slave has answered, a master that recently did not answer is not asked.
+        """
+        tried: list[str] = []
+        answers: list[T] = []
+        failure: RocketSimError | None = None
+        while member := self.next_member(topic, broker_name, broker_id, tried, only_this=only_this):
+            tried.append(member.address)
+            if answers and not member.is_slave and member.address in self.bad_addresses():
+                continue
+            try:
+                answer = call(member)
+            except RocketSimError as error:
+                if not answers and not another_may_do_better(error, member.broker_id):
+                    raise
+                failure = error if tells_more(error, failure) else failure
+                if isinstance(error, Unreachable):
+                    self.failed(member.address, error)
+            else:
+                self.answered(member.address)
+                answers.append(answer)
+                if is_enough(answer):
+                    break
+        if answers:
+            return answers
+        raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
+
+    def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
+        """Calls the master of a broker name, or another broker of that name if the master does not answer.  It asks the
+        name server for them at each call, because operators want to see the present ones."""
+        return self._ask_name(broker_name, call, all_slaves=False)[0]
+
+    def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
+        """Like `ask_name`, but if the master does not answer, it returns the answers of all slaves that do."""
+        return self._ask_name(broker_name, call, all_slaves=True)
+
+    def _ask_name(self, broker_name: str, call: Callable[[str], T], *, all_slaves: bool) -> list[T]:
+        members = {data.broker_name: data.addresses for data in self.members()}
+        answers: list[T] = []
+        failure: RocketSimError | None = None
+        for member in candidates(members.get(broker_name, {}), MASTER_ID):
+            try:
+                answers.append(call(member.address))
+            except RocketSimError as error:
+                if not isinstance(error, Unreachable) and not (all_slaves and member.is_slave):
+                    raise
+                failure = error
+            else:
+                if not (all_slaves and member.is_slave):
+                    break
+        if answers:
+            return answers
+        raise failure or BrokerNotExist(f"the name server knows no broker {broker_name!r}")
 
     # --- offsets of queues ----------------------------------------------------------------------------------------
 
@@ -198,19 +403,7 @@ class Cluster(Router):
         waits for one slave only.  Slaves that do not answer are left out.  A queue is absent if no slave has an offset,
         since the master may have one.
         """
-        found: dict[MessageQueue, int] = {}
-        for broker_name, topic, members in self._by_name(queues):
-
-            def call(member: Member, members: list[MessageQueue] = members) -> OffsetsAnswer:
-                return self.transport.reads.query_offsets(
-                    member.address, group, members, zero_for_new_group, self.timeout_s
-                )
-
-            answers = self.ask_until(topic, broker_name, call, lambda answer: answer.broker_id == MASTER_ID)
-            for (of_topic, queue_id), offset in newest_offsets(answers).items():
-                if offset >= 0 or answers[-1].broker_id == MASTER_ID:
-                    found[MessageQueue(of_topic, broker_name, queue_id)] = offset
-        return found
+        return group_offsets.committed(self, group, queues, zero_for_new_group=zero_for_new_group)
 
     def commit(
         self,
@@ -226,62 +419,12 @@ class Cluster(Router):
         A broker refuses a commit as a whole.  A refused commit is therefore repeated in halves, so that one bad queue
         does not keep the others from being committed.
         """
-        if target not in COMMIT_TARGETS:
-            raise ValueError(f"commit target {target!r} is not one of {', '.join(COMMIT_TARGETS)}")
-        result = CommitResult()
-        for _, topic, queues in self._by_name(offsets):
-            self._commit(group, topic, {queue: offsets[queue] for queue in queues}, target, timeout_s, result)
+        result = group_offsets.commit(self, group, offsets, target, timeout_s or self.timeout_s)
         if result.failures:
             failure = next(iter(result.failures.values()))
             message = f"offsets of group {group!r} were not committed to {', '.join(result.failures)}: {failure}"
             raise CommitFailed(message, result) from failure
         return result
-
-    def _commit(
-        self,
-        group: str,
-        topic: str,
-        offsets: Mapping[MessageQueue, int],
-        target: str,
-        timeout_s: float | None,
-        result: CommitResult,
-    ) -> None:
-        """Commits at one broker name."""
-        broker_name = next(iter(offsets)).broker_name
-
-        def call(member: Member) -> tuple[int, CommitStatus]:
-            answer = self.transport.reads.commit_offsets(member.address, group, offsets, timeout_s or self.timeout_s)
-            for of_topic, queue_id, offset in answer.offsets:
-                result.offsets[MessageQueue(of_topic, broker_name, queue_id)] = offset
-            return member.broker_id, answer.status
-
-        try:
-            taker, status = self.ask(topic, broker_name, call, only_this=target == "masterOnly")
-            result.broker_ids[broker_name] = taker
-            if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
-                result.statuses[broker_name] = status  # OK only if all queues of the name are
-            if target == "both":
-                for broker_id in self.addresses(topic, broker_name):
-                    if broker_id != taker:
-                        self.ask(topic, broker_name, call, broker_id=broker_id, only_this=True)
-        except (TopicNotExist, InvalidParameter) as error:
-            if len(offsets) == 1:
-                result.failures[broker_name] = error
-                return
-            items = list(offsets.items())
-            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._commit(group, half[0][0].topic, dict(half), target, timeout_s, result)
-        except RocketSimError as error:
-            result.failures[broker_name] = error
-
-    @staticmethod
-    def _by_name(queues: Collection[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-        """Yields (broker name, a topic whose route has it, its queues)."""
-        groups: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            groups.setdefault(queue.broker_name, []).append(queue)
-        for broker_name, members in groups.items():
-            yield broker_name, members[0].topic, members
 
     # --- reading --------------------------------------------------------------------------------------------------
 

@@ -132,6 +132,7 @@ STAYS_OUT_OF = {
     "rocketsim_client/sending/transactions.py": {f"{SENDING}.{name}" for name in ("outbox", "spool", "replay")},
     "rocketsim_client/sending/spool_file.py": {SENDING, "grpc", "time", "threading", "logging", "rocketsim_proto"},
     "rocketsim_client/cluster.py": {*CALLERS, "rocketsim_client.sending"},
+    "rocketsim_client/group_offsets.py": {*CALLERS, "rocketsim_client.sending", "time", "threading"},
     "rocketsim_client/routing": {*CALLERS, "rocketsim_client.sending", "rocketsim_client.cluster"},
     # One file decides over which transport a connection is used; no other one above the seam knows a protocol.
     "rocketsim_client/transport/own": {"rocketsim_client.transport.opening", "rocketsim_client.transport.static_route"},

@@ -9,7 +9,6 @@ from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, MessageQueue, Producer, QueueRange
-from rocketsim_client.cluster import newest_offsets
 from rocketsim_client.errors import (
     BadAnswer,
     BrokerNotExist,
@@ -21,6 +20,7 @@ from rocketsim_client.errors import (
     SendFailed,
     TopicNotExist,
 )
+from rocketsim_client.group_offsets import newest_offsets
 from rocketsim_client.model import GetMessageStatus
 from rocketsim_client.transport.own.channels import Channels
 from rocketsim_client.transport.reads import OffsetsAnswer

@@ -8,9 +8,8 @@ from rocketsim_proto import admin_pb2
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.records import record
 
-from rocketsim_client import Admin, MessageQueue
+from rocketsim_client import Admin, Cluster, MessageQueue
 from rocketsim_client.errors import BadAnswer
-from rocketsim_client.routing.router import Router
 from rocketsim_client.transport.admin import command_name
 from rocketsim_client.transport.own.admin import GrpcAdmin
 from rocketsim_client.transport.own.answers import acknowledged
@@ -58,7 +57,7 @@ def test_an_answer_with_another_number_of_records_than_it_says_is_refused(
 ) -> None:
     answer = admin_pb2.QueryMsgResponse(records=record.encode(record.Record("T", b"body")), count=count)
     monkeypatch.setattr(GrpcAdmin, "command", lambda *_: answer)
-    monkeypatch.setattr(Router, "ask_name", lambda _, name, call: call("h:1"))
+    monkeypatch.setattr(Cluster, "ask_name", lambda _, name, call: call("h:1"))
     with Admin("h:1") as admin, pytest.raises(BadAnswer, match="damaged records"):
         admin.query_msg_by_offset(MessageQueue("T", "broker-a", 0), 0)
 

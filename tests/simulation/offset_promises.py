@@ -19,7 +19,7 @@ from rocketsim_proto import message_pb2
 from rocketsim_proto.records.record import Record
 
 from broker_service.replication.epochs import PROMOTION
-from rocketsim_client import cluster
+from rocketsim_client import group_offsets
 from rocketsim_client.transport.reads import OffsetsAnswer
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class OffsetPromises:
         entries = [
             {(e.topic, e.queue_id): Entry(e.generation, e.offset) for e in response.entries} for _, response in answers
         ]
-        told = cluster.newest_offsets([_as_client_has_it(response) for _, response in answers])
+        told = group_offsets.newest_offsets([_as_client_has_it(response) for _, response in answers])
         for standing in asked:
             queue = standing.key[1:]
             newest = max((found.get(queue, Entry()) for found in entries), default=Entry())

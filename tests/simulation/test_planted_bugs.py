@@ -38,7 +38,7 @@ from broker_service.store.message_store import MessageStore
 from broker_service.store.offset_journal import OffsetJournal
 from broker_service.store.queue_reader import QueueReader
 from broker_service.store.queue_table import QueueTable
-from rocketsim_client import cluster
+from rocketsim_client import group_offsets
 from tests.broker import test_consumer_offsets
 from tests.simulation import stories
 from tests.simulation.promises import PromiseBroken
@@ -250,8 +250,8 @@ def answer_before_the_slave_has(plant):
 
 def believe_the_first_slave(plant):
     """A client takes the first answer of a slave while no master answers."""
-    honest = cluster.newest_offsets
-    plant(cluster, "newest_offsets", lambda answers: honest(answers[:1]))
+    honest = group_offsets.newest_offsets
+    plant(group_offsets, "newest_offsets", lambda answers: honest(answers[:1]))
 
 
 def promise_and_forget(plant):

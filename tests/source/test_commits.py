@@ -278,7 +278,7 @@ def test_closing_in_a_signals_handler_makes_the_interrupted_commit_again(monkeyp
 def test_closing_in_a_signals_handler_does_not_wait_for_what_the_interrupted_thread_holds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A lock of the client's Router is not released before the handler has returned."""
+    """A lock of the client's Routes is not released before the handler has returned."""
     cluster = MemoryCluster()
     found = committer(cluster, commitAsync="false")
     commit, asking, holders, waits_for_itself, closed = cluster.commit, threading.Lock(), [], [], []

@@ -6,7 +6,7 @@ import pytest
 
 from rocketsim_client import retry
 from rocketsim_client.errors import NoRoute, TopicNotExist
-from rocketsim_client.routing.router import Router
+from rocketsim_client.routing.routes import Routes
 from rocketsim_source.commits.committer import Committer
 from rocketsim_source.options.source_options import SourceOptions
 from tests.source import test_client_cluster, test_commits, test_stream_query
@@ -21,13 +21,13 @@ Named = Callable[[FakeCluster, pytest.MonkeyPatch], None]
 def an_empty_route_is_a_deletion(plant: Plant) -> None:
     """A topic for which no name server has a route counts as deleted."""
 
-    def by_route(self: Router, topic: str, broker_name: str) -> object:
+    def by_route(self: Routes, topic: str, broker_name: str) -> object:
         try:
             return self.route(topic).addresses(broker_name) or {}
         except NoRoute as error:
             raise TopicNotExist(str(error)) from None
 
-    plant(Router, "addresses", by_route)
+    plant(Routes, "addresses", by_route)
 
 
 def a_slave_s_word_is_believed(plant: Plant) -> None:

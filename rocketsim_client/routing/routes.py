@@ -1,0 +1,152 @@
+"""The routes of topics: asks the name servers for them, and keeps what they have answered.
+
+A route is asked for again when it is old, and as soon as it proves wrong.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+
+from rocketsim_client import forks
+from rocketsim_client.errors import NameServerUnavailable, NoRoute, RocketSimError
+from rocketsim_client.route import TopicRoute
+from rocketsim_client.routing.route_cache import RouteCache
+from rocketsim_client.transport.opening import LazyTransport
+
+logger = logging.getLogger(__name__)
+
+LIST_FOR_S = 1.0  # how long the list of all brokers is used
+
+
+class Routes:
+    """Thread-safe.  The first call opens connections."""
+
+    def __init__(
+        self, transport: LazyTransport, poll_interval_s: float, timeout_s: float, clock: Callable[[], float]
+    ) -> None:
+        """`timeout_s`: of each call to a name server."""
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._known = RouteCache(poll_interval_s)
+        self._list: Mapping[str, Mapping[int, str]] | None = None
+        self._listed_at = 0.0
+        self._asking = threading.Lock()
+        self._asked_aside: dict[str, threading.Thread] = {}  # by topic
+        forks.watch(self)
+
+    def forget_parent(self) -> None:
+        self._asking, self._asked_aside = threading.Lock(), {}
+
+    def close(self) -> None:
+        """Waits for the threads that ask for routes.  The transport is closed before, which ends their calls."""
+        for thread in list(self._asked_aside.values()):
+            thread.join()
+
+    def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
+        """The topic's route.  A known route is used until it is older than the poll interval, and further if no name
+        server answers.  `fresh`: always asks, and raises if no name server answers."""
+        known = self._known.get(topic)
+        if known and not fresh and not self._known.is_due(topic, self._clock()):
+            return known
+        if known and not fresh and self._asking.locked():
+            return known  # another thread is asking
+        with self._asking:
+            again = self._known.get(topic)
+            if again is not known and again and not fresh:
+                return again
+            try:
+                return self._ask_route(topic)
+            except (NameServerUnavailable, NoRoute):
+                if known is None or fresh:
+                    raise
+                self._known.ask_failed(topic, self._clock())
+                return known
+
+    def route_within(self, wait_s: float, topic: str) -> TopicRoute:
+        """Like `route`, but if a route is known, it waits for a newer one at most `wait_s`."""
+        known = self._known.get(topic)
+        if known is None:
+            return self.route(topic)
+        if self._known.is_due(topic, self._clock()):
+            self._ask_aside(self.route, topic, wait_s)
+        return self._known.get(topic) or known
+
+    def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
+        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, but it waits at most `wait_s`, because a send
+        may have less time left than a name server takes that does not answer."""
+        self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
+        return self._known.get(topic)
+
+    def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
+        """Runs `ask` in a thread of its own, one at a time for a topic.  Returns after `wait_s` at the latest."""
+
+        def run() -> None:
+            try:
+                ask(topic)
+            except RocketSimError as error:
+                logger.info("the route of topic %r was not asked for again: %s", topic, error)
+
+        thread = self._asked_aside.get(topic)
+        if thread is None or not thread.is_alive():
+            thread = threading.Thread(target=run, name=f"rocketsim-route-{topic}", daemon=True)
+            try:
+                thread.start()
+            except (
+                RuntimeError
+            ):  # Python 3.12 starts no threads at its end, when producers that were not closed are closed
+                run()
+                return
+            self._asked_aside[topic] = thread
+        thread.join(max(wait_s, 0.0))
+
+    def refresh_after_failure(self, topic: str) -> TopicRoute | None:
+        """Asks for the route now, unless that was done a moment ago.  Never raises, because the old route is better
+        than none."""
+        if self._known.may_refresh(topic, self._clock()):
+            with self._asking:
+                return self._refreshed(topic)
+        return self._known.get(topic)
+
+    def refresh_old_route(self, topic: str) -> TopicRoute | None:
+        """Like `refresh_after_failure`, but after an answer that shows that the route is old and cannot be used.  So if
+        another thread is asking, it waits for that answer."""
+        known = self._known.get(topic)
+        with self._asking:
+            if self._known.get(topic) is known and self._known.may_refresh(topic, self._clock()):
+                return self._refreshed(topic)
+        return self._known.get(topic)
+
+    def _refreshed(self, topic: str) -> TopicRoute | None:
+        try:
+            return self._ask_route(topic)
+        except (NameServerUnavailable, NoRoute):
+            self._known.refresh_failed(topic, self._clock())
+            return self._known.get(topic)
+
+    def _ask_route(self, topic: str) -> TopicRoute:
+        """Asks for the route.  The caller holds `_asking`."""
+        route = self._transport.get().routes.topic_route(topic, self._timeout_s)
+        known = self._known.get(topic)
+        if known is not None and known != route:
+            logger.info("the route of topic %r has changed: %s", topic, route)
+        self._known.learned(topic, route, self._clock())
+        return route
+
+    def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
+        """The addresses of the broker name's members.  If the topic's route does not have the name (the topic was
+        deleted there, or its brokers did not run a moment ago), the list of all brokers is asked.
+        """
+        try:
+            found = self.route(topic).addresses(broker_name)
+        except NoRoute:
+            found = {}
+        return found or self._listed().get(broker_name, {})
+
+    def _listed(self) -> Mapping[str, Mapping[int, str]]:
+        now = self._clock()
+        if self._list is None or now - self._listed_at >= LIST_FOR_S:
+            members = self._transport.get().routes.cluster_list(self._timeout_s)
+            self._list = {data.broker_name: data.addresses for data in members}
+            self._listed_at = now
+        return self._list
