@@ -40,8 +40,7 @@ class RocketSimDataSource(DataSource):
 
             return view_schema(view_options(self._given()).view)
         # Spark does not say here if the schema is for a stream or a batch.  Options that are wrong for one of them only
-        # are
-        # refused later, by the reader.
+        # are refused later, by the reader.
         return source_schema(source_options(self._given(), streaming=True))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":

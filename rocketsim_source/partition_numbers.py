@@ -42,8 +42,7 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
 
 def queues_with(number: int, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """The queues that a partition number means.  A bare queue id means that queue of every broker; any other number
-    means
-    one queue, or none if that queue does not exist any more.
+    means one queue, or none if that queue does not exist any more.
     """
     if number < QUEUES:
         return [queue for queue in queues if queue.queue_id == number]

@@ -89,8 +89,7 @@ def profile(options: SourceOptions) -> dict[str, DataType]:
 
 def all_columns(options: SourceOptions) -> dict[str, DataType]:
     """Every column of the profile, also those that an include option would add: a column that a user names needs no
-    such
-    option.
+    such option.
     """
     columns = dict(KAFKA if options.schema_profile == "kafka" else ROCKETMQ)
     if options.body_format == "string":
@@ -109,8 +108,7 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Checks a user's schema: it must name known columns with their types.  It may declare a column NOT NULL only if
-    every
-    message has a value, because Spark would read a null there as some value.
+    every message has a value, because Spark would read a null there as some value.
     """
     columns = all_columns(options)
     if not schema.fields:

@@ -38,8 +38,7 @@ class QueueStates:
     gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
     unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # no broker answered that could know
     # The final ends of queues in `gone` that the topic once had, and that take no messages any more.  Older brokers do
-    # not
-    # report them.
+    # not report them.
     closed: Offsets = field(default_factory=dict)
 
     @property
@@ -212,8 +211,7 @@ class ClientCluster:
         found: OffsetAnswers, queues: Collection[MessageQueue], ask: Callable[[], Mapping[MessageQueue, int]]
     ) -> None:
         """The answer for these queues.  A queue that its broker does not have counts as unreachable here; its bounds
-        decide
-        if it is gone.
+        decide if it is gone.
         """
         from rocketsim_client.errors import InvalidParameter, RocketSimError, TopicNotExist
         from rocketsim_client.retry import is_worth_asking_again

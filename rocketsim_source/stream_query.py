@@ -224,8 +224,7 @@ class StreamQuery:
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> list[InputPartition]:
         """Plans a batch from its two offsets alone, so that a replayed batch reads the same records in the same
-        partitions.
-        Brokers are asked only about a data loss that the options allow.
+        partitions.  Brokers are asked only about a data loss that the options allow.
         """
         if end.anchor:
             return []
@@ -254,8 +253,7 @@ class StreamQuery:
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
         """The first batch of a query is run again, and its end does not say where it starts, so the brokers are asked.
-        A
-        queue for which no broker answers must not be taken for a new one, because of those nothing is read.
+        A queue for which no broker answers must not be taken for a new one, because of those nothing is read.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):

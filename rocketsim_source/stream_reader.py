@@ -1,6 +1,5 @@
 """The interface that Spark calls for a stream.  Its methods have camel case names.  Spark calls `read` in the
-executors,
-and the methods about offsets in one process on the driver.
+executors, and the methods about offsets in one process on the driver.
 
 The reader is made in two processes and pickled from the second, so its constructor does nothing: channels and the
 committing thread are made by the first call that needs them (`stream_query.py`).

@@ -23,8 +23,7 @@ def now_ms() -> int:
 
 class Committer:
     """The first offset that it is given starts the thread.  Its locks are reentrant, because a signal handler may run
-    in
-    the thread that holds them.
+    in the thread that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -179,8 +178,7 @@ class Committer:
 
     def _attempt(self) -> Exception | None:
         """Makes one attempt and returns its error, if any, for the policy to judge.  An error that was raised here
-        would end
-        the thread, and with it all commits of this query, without a message.
+        would end the thread, and with it all commits of this query, without a message.
         """
         try:
             return self._commit()

@@ -2,8 +2,7 @@
 
 The Spark checkpoint says what was processed; the group's committed offsets only follow it.  They let lag tools see the
 query, and a query with a new checkpoint start from them.  Therefore a failed commit is reported, and ends the query
-only
-if the options say so.
+only if the options say so.
 """
 
 from dataclasses import dataclass, field
@@ -30,8 +29,7 @@ class GroupConflict(RuntimeError):
 @dataclass
 class CommitLedger:
     """The offsets that a group should have, and those that its brokers are known to have.  Each is the offset of the
-    next
-    record to read.  This query never commits a smaller offset than a broker has.
+    next record to read.  This query never commits a smaller offset than a broker has.
     """
 
     reconcile_interval_ms: int

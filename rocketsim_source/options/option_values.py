@@ -66,8 +66,7 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
     """An instance of the dataclass `kind` from Spark's options.
 
     An unknown name is an error that suggests the nearest known one, unless `strictOptions` is false.  Names in `also`
-    are
-    known names of other classes: they are accepted and ignored.
+    are known names of other classes: they are accepted and ignored.
     """
     given = {name.lower(): value for name, value in given.items()}
     if not given:

@@ -10,8 +10,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
     """How many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least one each.
 
     The sum is exactly min(limit, sum of the backlogs).  With more queues than `limit` allows records, `turn` (counted
-    up from
-    batch to batch) moves on which queues are served, so that none starves.
+    up from batch to batch) moves on which queues are served, so that none starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
     if limit >= sum(backlogs[queue] for queue in waiting):

@@ -8,12 +8,9 @@ that ends here is cut into partitions.  A driver with other cores, options or co
 the same way.  Checkpoints of older versions have no `split`.
 
 When Spark replays a query's first batch, it asks for the initial offset again.  By then `latest` may have moved, and
-the
-records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
-starts
-(`start`).  While there is nothing to read, the first batch is empty and only writes the start into the checkpoint; it
-is
-marked `"anchor":1`.
+the records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
+starts (`start`).  While there is nothing to read, the first batch is empty and only writes the start into the
+checkpoint; it is marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field

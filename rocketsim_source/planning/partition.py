@@ -16,8 +16,7 @@ class QueueRangesPartition(InputPartition):
     """The ranges that a task reads, in order.
 
     `hints` has the broker id to ask first for a queue, as a probe found it.  `read_in` has the epoch in which each
-    queue
-    was planned.  `protocol` is the protocol that the servers speak, so that no task has to find that out.
+    queue was planned.  `protocol` is the protocol that the servers speak, so that no task has to find that out.
     """
 
     def __init__(

@@ -19,8 +19,7 @@ SAMPLES = 256
 
 class LagClock:
     """How long the oldest unread record of a queue has been waiting at least.  The time counts from when the driver
-    first
-    saw a queue end beyond that record.
+    first saw a queue end beyond that record.
     """
 
     def __init__(self) -> None:

@@ -39,8 +39,8 @@ class QueueWatch:
         queue may be missing because its broker is down: its master is asked before the queue counts as deleted.
 
         `must_exist` asks now, and raises an error for a topic that does not exist.  That is a mistake when a query
-        starts;
-        later the topic's brokers may be down.  `must_answer` raises an error when the name servers do not answer.
+        starts; later the topic's brokers may be down.  `must_answer` raises an error when the name servers do not
+        answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None

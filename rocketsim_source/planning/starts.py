@@ -121,8 +121,7 @@ def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
     """Returns `offset`, or where to continue if the queue does not have it and the policy allows that.  `what` is used
-    in
-    the error.
+    in the error.
     """
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
@@ -175,8 +174,7 @@ def wanted_ends(
     options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True
 ) -> RequestedPositions:
     """The ends that the options name.  A queue without an end is in neither part of the result.  With `strangers`
-    false,
-    options may name queues that are not in `queues`.
+    false, options may name queues that are not in `queues`.
     """
     queues = list(queues)
     by_time = {
@@ -196,8 +194,7 @@ def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
     """Where each queue ends; a queue without an end is absent.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
-    that
-    was not looked up yet gives none either, nor does `latest` in a stream.
+    that was not looked up yet gives none either, nor does `latest` in a stream.
     """
     ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
     ends |= {

@@ -39,8 +39,7 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
     """The epoch to keep with `offset`.  It stays `before` as long as the broker cannot say that it has the records
-    which
-    were read in that epoch.
+    which were read in that epoch.
     """
     if offset > bounds.max_offset:
         return before
@@ -75,9 +74,8 @@ class StreamPlanner:
         """The end of the next batch; equal to its start if no batch is to run.
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
-        nothing
-        of it, so that the start of the queue is in the checkpoint before anything is read.  No batch goes beyond
-        `ends`.  `unlimited` (Trigger.Once) ignores all limits, `bounded` (AvailableNow) ignores the minimum.
+        nothing of it, so that the start of the queue is in the checkpoint before anything is read.  No batch goes
+        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, `bounded` (AvailableNow) ignores the minimum.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)

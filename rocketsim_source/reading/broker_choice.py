@@ -1,6 +1,5 @@
 """Decides which broker a task asks for a queue: first the one in its hints, or else the master, and after each frame
-the
-one that the answering broker suggests.
+the one that the answering broker suggests.
 """
 
 from collections.abc import MutableMapping

@@ -47,8 +47,7 @@ class Copies:
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
         """Returns True if the broker was asked for another copy of an unreadable record and has none, because it
-        deleted
-        the record or has not received it yet.  Another broker is asked next."""
+        deleted the record or has not received it yet.  Another broker is asked next."""
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):
             return False

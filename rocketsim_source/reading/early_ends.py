@@ -41,8 +41,7 @@ class EarlyEnds:
 
     def resolve(self, end: EarlyEnd) -> None:
         """Decides how the range continues.  Returns when it has chosen another broker or position, or after a pause;
-        raises
-        an error when the task fails.
+        raises an error when the task fails.
         """
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):

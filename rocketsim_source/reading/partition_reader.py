@@ -1,9 +1,8 @@
 """One task of a read, in an executor's Python worker: it reads ranges and returns Arrow batches.
 
 Spark forks workers and uses each for many tasks.  So the cluster (its channels and routes) and the broker hints are
-made
-after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a stopped query
-abandons its generators.
+made after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a stopped
+query abandons its generators.
 """
 
 import os

@@ -23,8 +23,7 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
 
     The thread takes up to `ahead` items before a slow caller (Spark) asks for them, and has one more in hand.  With
     `ahead` 0 it takes an item only when the caller asks for it.  The thread ends when the `with` block is left: at
-    once,
-    or at its call's deadline if the broker is silent.
+    once, or at its call's deadline if the broker is silent.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(ahead + 1 if ahead else 0)

@@ -86,8 +86,7 @@ class RangeFetch:
 
     def _one_call(self, first: int, target: int) -> list[int]:
         """The ranges that one call to one broker can serve: the first open one and those that follow it directly.
-        Keeping
-        their order means that a repeated task returns its rows in the same order.
+        Keeping their order means that a repeated task returns its rows in the same order.
         """
         broker_name = self._ranges[first].queue.broker_name
         indices = []

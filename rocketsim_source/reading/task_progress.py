@@ -36,8 +36,7 @@ class EarlyEnd:
 @dataclass(frozen=True, slots=True)
 class CheckedFrame:
     """A frame whose counts, order and queues are right.  If its broker ended a range early, what follows that range in
-    the
-    frame is not used, so that a repeated task returns its rows in the same order.
+    the frame is not used, so that a repeated task returns its rows in the same order.
     """
 
     records: Records

@@ -53,9 +53,8 @@ def outgoing(
     left_out: Counter[str] | None = None,
 ) -> Iterator[OutgoingRows]:
     """The batch's rows by topic and queue id; each part keeps the order of its rows.  Without `row_ids` the producer
-    makes
-    the ids.  With `left_out`, properties that a message cannot have are left out, and counted there by name.  Without
-    it they are kept, and the producer refuses these rows.
+    makes the ids.  With `left_out`, properties that a message cannot have are left out, and counted there by name.
+    Without it they are kept, and the producer refuses these rows.
     """
 
     bodies = batch.column(columns.body)
@@ -185,9 +184,8 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
     """The properties of a map column, or of Kafka's headers, without those that clients and brokers set by themselves,
-    so
-    that rows which were read can be written again.  With `left_out`, properties that a message cannot have are removed
-    too, and counted there.
+    so that rows which were read can be written again.  With `left_out`, properties that a message cannot have are
+    removed too, and counted there.
     """
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))

@@ -7,8 +7,7 @@
 
 ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is
 repeated after an upgrade has to get the same ids again.  A new scheme gets a new number (`idVersion`); the default
-stays
-1, which means these two.  Version 0 (`OldIds`) finishes batches that an older release began.
+stays 1, which means these two.  Version 0 (`OldIds`) finishes batches that an older release began.
 """
 
 import decimal
@@ -83,8 +82,7 @@ class ColumnIds:
 
 def as_bytes(column: pa.Array) -> pa.BinaryArray:
     """Bytes that are the same for equal values of different types: an int and a long, for example.  Text and bytes stay
-    as
-    they are; whole numbers, times (µs) and days become eight bytes; decimals lose trailing zeros.
+    as they are; whole numbers, times (µs) and days become eight bytes; decimals lose trailing zeros.
     """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):

@@ -30,8 +30,7 @@ from rocketsim_source.schema import HEADERS, KAFKA, ROCKETMQ
 
 TEXT = (StringType(), BinaryType())
 # Types from which ids can be made: equal values have the same bytes, so they have one hash.  Floating point is left
-# out,
-# because 0.0 equals -0.0, and NaN has many forms.
+# out, because 0.0 equals -0.0, and NaN has many forms.
 HASHED: tuple[type[DataType], ...] = (
     StringType,
     BinaryType,

@@ -68,8 +68,7 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 
 def worker_producer(options: SinkOptions) -> Producer:
     """This worker's producer.  It is made after the fork and kept, so that its channels and routes serve later tasks
-    too.
-    It is never closed, which loses nothing, because a task waits for all of its acknowledgements.
+    too.  It is never closed, which loses nothing, because a task waits for all of its acknowledgements.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
@@ -157,8 +156,7 @@ class RowSender:
 
     def _acknowledged(self, future: Any) -> BatchPart:
         """The next frame's acknowledgement.  Every frame is answered or fails within sendTimeoutMs after it was sent.
-        So
-        something is stuck if none does so for twice that time: the task then fails, because otherwise it would hang.
+        So something is stuck if none does so for twice that time: the task then fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:
@@ -188,8 +186,7 @@ class RowSender:
 
     def _queue(self, rows: OutgoingRows) -> Any:
         """The queue that a row names.  A queue id of column queueId does not name a broker, so the topic's broker names
-        are
-        used in turn.  A number of column partition, as it was read, names the broker, too.
+        are used in turn.  A number of column partition, as it was read, names the broker, too.
         """
         if rows.queue_id is None:
             return None
