@@ -6,6 +6,7 @@ changes something calls a subject's `...Operations`, which `remoting.py` calls f
 
 import functools
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.leadership.leadership import Leadership
+from broker_service.model import CommitStatus
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors
 
@@ -39,6 +41,24 @@ class SubjectOperations:
     async def past_start(self) -> None:
         """Waits until a master that has just started takes changes; awaited before each of them."""
         await self._leadership.settled(START_WAIT_S)
+
+    async def shared(
+        self,
+        change: Callable[[], Awaitable[Response]],
+        wait_s: float,
+        *,
+        past_start: bool = True,
+        in_any_mode: bool = False,
+    ) -> tuple[Response, CommitStatus]:
+        """Makes a change that slaves get, too; returns its result, and which brokers have it within `wait_s`.
+
+        With `past_start`, a master that has just started waits until it takes writes.  `Broker.shared_change` describes
+        `in_any_mode`.
+        """
+        if past_start:
+            await self.past_start()
+        changed = await change()
+        return changed, await self._broker.shared_change(wait_s, in_any_mode=in_any_mode)
 
 
 class Commands:
@@ -72,8 +92,7 @@ def change(
 ) -> Callable[[Asked[Request, Response]], Called[Request, Response]]:
     """Makes a method into a command whose change slaves get, too.
 
-    With `past_start`, a master that has just started waits until it takes writes.  The `status` of the response says
-    which brokers have the change; `Broker.shared_change` describes `in_any_mode`.
+    The `status` of the response says which brokers have the change; `SubjectOperations.shared` describes the options.
     """
 
     def decorated(method: Asked[Request, Response]) -> Called[Request, Response]:
@@ -81,10 +100,14 @@ def change(
         @maps_errors
         @functools.wraps(method)
         async def changed(self: Commands, request: Request, context: Context) -> Response:
-            if past_start:
-                await self._operations.past_start()
-            response: Any = await method(self, request)
-            response.status = await self._broker.shared_change(longest_wait_s(context), in_any_mode=in_any_mode)
+            response: Any
+            response, status = await self._operations.shared(
+                partial(method, self, request),
+                longest_wait_s(context),
+                past_start=past_start,
+                in_any_mode=in_any_mode,
+            )
+            response.status = status
             return response  # type: ignore[no-any-return]
 
         return changed

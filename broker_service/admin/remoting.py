@@ -4,9 +4,10 @@ Each method turns a request into a call of Operations, Progress, Status or Queue
 tools call, too, and turns the result into what RocketMQ's tools read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
@@ -27,6 +28,8 @@ from broker_service.runtime.remoting.bodies import by_queue, from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
+
+T = TypeVar("T")
 
 CHANGE_WAIT_S = 3.0  # how long a change waits for a slave; mqadmin waits 5 s for an answer
 # RocketMQ's tools print no line for a broker that lacks one of these figures. This broker has none of them.
@@ -114,9 +117,8 @@ class AdminAnswers:
             order=request.boolean("order", default=present.order),
             attributes=_changed(present.attributes, request.text("attributes", "")),
         )
-        await self._operations.past_start()
-        await self._operations.update_topic(topic)
-        return await self._changed()
+        _, answer = await self._change(partial(self._operations.update_topic, topic))
+        return answer
 
     async def delete_topic(self, request: Request) -> Answer:
         """Deletes nothing at a slave, which gets the change from its master: mqadmin asks both brokers of a pair."""
@@ -126,8 +128,8 @@ class AdminAnswers:
         await self._operations.past_start()
         if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return Answer()  # mqadmin deletes them with a group, because RocketMQ creates them for each group
-        await self._operations.delete_topic(topic)
-        return await self._changed()
+        _, answer = await self._change(partial(self._operations.delete_topic, topic), past_start=False)
+        return answer
 
     async def all_topics(self, request: Request) -> Answer:
         topics = self._broker.topics
@@ -182,18 +184,17 @@ class AdminAnswers:
             )
         except ValueError as error:
             raise InvalidParameter(str(error)) from error
-        await self._operations.past_start()
-        await self._operations.update_group(group)
-        return await self._changed()
+        _, answer = await self._change(partial(self._operations.update_group, group))
+        return answer
 
     async def delete_group(self, request: Request) -> Answer:
         """Keeps the offsets of the group unless the tool asks to remove them, as RocketMQ 4's tools expect."""
         if self._broker.is_slave:
             return Answer()
-        await self._operations.past_start()
+        group = request.text("groupName")
         remove_offset = request.boolean("cleanOffset") or request.boolean("removeOffset")
-        await self._operations.delete_group(request.text("groupName"), remove_offset=remove_offset)
-        return await self._changed()
+        _, answer = await self._change(partial(self._operations.delete_group, group, remove_offset=remove_offset))
+        return answer
 
     async def all_groups(self, request: Request) -> Answer:
         groups = self._broker.groups
@@ -248,11 +249,10 @@ class AdminAnswers:
         """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
-        await self._operations.past_start()
-        resets = await self._operations.reset_offset_by_time(
-            group, topic, timestamp, queue_ids, force=request.boolean("isForce", default=True)
+        force = request.boolean("isForce", default=True)
+        resets, answer = await self._change(
+            partial(self._operations.reset_offset_by_time, group, topic, timestamp, queue_ids, force=force)
         )
-        answer = await self._changed()
         answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])
         self._consumers.tell_of_reset(group, topic, timestamp, answer.body)
         return answer
@@ -345,10 +345,11 @@ class AdminAnswers:
     def _name(self) -> str:
         return self._broker.config.broker_name
 
-    async def _changed(self) -> Answer:
-        """Answers that a change is made, and says so if no slave has it yet."""
-        status = await self._broker.shared_change(CHANGE_WAIT_S)
-        return Answer(remark="" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here")
+    async def _change(self, change: Callable[[], Awaitable[T]], *, past_start: bool = True) -> tuple[T, Answer]:
+        """Makes a change; returns its result, and an answer that says so if no slave has the change yet."""
+        changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
+        remark = "" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here"
+        return changed, Answer(remark=remark)
 
     def _is_retry_topic_that_is_not_needed(self, topic: str) -> bool:
         group = topic.removeprefix(RETRY_PREFIX)

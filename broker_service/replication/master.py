@@ -84,9 +84,6 @@ class ReplicationMaster(ReplicationServicer):
         """Undoes the epoch of a promotion that has failed; no other broker has heard of it."""
         self.epochs.forget_promotion(self.log.end_offset)
 
-    def is_refilling(self) -> bool:
-        return any(stream.transfer.state is State.REFILL for stream in self.streams)
-
     def disconnect(self, reason: str) -> None:
         """Ends all streams, because this broker is no longer master, or stops."""
         for stream in self.streams:

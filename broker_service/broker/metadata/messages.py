@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from rocketsim_proto import metadata_pb2
@@ -28,69 +29,28 @@ def version_from_proto(version: metadata_pb2.DataVersion) -> DataVersion:
 
 
 def topic_to_proto(topic: TopicConfig) -> metadata_pb2.TopicConfig:
-    return metadata_pb2.TopicConfig(
-        topic_name=topic.topic_name,
-        read_queue_nums=topic.read_queue_nums,
-        write_queue_nums=topic.write_queue_nums,
-        perm=topic.perm,
-        topic_filter_type=topic.topic_filter_type,
-        topic_sys_flag=topic.topic_sys_flag,
-        order=topic.order,
-        attributes=topic.attributes,
-    )
+    return metadata_pb2.TopicConfig(**_values(TopicConfig, topic))
 
 
 def topic_from_proto(topic: metadata_pb2.TopicConfig) -> TopicConfig:
     _check(check_topic_name, topic.topic_name)
-    return TopicConfig(
-        topic_name=topic.topic_name,
-        read_queue_nums=topic.read_queue_nums,
-        write_queue_nums=topic.write_queue_nums,
-        perm=topic.perm,
-        topic_filter_type=topic.topic_filter_type,
-        topic_sys_flag=topic.topic_sys_flag,
-        order=topic.order,
-        attributes=dict(topic.attributes),
-    )
+    return TopicConfig(**{**_values(TopicConfig, topic), "attributes": dict(topic.attributes)})
 
 
 def group_to_proto(group: SubscriptionGroup) -> metadata_pb2.SubscriptionGroupConfig:
-    return metadata_pb2.SubscriptionGroupConfig(
-        group_name=group.group_name,
-        consume_enable=group.consume_enable,
-        consume_from_min_enable=group.consume_from_min_enable,
-        consume_broadcast_enable=group.consume_broadcast_enable,
-        consume_message_orderly=group.consume_message_orderly,
-        retry_queue_nums=group.retry_queue_nums,
-        retry_max_times=group.retry_max_times,
-        broker_id=group.broker_id,
-        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
-        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
-        group_sys_flag=group.group_sys_flag,
-        consume_timeout_minute=group.consume_timeout_minute,
-        attributes=group.attributes,
-        group_retry_policy=json.dumps(dict(group.group_retry_policy)) if group.group_retry_policy else "",
-    )
+    policy = json.dumps(dict(group.group_retry_policy)) if group.group_retry_policy else ""
+    return metadata_pb2.SubscriptionGroupConfig(**{**_values(SubscriptionGroup, group), "group_retry_policy": policy})
 
 
 def group_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
     _check(check_group_name, group.group_name)
-    return SubscriptionGroup(
-        group_name=group.group_name,
-        consume_enable=group.consume_enable,
-        consume_from_min_enable=group.consume_from_min_enable,
-        consume_broadcast_enable=group.consume_broadcast_enable,
-        consume_message_orderly=group.consume_message_orderly,
-        retry_queue_nums=group.retry_queue_nums,
-        retry_max_times=group.retry_max_times,
-        broker_id=group.broker_id,
-        which_broker_when_consume_slowly=group.which_broker_when_consume_slowly,
-        notify_consumer_ids_changed_enable=group.notify_consumer_ids_changed_enable,
-        group_sys_flag=group.group_sys_flag,
-        consume_timeout_minute=group.consume_timeout_minute,
-        attributes=dict(group.attributes),
-        group_retry_policy=retry_policy_from_proto(group),
-    )
+    mappings = {"attributes": dict(group.attributes), "group_retry_policy": retry_policy_from_proto(group)}
+    return SubscriptionGroup(**{**_values(SubscriptionGroup, group), **mappings})
+
+
+def _values(kind: type[TopicConfig | SubscriptionGroup], of: Any) -> dict[str, Any]:
+    """Returns the fields of a topic or a group, which have the same names in its dataclass and in its message."""
+    return {field.name: getattr(of, field.name) for field in fields(kind)}
 
 
 def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict[str, Any]:
