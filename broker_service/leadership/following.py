@@ -2,28 +2,18 @@
 
 import asyncio
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 from broker_service.broker.core.broker import Broker
+from broker_service.replication.slave import ReplicationSlave
 
 logger = logging.getLogger(__name__)
-
-
-class Follower(Protocol):
-    """The copier of a master's log, which is `ReplicationSlave`."""
-
-    async def follow(self, master_address: str) -> Any: ...
-
-    def is_following(self) -> bool: ...
-
-    def notify(self) -> None:
-        """Ends the pause before the next attempt, because the master is back."""
 
 
 class Following:
     """One task at a time follows one master.  `Leadership` starts and stops it."""
 
-    def __init__(self, broker: Broker, follower: Follower) -> None:
+    def __init__(self, broker: Broker, follower: ReplicationSlave) -> None:
         self._broker = broker
         self._follower = follower
         self._is_master_known = False

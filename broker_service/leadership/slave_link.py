@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from rocketsim_proto.metadata_pb2 import Metadata
 
@@ -14,21 +13,12 @@ from broker_service.leadership.exchange import MetadataExchange
 from broker_service.leadership.master_file import MasterFile
 from broker_service.model import BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import Cut
+from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
 # How often, at most, a slave notifies pulls that wait for records.
 NOTIFY_EVERY_S = 0.002
-
-
-class DerivedState(Protocol):
-    """State in memory that follows from the log."""
-
-    def catch_up(self) -> None:
-        """Applies the records that the log has got since the last call."""
-
-    def reload(self) -> None:
-        """Derives the state again, because the log was cut."""
 
 
 class SlaveLink:
@@ -37,7 +27,7 @@ class SlaveLink:
         broker: Broker,
         metadata: MetadataExchange,
         schedule: ScheduleService,
-        state: DerivedState,
+        state: StateWriter,
         master_file: MasterFile,
     ) -> None:
         self._broker = broker

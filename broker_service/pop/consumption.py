@@ -13,10 +13,9 @@ from broker_service.broker.core.master_loop import LONGEST_SLEEP_S, MasterLoop
 from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.delayed.timer_delivery import TimerDelivery
 from broker_service.errors import ReadFailed, StoreCorrupt, StoreTooNew
-from broker_service.pop.calls import ConnectedClients
 from broker_service.pop.clean_stop import CleanStop
 from broker_service.pop.deletions import Deletions
-from broker_service.pop.expiry import Expiry
+from broker_service.pop.expiry import ConnectedClients, Expiry
 from broker_service.pop.model import Counts
 from broker_service.pop.mover import Mover
 from broker_service.pop.places import Places

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
+from typing import Protocol
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import MessageIllegal, ReadFailed, StoreCorrupt
 from broker_service.pop import outcome
-from broker_service.pop.calls import ConnectedClients
 from broker_service.pop.model import Counts
 from broker_service.pop.mover import Mover, NotReadable, copy_of, name_of
 from broker_service.pop.outcome import Outcome
@@ -21,6 +21,10 @@ logger = logging.getLogger(__name__)
 DEFERRED_MS = 10_000  # until the next try for a message that cannot be copied now
 _AT_A_TIME = 64
 _RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
+
+
+class ConnectedClients(Protocol):
+    def is_connected(self, client_id: str) -> bool: ...
 
 
 class Expiry:

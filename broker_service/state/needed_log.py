@@ -1,20 +1,12 @@
 """NeededLog knows from which offset on the log has records that wait for something, and must not expire."""
 
-from typing import Protocol
-
-
-class Log(Protocol):
-    @property
-    def end_offset(self) -> int: ...
-
-    @property
-    def flushed_offset(self) -> int: ...
+from broker_service.store.message_store import MessageStore
 
 
 class NeededLog:
     """A record is needed until its settlement, or its new copy, is on disk."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: MessageStore) -> None:
         self._log = log
         self._from = 0
         self._noted: tuple[int, int] | None = None  # an end of the log, and the offset from which it was needed then

@@ -16,7 +16,7 @@ from broker_service.names import (
     is_internal_group,
     is_internal_topic,
 )
-from broker_service.pop.calls import ConsumptionCalls
+from broker_service.pop.consumption import Consumption
 from broker_service.pop.model import (
     FINAL,
     MAX_MESSAGES,
@@ -33,7 +33,7 @@ from broker_service.wire.clients import Context, client_of
 
 
 class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
-    def __init__(self, broker: Broker, consumption: ConsumptionCalls) -> None:
+    def __init__(self, broker: Broker, consumption: Consumption) -> None:
         self._broker = broker
         self._consumption = consumption
 

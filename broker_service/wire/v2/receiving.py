@@ -7,7 +7,7 @@ from rocketsim_proto.limits import MAX_INVISIBLE_MS
 from rocketsim_proto.records import record
 
 from broker_service.broker.core.broker import Broker
-from broker_service.pop.calls import ConsumptionCalls
+from broker_service.pop.consumption import Consumption
 from broker_service.pop.model import (
     FINAL,
     MAX_MESSAGES,
@@ -37,7 +37,7 @@ _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, set
 class Receiving:
     """All calls work before a client has sent settings; settings are used for what a call does not say itself."""
 
-    def __init__(self, broker: Broker, consumption: ConsumptionCalls, clients: Clients) -> None:
+    def __init__(self, broker: Broker, consumption: Consumption, clients: Clients) -> None:
         self._broker = broker
         self._consumption = consumption
         self._clients = clients
