@@ -230,19 +230,17 @@ class CommitFailed(RocketSimError):
         self.result = result
 
 
-_BY_CODE: dict[int, type[RocketSimError]] = {
-    2: SystemBusy,
-    13: MessageIllegal,
-    14: ServiceNotAvailable,
-    16: NoPermission,
-    17: TopicNotExist,
-    22: NotFound,
-    23: ExpressionInvalid,
-    26: GroupNotExist,
-    29: InvalidParameter,
+# A class that defines a code is the error for refusals with that code.  Classes below it tell cases of it apart.
+_BY_CODE = {
+    kind.code: kind
+    for kind in (*RocketSimError.__subclasses__(), *BrokerRefused.__subclasses__())
+    if "code" in vars(kind)
 }
+# Statuses of gRPC with which our servers tell errors apart that have one code in RocketMQ.
+_BY_STATUS = {"DATA_LOSS": StoreDamaged, "UNAUTHENTICATED": AccessDenied}
 
 
-def refusal(code: int, message: str, address: str) -> RocketSimError:
-    """The exception for a broker's or name server's refusal with RocketMQ's `code`."""
-    return _BY_CODE.get(code, BrokerRefused)(message, address=address, code=code)
+def refusal(code: int, message: str, address: str, status: str = "") -> RocketSimError:
+    """The error for a server's refusal with RocketMQ's `code`, and over gRPC with the status of that name."""
+    kind = _BY_STATUS.get(status) or _BY_CODE.get(code, BrokerRefused)
+    return kind(message, address=address, code=code)

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import offset_message_id
 from rocketsim_proto.remoting import acl, frame
-from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Form, Header
 
 from rocketsim_client.address_map import AddressMap
@@ -21,14 +22,17 @@ from rocketsim_client.connection import Connection
 from rocketsim_client.errors import (
     AccessDenied,
     BadAnswer,
+    BrokerRefused,
     BrokerUnavailable,
     CallTimeout,
     GroupNotExist,
     InvalidParameter,
     NameServerUnavailable,
     NoRoute,
+    NotFound,
     NotSupported,
     ServiceNotAvailable,
+    SystemBusy,
     TlsFailed,
 )
 from rocketsim_client.model import Message, MessageQueue, QueueRange
@@ -178,6 +182,64 @@ def test_damaged_records_of_a_query_are_refused(monkeypatch: pytest.MonkeyPatch)
     with replaying("5.5.0") as peer, Admin(connection(peer.address)) as admin:
         with pytest.raises(BadAnswer, match="damaged records"):
             admin.query_msg_by_key(TOPIC, "k7")
+
+
+def refusing(code: int, remark: str, *, only: int) -> RemotingPeer:
+    """The recorded server, with one kind of request refused."""
+    recorded = Recording("5.5.0")
+
+    def answer(request: Header, body: bytes) -> bytes | None:
+        groups = {"subscriptionGroupTable": {GROUP: {}, "other": {}}}
+        if request.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+            return answer_to(request, body=json.dumps(groups).encode())
+        if request.code == RequestCode.QUERY_MESSAGE:
+            return answer_to(request, ResponseCode.QUERY_NOT_FOUND)
+        if request.code == only and request.fields.get("consumerGroup", "other") == "other":
+            return answer_to(request, code, remark)
+        return recorded(request, body)
+
+    peer = RemotingPeer(answer)
+    recorded.address = peer.address
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "error"),
+    [
+        pytest.param(1, "can not find message by the offset, 12345", NotFound, id="RocketMQ"),
+        pytest.param(ResponseCode.QUERY_NOT_FOUND, "no message there", NotFound, id="RocketSim"),
+        pytest.param(ResponseCode.SYSTEM_BUSY, "[PCBUSY_CLEAN_QUEUE]broker busy", SystemBusy, id="busy"),
+        pytest.param(1, "java.lang.NullPointerException", BrokerRefused, id="a fault of the broker"),
+        pytest.param(16, "check signature failed", AccessDenied, id="access control"),
+    ],
+)
+def test_only_an_answer_that_a_message_is_not_there_is_not_found(code, remark, error):
+    offset_id = offset_message_id(bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big"), 12345)
+    with refusing(code, remark, only=RequestCode.VIEW_MESSAGE_BY_ID) as peer, Admin(connection(peer.address)) as admin:
+        with pytest.raises(error) as raised:
+            admin.query_msg_by_id(TOPIC, offset_id)
+    assert type(raised.value) is error
+
+
+def test_a_group_is_left_out_of_the_progress_only_if_it_is_not_there():
+    stats = RequestCode.GET_CONSUME_STATS
+    absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    with refusing(absent, "gone", only=stats) as peer, Admin(connection(peer.address)) as admin:
+        assert {one.group for one in admin.consumer_progress()} == {GROUP}
+        with pytest.raises(GroupNotExist, match="consumerProgress of other"):
+            admin.consumer_progress("other")
+    with refusing(ResponseCode.SYSTEM_BUSY, "busy", only=stats) as peer, Admin(connection(peer.address)) as admin:
+        with pytest.raises(SystemBusy, match="consumerProgress of other"):
+            admin.consumer_progress()
+
+
+def test_a_retry_topic_is_made_only_if_the_broker_says_that_it_is_not_there(caplog):
+    """A broker that is busy may have the topic, whose settings would be replaced."""
+    busy, ask = ResponseCode.SYSTEM_BUSY, RequestCode.GET_TOPIC_STATS_INFO
+    with refusing(busy, "busy", only=ask) as peer, Cluster(connection(peer.address)) as cluster:
+        cluster.commit(GROUP, {QUEUE: 40})
+    assert RequestCode.UPDATE_AND_CREATE_TOPIC not in {request.code for request in peer.requests}
+    assert "will not list it" in caplog.text and "busy" in caplog.text
 
 
 def test_a_topic_that_is_not_there_is_no_route():

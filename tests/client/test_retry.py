@@ -54,6 +54,26 @@ def test_the_first_class_that_fits_is_the_most_particular() -> None:
         assert not any(issubclass(kind, before) for before in kinds[:index]), kind
 
 
+def test_a_refusal_is_the_error_that_has_its_code() -> None:
+    found = {code: type(errors.refusal(code, "no", "h:1")) for code in (1, 2, 3, 13, 14, 16, 17, 21, 22, 23, 26, 29)}
+    assert found == {
+        1: errors.BrokerRefused,
+        2: errors.SystemBusy,
+        3: errors.BrokerRefused,
+        13: errors.MessageIllegal,
+        14: errors.ServiceNotAvailable,
+        16: errors.NoPermission,
+        17: errors.TopicNotExist,
+        21: errors.OffsetIllegal,
+        22: errors.NotFound,
+        23: errors.ExpressionInvalid,
+        26: errors.GroupNotExist,
+        29: errors.InvalidParameter,
+    }
+    assert type(errors.refusal(1, "no", "h:1", "DATA_LOSS")) is errors.StoreDamaged
+    assert type(errors.refusal(16, "no", "h:1", "UNAUTHENTICATED")) is errors.AccessDenied
+
+
 def made(name: str) -> errors.RocketSimError:
     return getattr(errors, name)("no")  # type: ignore[no-any-return]
 

@@ -19,14 +19,12 @@ from rocketsim_proto.signature import Credentials, SigningChannel
 from rocketsim_client import forks
 from rocketsim_client import tls as tls_files
 from rocketsim_client.errors import (
-    AccessDenied,
     BrokerRefused,
     BrokerUnavailable,
     CallTimeout,
     ClientClosed,
     MessageIllegal,
     RocketSimError,
-    StoreDamaged,
     SystemBusy,
     TlsFailed,
     refusal,
@@ -220,7 +218,7 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
     status = error.code()
     code = _rocketmq_code(error)
     if code is not None:
-        return refused(code, status, details, address)
+        return refusal(code, details, address, status.name)
     where = f"{method} at {address}"
     match status:
         case grpc.StatusCode.UNAVAILABLE | grpc.StatusCode.CANCELLED:
@@ -235,15 +233,6 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
             return BrokerRefused(f"{where}: {UNKNOWN}", address=address, code=3)
         case _:
             return BrokerRefused(f"{where}: {status.name} {details}", address=address)
-
-
-def refused(code: int, status: grpc.StatusCode, details: str, address: str) -> RocketSimError:
-    """The error for a refusal by a RocketSim server, with RocketMQ's code."""
-    if status == grpc.StatusCode.DATA_LOSS:
-        return StoreDamaged(details, address=address, code=code)
-    if status == grpc.StatusCode.UNAUTHENTICATED:
-        return AccessDenied(details, address=address, code=code)
-    return refusal(code, details, address)
 
 
 def _rocketmq_code(error: grpc.RpcError) -> int | None:

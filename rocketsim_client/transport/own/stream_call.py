@@ -21,8 +21,7 @@ from rocketsim_proto import range_stream
 from rocketsim_proto.bytes_field import Received
 from rocketsim_proto.range_stream import Kind
 
-from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, RocketSimError
-from rocketsim_client.transport.own.channels import refused
+from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, RocketSimError, refusal
 from rocketsim_client.transport.own.stream_offers import StreamOffers
 from rocketsim_client.transport.own.stream_sockets import StreamSockets
 
@@ -30,7 +29,7 @@ CONNECT_S = 1.0  # a firewall may hide the port
 RECEIVE_BUFFER = 4 << 20  # for a frame; Linux gives at most net.core.rmem_max
 SEND_BUFFER = 4 << 20
 
-_STATUS = {int(status.value[0]): status for status in grpc.StatusCode}
+_STATUS = {int(status.value[0]): status.name for status in grpc.StatusCode}
 
 
 class _Broken(Exception):
@@ -250,8 +249,7 @@ class StreamCall:
 
     def _refusal(self, message: bytes) -> RocketSimError:
         told = pb.StreamRefusal.FromString(message)
-        status = _STATUS.get(told.status, grpc.StatusCode.UNKNOWN)
-        return refused(told.code, status, told.details, self._address)
+        return refusal(told.code, told.details, self._address, _STATUS.get(told.status, ""))
 
     def _fill(self, view: memoryview) -> None:
         while view:

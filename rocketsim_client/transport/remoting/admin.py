@@ -152,13 +152,14 @@ class RemotingAdmin:
         self, address: str, asked: pb.ConsumerProgressRequest, timeout_s: float
     ) -> pb.ConsumerProgressResponse:
         groups = [asked.group] if asked.group else sorted(self._group_table(address, timeout_s))
+        absent = () if asked.group else (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,)
         entries: list[pb.ConsumerProgressResponse.Entry] = []
         for name in groups:
             fields = {"consumerGroup": name, "topic": asked.topic}
             request = Request(RequestCode.GET_CONSUME_STATS, f"consumerProgress of {name}", fields)
-            (reply,) = self._connections.calls(address, [request], timeout_s)
-            if reply.header.code and not asked.group:
-                continue  # the group has consumed nothing
+            reply = self._connections.call(address, request, timeout_s, absent)
+            if reply.header.code:
+                continue  # the group was deleted after the list was made
             entries += [
                 pb.ConsumerProgressResponse.Entry(
                     group=name,
@@ -168,7 +169,7 @@ class RemotingAdmin:
                     consumer_offset=part(value, "consumerOffset", int, address),
                     last_timestamp=part(value, "lastTimestamp", int, address),
                 )
-                for key, value in self._entries(checked(reply, request))
+                for key, value in self._entries(reply)
             ]
         entries.sort(key=lambda entry: (entry.group, entry.topic, entry.queue_id))
         return pb.ConsumerProgressResponse(entries=entries, broker_id=self._members.broker_id(address))
@@ -256,10 +257,7 @@ class RemotingAdmin:
         request = Request(
             RequestCode.VIEW_MESSAGE_BY_ID, f"message {msg_id}", {"offset": str(log_offset), "topic": topic}
         )
-        (reply,) = self._connections.calls(address, [request], timeout_s)
-        if reply.header.code:
-            raise NotFound(f"no message {msg_id} at {address}: {reply.header.remark[:200]}", address=address)
-        return _found(reply)
+        return _found(self._connections.call(address, request, timeout_s))
 
     def _query_msg_by_key(self, address: str, asked: pb.QueryMsgByKeyRequest, timeout_s: float) -> pb.QueryMsgResponse:
         fields = {

@@ -15,6 +15,7 @@ from rocketsim_client.errors import (
     BrokerRefused,
     InvalidParameter,
     MessageIllegal,
+    NotFound,
     NotSupported,
     RocketSimError,
     SystemBusy,
@@ -22,11 +23,15 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import GetMessageStatus
 
-_ACL = re.compile(
-    "AclException|check signature failed|username cannot be null|authoriz|authentic|User:|No accessKey", re.I
+_ACL = "AclException|check signature failed|username cannot be null|authoriz|authentic|User:|No accessKey"
+# RocketMQ answers with a code for several errors.  These words in the remark tell them apart.
+_BY_REMARK: tuple[tuple[ResponseCode, re.Pattern[str], type[RocketSimError]], ...] = (
+    (ResponseCode.NO_PERMISSION, re.compile(_ACL, re.I), AccessDenied),
+    (ResponseCode.SYSTEM_ERROR, re.compile(_ACL, re.I), AccessDenied),
+    (ResponseCode.SYSTEM_ERROR, re.compile("body size|too (large|long)|exceed|over max", re.I), MessageIllegal),
+    (ResponseCode.SYSTEM_ERROR, re.compile("queueId.*(illegal|not exist)", re.I), InvalidParameter),
+    (ResponseCode.SYSTEM_ERROR, re.compile("can not find message by the offset", re.I), NotFound),
 )
-_TOO_LARGE = re.compile("body size|too (large|long)|exceed|over max", re.I)
-_QUEUE = re.compile("queueId.*(illegal|not exist)", re.I)
 _STATUSES = {status.name: status for status in GetMessageStatus}
 _BY_PULL_CODE = {
     ResponseCode.SUCCESS: GetMessageStatus.FOUND,
@@ -44,12 +49,9 @@ def error_of(header: Header, what: str, address: str) -> RocketSimError:
         return NotSupported(
             f"{what}: {address} does not know this call ({_first_line(header.remark)})", address=address
         )
-    if code in (ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR) and _ACL.search(header.remark):
-        return AccessDenied(text, address=address, code=ResponseCode.NO_PERMISSION)
-    if code == ResponseCode.SYSTEM_ERROR and _TOO_LARGE.search(header.remark):
-        return MessageIllegal(text, address=address)
-    if code == ResponseCode.SYSTEM_ERROR and _QUEUE.search(header.remark):
-        return InvalidParameter(text, address=address)
+    for of_code, words, kind in _BY_REMARK:
+        if code == of_code and words.search(header.remark):
+            return kind(text, address=address)
     if code == ResponseCode.FLOW_CONTROL:
         return SystemBusy(text, address=address, code=code)
     if code == ResponseCode.NOT_LEADER_FOR_QUEUE:

@@ -7,7 +7,7 @@ to which queues are assigned.
 
 import logging
 
-from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
 from rocketsim_client.errors import RocketSimError
 from rocketsim_client.transport.remoting.connections import Connections, Request
@@ -61,5 +61,5 @@ class Groups:
 
     def _is_there(self, address: str, group: str, timeout_s: float) -> bool:
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the retry topic of {group!r}", {"topic": RETRY + group})
-        (reply,) = self._connections.calls(address, [request], timeout_s)
+        reply = self._connections.call(address, request, timeout_s, (ResponseCode.TOPIC_NOT_EXIST,))
         return reply.header.code == 0
