@@ -1,7 +1,8 @@
 """RemotingGuard: access control for the port that speaks RocketMQ's remoting protocol.
 
-Clients sign each request with RocketMQ's access key and secret key, in fields of the request.  The users are those of
-all ports.  What a request needs is what the same call of the own protocol needs: `REMOTING_RIGHTS`.
+Clients sign each request with RocketMQ's access key and secret key, in fields of the request.  The users are the same
+as on all other ports.  A request needs the rights that the same call of RocketSim's own protocol needs
+(`REMOTING_RIGHTS`).
 """
 
 import logging
@@ -64,7 +65,7 @@ def _reset(request: Request) -> list[Need]:
 
 
 def _in_body(request: Request) -> Mapping[str, Any]:
-    """The JSON object of the body; without one, which whoever answers refuses, what it names is not known."""
+    """Returns the JSON object of the body; an empty one if the body has none, which the call's handler refuses."""
     try:
         found = loose_json.loads(request.body)
     except loose_json.LooseJsonError:
@@ -73,7 +74,7 @@ def _in_body(request: Request) -> Mapping[str, Any]:
 
 
 def _heartbeat(request: Request) -> Iterable[Need]:
-    """The groups that the client consumes with, and their topics."""
+    """Yields a need for each group with which the client consumes, and for each topic of these groups."""
     for group in _objects(_in_body(request), "consumerDataSet"):
         yield of_group(str(group.get("groupName") or ""), *SUB)
         for subscription in _objects(group, "subscriptionDataSet"):
@@ -111,7 +112,7 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.GET_EARLIEST_MSG_STORETIME: _READS_TOPIC,
     RequestCode.HEART_BEAT: user(_heartbeat),
     RequestCode.UNREGISTER_CLIENT: user(lambda request: [of_group(name, *SUB)] if (name := _group(request)) else []),
-    # Without a topic it may be a message of any one.
+    # A request without a topic may name a message of any topic.
     RequestCode.CONSUMER_SEND_MSG_BACK: user(
         lambda request: [of_group(request.text("group", ""), *SUB), of_topic(_topic(request, "originTopic"), *SUB)]
     ),
@@ -147,7 +148,7 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
 }
 
 NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
-    # As `NAMESRV_RIGHTS` has it: routes are told to everybody.
+    # Everybody may read routes, as in `NAMESRV_RIGHTS`.
     RequestCode.GET_ROUTEINFO_BY_TOPIC: ANYBODY,
     RequestCode.GET_BROKER_CLUSTER_INFO: ANYBODY,
     RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: ANYBODY,
@@ -163,7 +164,7 @@ NAMESRV_REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
 
 
 def by_method(rights: Mapping[RequestCode, Right]) -> dict[str, Right]:
-    """The rights under the names with which gates, logs and metrics know calls."""
+    """Returns the rights by method, which is the name of a call in gates, logs and metrics."""
     return {method_of(code): right for code, right in rights.items()}
 
 
@@ -172,7 +173,7 @@ def method_of(code: RequestCode) -> str:
 
 
 class RemotingGuard:
-    """`gate` has the rights of `by_method`."""
+    """Admits requests by the rights that `gate` has, which are those of `by_method`."""
 
     def __init__(self, gate: Gate, refusals: Refusals) -> None:
         self._gate = gate
@@ -180,7 +181,7 @@ class RemotingGuard:
         self._changes = 0
 
     def changed(self, _: str) -> None:
-        """To be called when users or policies have changed."""
+        """Has open requests checked again.  Call it when users or policies have changed."""
         self._changes += 1
 
     def admit(self, request: Request) -> None:

@@ -17,8 +17,8 @@ from broker_service.errors import SystemBusy
 MOST = 2  # requests that are received at once
 MOST_WAITING = 1000
 MOST_WAITING_OF_ONE = 100  # per connection
-PATIENCE_S = 0.2  # a request must arrive within two of these periods while others wait
-ROUNDS = 5  # and within this number of periods while no other waits
+PATIENCE_S = 0.2  # while others wait, a request must arrive within two of these periods
+ROUNDS = 5  # while no other waits, it must arrive within this number of periods
 
 
 class UnsignedRequests:

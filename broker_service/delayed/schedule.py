@@ -67,7 +67,7 @@ def replayed_positions(position: DelayPosition, log: Log) -> Iterator[DelayPosit
 
 
 def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> Iterator[tuple[int, bytes]]:
-    """Reads the log from that offset to its end; yields (the log offset behind the records, records back to back)."""
+    """Reads the log from `log_offset` to its end; yields pairs (the log offset behind the records, the records)."""
     at = max(log_offset, log.min_offset)
     while at < log.end_offset:
         at = max(at, log.min_offset)  # files may expire meanwhile
@@ -87,7 +87,7 @@ def whole_records(log: Log, log_offset: int, read_bytes: int = READ_BYTES) -> It
 
 
 def _whole_records(data: bytes) -> tuple[int, bool]:
-    """Returns how many bytes from the start on are whole records, and whether a blank record comes first."""
+    """Returns the number of bytes that complete records have at the start, and True if a blank record comes first."""
     at = 0
     while at + BLANK.size <= len(data):
         size, magic = BLANK.unpack_from(data, at)

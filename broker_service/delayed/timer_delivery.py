@@ -46,12 +46,12 @@ BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
 _KEPT_WAITING_S = 60.0  # how long all timers wait for copies that cannot be read
-_LOOK_BYTES = 64 << 10
+_READ_BYTES = 64 << 10
 _KEPT_UNREADABLE_S = 3600.0  # how long a timer that cannot be read keeps its log file from its deletion
 
 
 class TimerDelivery:
-    """`may_begin` is set once RocketMQ's checkpoints, which are timers, too, are taken over."""
+    """Delivers timers after `may_begin` is set, when RocketMQ's own checkpoints have been taken over from the store."""
 
     def __init__(self, broker: Broker, writer: StateWriter, may_begin: asyncio.Event) -> None:
         self._broker = broker
@@ -94,7 +94,7 @@ class TimerDelivery:
     async def _begin(self) -> None:
         """Settles the timers that a real RocketMQ has delivered, if it has used this store."""
         self._writer.catch_up()
-        await self.say_copies()
+        await self.complete_batch()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
         if delivered is None:
             return
@@ -107,7 +107,7 @@ class TimerDelivery:
         """Delivers the timers that are due; returns in how many seconds the next one is, if that is known."""
         broker = self._broker
         self._writer.catch_up()
-        await self.say_copies()
+        await self.complete_batch()
         await self._read_unread(self._tried_later())
         for second in self.timers.due(broker.day_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
@@ -239,8 +239,8 @@ class TimerDelivery:
             broker.append(frame, topic)
         self._writer.append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
-    async def say_copies(self) -> None:
-        """Appends the COPIED that an interrupted batch lacks, on a master; nothing is delivered before that.
+    async def complete_batch(self) -> None:
+        """Appends the COPIED that an interrupted batch lacks, on a master.  Nothing is delivered before that.
 
         Copies that the disk cannot read for a minute do not count, and their timers are delivered again.
         """
@@ -273,7 +273,7 @@ class TimerDelivery:
     async def move(self, log_offset: int) -> None:
         """Appends the timers before a log offset again, because the log files there expire."""
         self._writer.catch_up()
-        await self.say_copies()
+        await self.complete_batch()
         await self._read_unread()
         for second, log_offsets in self.timers.before(log_offset):
             for first in range(0, len(log_offsets), BATCH):
@@ -316,4 +316,4 @@ class TimerDelivery:
 
 
 def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
-    return next(whole_records(store.log, log_offset, _LOOK_BYTES), None)
+    return next(whole_records(store.log, log_offset, _READ_BYTES), None)

@@ -1,6 +1,6 @@
 """A name server's answers in RocketMQ's remoting protocol: routes and lists for RocketMQ 4's clients and its tools.
 
-They have the addresses of brokers' remotingPort.  A broker without one is not in them.
+The answers have the addresses of the brokers' `remotingPort`, and leave out brokers without one.
 """
 
 import logging
@@ -18,8 +18,11 @@ logger = logging.getLogger(__name__)
 
 
 class NamesrvAnswers:
-    """RocketMQ keeps a retry topic for each group, and its tools find the groups by these topics.  Here a group has
-    none unless a RocketMQ 4 client needs it, so each group is listed with one, and it has a route."""
+    """Answers requests from the table of routes.
+
+    In RocketMQ each group has a retry topic, and its tools find the groups by these topics.  Our groups have one only
+    if a RocketMQ 4 client needs it.  So the answers list a retry topic for each group, and have a route for it.
+    """
 
     def __init__(self, table: RouteTable) -> None:
         self._table = table
@@ -91,7 +94,7 @@ class NamesrvAnswers:
         return Answer(to_json({"brokerMemberGroup": group}))
 
     async def no_settings(self, request: Request) -> Answer:
-        """RocketMQ's name servers keep settings of operators; here are none."""
+        """Answers that nothing is found: RocketMQ's name servers keep settings of operators, ours keep none."""
         return Answer(code=ResponseCode.QUERY_NOT_FOUND, remark="this name server keeps no settings")
 
     async def wipe_write_perm(self, request: Request) -> Answer:
@@ -107,12 +110,14 @@ class NamesrvAnswers:
         return Answer(fields={"addTopicCount": str(count)})
 
     async def nothing_to_delete(self, request: Request) -> Answer:
-        """mqadmin asks for it when a topic is deleted: the broker registers without the topic at once, and there are
-        no settings."""
+        """Succeeds without doing anything.
+
+        mqadmin calls it after it has deleted a topic at the broker, which then registers without the topic at once.
+        """
         return Answer()
 
     def _live(self) -> dict[str, BrokerSet]:
-        """The broker names with a broker that speaks the protocol."""
+        """Returns the broker names of which at least one broker has a `remotingPort`."""
         return {name: brokers for name, brokers in self._table.live().items() if _addresses(brokers)}
 
 

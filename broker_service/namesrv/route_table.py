@@ -66,14 +66,14 @@ class BrokerSet:
     cluster_name: str = ""
     newest_epoch: int = 0
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
-    groups: frozenset[str] = frozenset()  # as `topics`
+    groups: frozenset[str] = frozenset()  # of the last master, like `topics`
     permission: int = PERM_READ | PERM_WRITE
     write_wiped: bool = False
     members: dict[int, Member] = field(default_factory=dict)
 
     @property
     def is_writable(self) -> bool:
-        """True if routes may offer writes: a live master takes writes, and no operator has wiped the permission."""
+        """Returns True if a live master takes writes, and no operator has wiped the write permission."""
         master = self.members.get(MASTER_ID)
         return master is not None and master.registration.writable and not self.write_wiped
 
@@ -86,7 +86,7 @@ class BrokerSet:
 
     @property
     def v2_address(self) -> str:
-        """The address of the master's port for RocketMQ 5's clients; empty if it has none."""
+        """Returns the address of the master's port for RocketMQ 5's clients; empty without such a port."""
         master = self.members.get(MASTER_ID)
         return master.registration.v2_address if master is not None else ""
 
@@ -97,7 +97,7 @@ class RouteTable:
         self._brokers: dict[str, BrokerSet] = {}
 
     def register(self, new: Registration, connection: object, now_ms: int) -> str:
-        """Records a registration, the first of a connection or a later one; returns why it refuses it, or "".
+        """Records a registration; returns the reason if it is refused, else "".
 
         If several masters have the same name, the one with the higher epoch wins.  Two masters with the same epoch, or
         two slaves with the same id, are two processes with the same configuration; the first one stays while it lives.

@@ -62,7 +62,7 @@ def interceptors(config: NamesrvConfig, clock: WallClock | None = None) -> list[
 
 
 def remoting_server(config: NamesrvConfig, table: RouteTable, machine: Machine) -> RemotingServer | None:
-    """The port for RocketMQ's remoting protocol; None if remotingPort is -1.  Raises ConfigError."""
+    """Opens the port for RocketMQ's remoting protocol; None if remotingPort is -1.  Raises ConfigError."""
     if config.remoting_port == OFF:
         return None
     guard = None

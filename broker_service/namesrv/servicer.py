@@ -1,6 +1,6 @@
 """The NameServer service: it converts between protobuf and RouteTable, which makes the decisions.
 
-It also has the stream of each broker.
+It also keeps the registration stream of each broker.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
         """
         stream = RegistrationStream(context.peer())
         self._streams.append(stream)
-        news = asyncio.create_task(self._tell_news(stream, context))
+        news = asyncio.create_task(self._send_news(stream, context))
         try:
             async for request in request_iterator:
                 if problem := what_is_wrong(request):
@@ -55,7 +55,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
             for member in self._table.connection_lost(stream):
                 logger.info("%s is gone: its connection from %s ended", member, stream.peer)
 
-    async def _tell_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _send_news(self, stream: "RegistrationStream", context: grpc.aio.ServicerContext[Any, Any]) -> None:
         """Sends the list when a newer epoch is registered, so that a replaced master stops taking writes at once."""
         while True:
             await stream.news.wait()
@@ -164,7 +164,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
 
 
 class RegistrationStream:
-    """One broker's stream.  It identifies the connection in the table, and has the content of the last message."""
+    """The stream of one broker, which is also its connection in the table.  Keeps what the last message has said."""
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
@@ -242,8 +242,11 @@ def log_registration(new: Registration, refused: str) -> None:
 
 
 def what_is_wrong(request: namesrv_pb2.BrokerRegistration) -> str:
-    """Names and addresses go into the log and into the answers of everybody who asks: only what a broker's own
-    configuration may have is taken."""
+    """Returns why a registration cannot be taken, or "".
+
+    Accepts only the names and addresses that a broker's configuration accepts, because they go into the log and into
+    the answers to everybody who asks.
+    """
     if not request.broker_name:
         return "a registration without broker_name"
     if not is_server_name(request.broker_name):

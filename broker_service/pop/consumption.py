@@ -108,7 +108,7 @@ class Consumption:
         self.writer.check_writable()
         if not self.take_over.done.is_set():
             if self.take_over.is_needed():
-                await self.timer_delivery.say_copies()
+                await self.timer_delivery.complete_batch()
             await self.take_over.run()
         if self._is_new_master:
             self.expiry.took_over_after_ms = self.state.last_renewed_pop_ms()

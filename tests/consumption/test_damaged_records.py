@@ -347,7 +347,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
 async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
+    monkeypatch.setattr(timer_delivery, "_READ_BYTES", 100)  # a record at a time
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
         monkeypatch.setattr(master_loop, pause, 3600.0)
     async with timed(tmp_path) as one:

@@ -357,7 +357,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
 async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
-    monkeypatch.setattr(timer_delivery, "_LOOK_BYTES", 100)  # a record at a time
+    monkeypatch.setattr(timer_delivery, "_READ_BYTES", 100)  # a record at a time
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
         monkeypatch.setattr(master_loop, pause, 3600.0)
     real = CommitLog.read

@@ -48,7 +48,7 @@ def test_so_it_is_where_masters_die_before_they_have_said_what_they_have_copied(
     async def forget_copies(self):
         self.timers.copying = None
 
-    monkeypatch.setattr(TimerDelivery, "say_copies", forget_copies)
+    monkeypatch.setattr(TimerDelivery, "complete_batch", forget_copies)
     with pytest.raises(PromiseBroken, match="delivered twice"):
         plays.totals("late-messages-half-copied", (2,))
 
