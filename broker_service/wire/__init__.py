@@ -1,6 +1,6 @@
-"""The calls of clients, one folder for each protocol that they speak.
+"""The calls of clients, with one folder for each protocol.
 
-`clients.py` is of all protocols: who is connected, and who is asked about a transaction.  A protocol turns its calls
-into those of the rooms below (`broker/put.py`, `broker/reads`, `pop`, `transactions`) and their results into answers.
-The folders do not import each other.
+A protocol converts its requests to calls of the packages below (`broker/put.py`, `broker/reads`, `pop`,
+`transactions`), and the results of these to answers.  The folders do not import each other.  They share `clients.py`,
+which knows the connected clients, and asks producers about transactions.
 """

@@ -1,7 +1,7 @@
-"""Clients: which clients are connected, by whichever protocol, and their streams, on which the broker sends commands.
+"""Clients: the connected clients of all gRPC protocols, and the streams on which the broker sends them commands.
 
-A client is gone when it says so (NotifyClientTermination), some time after its last stream has ended, or, if it has
-called without a stream since then, some time after its last call.
+A client is connected until it ends itself (NotifyClientTermination), or until it has been without a stream and without
+a call for some time.
 """
 
 import asyncio
@@ -25,26 +25,29 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-STREAM_GONE_S = 5.0  # from the end of its last stream on; a client that has lost it reconnects within a second
-SILENT_S = 25.0  # from its last call on: clients send a heartbeat every ten seconds
-MAX_COMMANDS = 64  # under way to one client; a client that reads none of them gets no more
-MAX_COMMAND_BYTES = 1 << 20  # of these together; one always may be under way
-READS_WITHIN_S = 1.0  # a client that has read none of its questions for so long gets no more until it has
-MAX_TOPICS = 100  # of one producer that are remembered
+STREAM_GONE_S = 5.0  # after the end of its last stream a client is gone; clients reconnect within a second
+SILENT_S = 25.0  # after its last call a client without a stream is gone; clients send a heartbeat every ten seconds
+MAX_COMMANDS = 64  # unread commands to one client
+MAX_COMMAND_BYTES = 1 << 20  # of all unread commands to one client; a single command may be larger
+READS_WITHIN_S = 1.0  # a client that reads no question within this time gets no more until it has read one
+MAX_TOPICS = 100  # topics that are remembered for one producer
 MAX_STREAMS = 20_000  # of all clients: 40 KiB each
-MAX_STREAMS_OF_CLIENT = 16  # a client has one a broker, and for a moment those that broke off; the oldest one goes
+MAX_STREAMS_OF_CLIENT = 16  # a client needs one, and for a moment those that have broken off
 
 
-_NONE: Mapping[asyncio.Task[None], int] = {}  # of all streams
+_NONE: Mapping[asyncio.Task[None], int] = {}  # shared by all streams without commands
 
 
 def client_of(context: Context, client_id: str) -> str:
-    """The id under which a client is known that has named itself so in this call: different users cannot share one."""
+    """Returns the id by which the broker knows a client: its own id, with the user in front of it if it has signed.
+
+    So clients of different users never have the same id.
+    """
     return client_of_user(context.invocation_metadata() or (), client_id)
 
 
 class ClientStream:
-    """`question`: makes the message that asks this client about a transaction, in its protocol."""
+    """A stream to one client.  `question` makes the message of its protocol that asks about a transaction."""
 
     __slots__ = (  # there may be ten thousand that are idle
         *("_commands", "_context", "_has_begun", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
@@ -64,11 +67,11 @@ class ClientStream:
         self._writing: asyncio.Lock | None = None  # while there are writers
         self._writers = 0
         self._commands: Mapping[asyncio.Task[None], int] = _NONE  # and the size of each in bytes
-        self._was_read: asyncio.Event | None = None  # a command was; made for the first who waits for it
+        self._was_read: asyncio.Event | None = None  # set when a command was read; made for the first that waits
         self._is_stuck = False
 
-    async def say(self, command: Message) -> None:
-        """Waits while the client does not read, so other calls must not wait for it."""
+    async def write(self, command: Message) -> None:
+        """Writes to the stream.  Waits while the client does not read, so other calls must not wait for it."""
         writing = self._writing = self._writing or asyncio.Lock()
         self._writers += 1
         try:
@@ -83,12 +86,12 @@ class ClientStream:
             if not self._writers:
                 self._writing = None
 
-    def tell(self, command: Message) -> bool:
-        """Sends without waiting; False if too many commands are under way to this client."""
+    def send(self, command: Message) -> bool:
+        """Sends a command without waiting.  Returns False if the client has too many unread commands."""
         size, under_way = command.ByteSize(), sum(self._commands.values())
         if self.is_closing or len(self._commands) >= MAX_COMMANDS or under_way + size > max(MAX_COMMAND_BYTES, size):
             return False
-        task = asyncio.create_task(self._say_if_there(command))
+        task = asyncio.create_task(self._write_if_open(command))
         self._commands = {**self._commands, task: size}
         task.add_done_callback(self._command_ended)
         return True
@@ -100,9 +103,12 @@ class ClientStream:
             if self._was_read is not None:
                 self._was_read.set()
 
-    async def tell_in_turn(self, command: Message, wait_s: float) -> bool:
-        """As `tell`, but waits for room while the client reads; False once it has read nothing for `wait_s`."""
-        while not self.tell(command):
+    async def send_in_turn(self, command: Message, wait_s: float) -> bool:
+        """Sends a command, and waits for room while the client reads.
+
+        Returns False if the client reads nothing for `wait_s`, and from then on at once until it has read a command.
+        """
+        while not self.send(command):
             if self.is_closing or self._is_stuck:
                 return False
             was_read = self._was_read = self._was_read or asyncio.Event()
@@ -114,22 +120,25 @@ class ClientStream:
                 self._is_stuck = True
         return True
 
-    async def _say_if_there(self, command: Message) -> None:
+    async def _write_if_open(self, command: Message) -> None:
         try:
-            await self.say(command)
+            await self.write(command)
         except (grpc.RpcError, asyncio.InvalidStateError) as error:  # the stream has ended
             logger.info("client %s did not get a command: %s", self.client_id, error)
 
     def may_publish(self, topic: str) -> bool:
-        """Whether its user may now: who has lost the right gets no message of the topic, in a question neither."""
+        """Returns True if the client's user may publish now.
+
+        Without the right a client gets no message of the topic, also not within a question.
+        """
         return may(self._context, of_topic(topic, *PUB))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Whether its user may now."""
+        """Returns True if the client's user may consume now."""
         return may(self._context, of_group(group, *SUB)) and may(self._context, of_topic(topic, *SUB))
 
     def close(self) -> None:
-        """Ends the stream; the client connects again."""
+        """Ends the stream.  The client connects again."""
         self.is_closing = True
         self.drop_commands()
         if self._task is not None:
@@ -142,18 +151,21 @@ class ClientStream:
 
 @dataclass(slots=True)
 class _Client:
-    """`older`: its other streams, the oldest first.  `until`: when a client without a stream is gone, unless it calls
-    before.  `poll_s`: how long it polls, if it has said so."""
+    """A connected client.
+
+    A client without a stream is gone at `until`, unless it calls before.  `poll_s` is how long its polls wait; None if
+    it has not set that for all calls.
+    """
 
     newest: ClientStream | None = None
-    older: tuple[ClientStream, ...] = ()  # most clients have none, and these share it
+    older: tuple[ClientStream, ...] = ()  # the oldest first; clients with one stream share the empty tuple
     until: float = 0.0
     poll_s: float | None = None
-    topics: tuple[str, ...] = ()  # that it has declared, or published to, as a producer
+    topics: tuple[str, ...] = ()  # to which it has published, or has declared that it will
 
     @property
     def streams(self) -> tuple[ClientStream, ...]:
-        """The oldest first."""
+        """Returns all streams, the oldest first."""
         return (*self.older, self.newest) if self.newest is not None else ()
 
     @streams.setter
@@ -162,10 +174,11 @@ class _Client:
 
 
 class Clients:
-    """Consumers, and producers with a stream, by client id.
+    """The connected consumers, and the producers that have a stream, by client id.
 
-    A stream counts from its start, not from its settings: a client that reconnects does not send them again.
-    `gone` are called for each client that is gone, and each time that one says so.  `clock`: seconds, monotonic.
+    A client is connected from the start of its stream, and not from its settings, which it does not send again when it
+    reconnects.  The functions in `gone` are called with the id of each client that is gone.  `clock` returns monotonic
+    seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -173,19 +186,22 @@ class Clients:
         self._clock = clock
         self._clients: dict[str, _Client] = {}
         self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
-        self.stream_count = 0  # that are open, also of clients that are gone
+        self.stream_count = 0  # open streams, also of clients that are gone
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def heard(self, client_id: str) -> None:
-        """To be called at each call of a consumer."""
+    def called(self, client_id: str) -> None:
+        """Notes a call of a consumer, which is then connected for `SILENT_S` at least."""
         client = self._of(client_id)
         if client.newest is None:
             client.until = self._clock() + SILENT_S
             self._sweep_at(client.until)
 
     def opened(self, stream: ClientStream) -> None:
-        """To be followed by `ended`.  Raises SystemBusy if there are too many streams of all clients, of one client the
-        oldest ends."""
+        """Adds a stream.  Call `ended` when it ends.
+
+        If the client has too many streams, its oldest one is ended.  Raises SystemBusy if all clients together have too
+        many streams.
+        """
         client = self._clients.get(stream.client_id)
         if client is not None and len(client.streams) >= MAX_STREAMS_OF_CLIENT:
             oldest = client.streams[0]
@@ -200,8 +216,7 @@ class Clients:
 
     @contextmanager
     def ending(self, stream: ClientStream) -> Iterator[None]:
-        """Around the call of an opened stream.  The cancellation by `ClientStream.close` ends the call without an
-        error."""
+        """Removes an opened stream when its call ends.  A cancellation by `ClientStream.close` is no error."""
         try:
             yield
         except asyncio.CancelledError:
@@ -217,16 +232,16 @@ class Clients:
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:
-            return  # it is terminated
+            return  # the client has ended itself
         client.streams = tuple(other for other in client.streams if other is not stream)
         if not client.streams:
             client.until = self._clock() + STREAM_GONE_S
             self._sweep_at(client.until)
 
     def terminated(self, client_id: str) -> None:
-        """The client has said that it is gone; its streams end by themselves.
+        """Removes a client that has ended itself, and calls `gone`.  The client's streams end by themselves.
 
-        It need not have called here: what is renewed for it may be of the master before this one.
+        `gone` is called for unknown clients, too: the master before this one may have renewed deliveries for them.
         """
         client = self._clients.pop(client_id, None)
         for topic in client.topics if client is not None else ():
@@ -238,29 +253,31 @@ class Clients:
             listener(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
-        """The client's newest stream; None without one."""
+        """Returns the client's newest stream; None without one."""
         client = self._clients.get(client_id)
         return client.newest if client is not None else None
 
     def poll_s_of(self, client_id: str) -> float | None:
-        """None before the client has said how long it polls."""
+        """Returns how long the client's polls wait; None if it has not set that for all calls."""
         client = self._clients.get(client_id)
         return client.poll_s if client is not None else None
 
     def polls(self, client_id: str, poll_s: float | None) -> None:
-        """The client has said how long it polls, or that each call says it."""
+        """Notes how long the client's polls wait; None if each call has its own time."""
         self._of(client_id).poll_s = poll_s
 
     def publishes(self, client_id: str, topic: str) -> None:
-        """The client is a producer of the topic; remembered while it is connected."""
+        """Notes that a client with a stream is a producer of the topic, for as long as it is connected."""
         client = self._clients.get(client_id)
         if client is not None and topic not in client.topics and len(client.topics) < MAX_TOPICS:
             client.topics += (topic,)
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
-        """The stream of this client, else of one of the topic's producers, in turns; None if none is connected that may
-        send to the topic."""
+        """Returns a stream of this client, else of one of the topic's producers; each `turn` has another one.
+
+        Returns None if no producer is connected that may send to the topic.
+        """
         for others in ((client_id,), self._producers.get(topic, ())):
             found = [stream for other in others if (stream := self.stream_of(other)) is not None]
             if streams := [stream for stream in found if stream.may_publish(topic)]:
@@ -268,13 +285,15 @@ class Clients:
         return None
 
     async def ask(self, check: Check) -> bool:
-        """Asks the client that has sent the half message, else another producer of its topic.  False if none of them is
-        connected and reads."""
+        """Asks the client that has sent the half message, else another producer of its topic, about the transaction.
+
+        Returns False if no such producer is connected, or if it does not read.
+        """
         stream = self.producer_of(check.transaction.topic, check.client_id, check.times)
-        return stream is not None and await stream.tell_in_turn(stream.question(check), READS_WITHIN_S)
+        return stream is not None and await stream.send_in_turn(stream.question(check), READS_WITHIN_S)
 
     def may_consume(self, client_id: str, group: str, topic: str) -> bool:
-        """Whether the client's user may now; False of a client without a stream, of which that is not known."""
+        """Returns True if the client's user may consume now.  False for a client without a stream: it is not known."""
         stream = self.stream_of(client_id)
         return stream is not None and stream.may_consume(group, topic)
 
@@ -283,7 +302,7 @@ class Clients:
         return client is not None and (client.newest is not None or self._clock() < client.until)
 
     def close(self) -> None:
-        """End all streams.  `gone` is not called: the clients connect to the next master."""
+        """Ends all streams.  Does not call `gone`, because the clients connect to the next master."""
         for client in self._clients.values():
             for stream in client.streams:
                 stream.close()
@@ -303,7 +322,7 @@ class Clients:
         return client
 
     def _sweep_at(self, at: float) -> None:
-        """Or before, if a sweep is due by then: it calls the next one."""
+        """Has `sweep` called at this time.  An earlier sweep may be planned already, which then plans the next one."""
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, at - self._clock())
         if self._sweeping is not None and self._sweeping.when() <= when:
@@ -313,7 +332,7 @@ class Clients:
         self._sweeping = loop.call_at(when, self.sweep)
 
     def sweep(self) -> None:
-        """Forget the clients that are gone; called again when the next one may be."""
+        """Removes the clients that are gone, and plans the next sweep."""
         self._sweeping = None
         now = self._clock()
         silent = [client_id for client_id, client in self._clients.items() if client.newest is None]

@@ -71,13 +71,13 @@ async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silen
     """Clients call before they have a stream, from when on they may be silent for `SILENT_S`."""
     loop = asyncio.get_running_loop()
     clients = Clients(loop.time)
-    clients.heard("silent")
+    clients.called("silent")
     stream = stream_of("c", None)
     clients.opened(stream)
     clients.ended(stream)
     sweep = clients._sweeping
     assert sweep is not None and sweep.when() <= loop.time() + STREAM_GONE_S
-    clients.heard("silent")
+    clients.called("silent")
     assert clients._sweeping is sweep
     clients.close()
     assert sweep.cancelled()
@@ -95,7 +95,7 @@ async def test_who_goes_on_without_a_stream_is_there_until_it_is_silent(setup: S
     """Python's push consumer loses its stream and goes on, with a heartbeat every ten seconds."""
     setup.clients.ended(setup.stream())
     for _ in range(10):
-        setup.clients.heard("c")
+        setup.clients.called("c")
         setup.after(10)
         assert setup.clients.is_connected("c")
     setup.after(SILENT_S)
@@ -206,10 +206,10 @@ async def test_a_command_waits_for_a_client_that_reads_and_not_for_one_that_does
             read.append(command)
 
     slow = stream_of("slow", SlowContext())
-    assert [await slow.tell_in_turn(large, 60) for _ in range(10)] == [True] * 10
+    assert [await slow.send_in_turn(large, 60) for _ in range(10)] == [True] * 10
     await until(lambda: len(read) == 10, "all are read")
     silent = stream_of("silent", SilentContext())
-    assert [await silent.tell_in_turn(large, 0.01) for _ in range(3)] == [True, False, False]
+    assert [await silent.send_in_turn(large, 0.01) for _ in range(3)] == [True, False, False]
     assert silent._is_stuck
     silent.drop_commands()
 
@@ -220,11 +220,11 @@ async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) ->
     huge.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES + 1)
     large = s.TelemetryCommand()
     large.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES // 4)
-    assert [stream.tell(huge), stream.tell(large)] == [True, False]
+    assert [stream.send(huge), stream.send(large)] == [True, False]
     stream.drop_commands()
     await until(lambda: not stream._commands, "the command is dropped")
-    assert [stream.tell(large) for _ in range(5)] == [True, True, True, False, False]
+    assert [stream.send(large) for _ in range(5)] == [True, True, True, False, False]
     stream.drop_commands()
     await until(lambda: not stream._commands, "the commands are dropped")
-    assert [stream.tell(s.TelemetryCommand()) for _ in range(MAX_COMMANDS + 1)] == [True] * MAX_COMMANDS + [False]
+    assert [stream.send(s.TelemetryCommand()) for _ in range(MAX_COMMANDS + 1)] == [True] * MAX_COMMANDS + [False]
     stream.drop_commands()

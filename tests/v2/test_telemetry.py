@@ -123,13 +123,13 @@ async def test_a_stream_that_is_closed_while_it_gets_its_first_message_ends(
         stream.close()
 
     closing: list[asyncio.Task[None]] = []
-    say = ClientStream.say
+    write = ClientStream.write
 
-    async def say_meanwhile(self: ClientStream, command: Any) -> None:
+    async def write_meanwhile(self: ClientStream, command: Any) -> None:
         closing.append(asyncio.create_task(close(self)))
-        await say(self, command)
+        await write(self, command)
 
-    monkeypatch.setattr(ClientStream, "say", say_meanwhile)
+    monkeypatch.setattr(ClientStream, "write", write_meanwhile)
     async with v2_broker(tmp_path) as (_, client):
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand(settings=producer()))
@@ -216,7 +216,7 @@ async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_pat
         await until(lambda: len(clients._clients["client-1"].streams) == 1, "the end of the first")
         told = s.TelemetryCommand(print_thread_stack_trace_command=s.PrintThreadStackTraceCommand(nonce="n"))
         stream = clients.stream_of("client-1")
-        assert stream is not None and stream.tell(told)
+        assert stream is not None and stream.send(told)
         assert await asyncio.wait_for(second.read(), 60) == told
         second.cancel()
         await until(lambda: clients.stream_of("client-1") is None, "the end of both")
@@ -260,7 +260,7 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
         stream = await until(lambda: node.v2_port._clients.stream_of("client-1"), "the stream")
         large = s.TelemetryCommand(verify_message_command=s.VerifyMessageCommand(message=message(body=bytes(1 << 20))))
         taken = 0
-        while stream.tell(large):
+        while stream.send(large):
             taken += 1
             assert taken < 1000
         assert (await other.send(message())).status.code == d.OK

@@ -1,8 +1,8 @@
 """RocketSim's own protocol: its gRPC services, and ranges and sends over plain sockets.
 
-broker_servicer      producers and consumers      ─► broker/put, broker/reads
-consumption_servicer consumers of shared messages ─► pop
-transaction_servicer producers with transactions  ─► transactions
-range_streams        pulls of ranges and sends beside gRPC
-send_messages, range_messages: what a call and a stream have in common
+broker_servicer      sends, pulls, offsets        ─► broker/put, broker/reads
+consumption_servicer pops                         ─► pop
+transaction_servicer transactions                 ─► transactions
+range_streams        pulls of ranges and sends over plain sockets
+send_messages, range_messages: conversions for both gRPC and plain sockets
 """

@@ -1,4 +1,4 @@
-"""proto <-> Broker for producers and consumers; decides nothing itself."""
+"""BrokerServicer: converts the calls of producers and consumers to calls of the broker, and decides nothing itself."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -44,7 +44,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context) -> pb.SendResponse:
-        """Requests as they travelled: see `add_to_server`."""
+        """Appends messages.  `received` has the records as bytes that are not parsed (see `add_to_server`)."""
         records, request = received
         placed = await self._puts.append(send_of(request, records, request.count))
         status = await self._puts.safe(placed, longest_wait_s(context))
@@ -88,7 +88,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_stream_errors
     async def PullRange(self, request: pb.PullRangeRequest, context: Context) -> AsyncIterator[bytes]:
-        """Frames as they travel: see `add_to_server`."""
+        """Yields frames that are serialized already (see `add_to_server`)."""
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             yield pb.PullFrame(stream=offer).SerializeToString()
             return
@@ -192,7 +192,11 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
 
 def add_to_server(servicer: BrokerServicer, server: Any) -> None:
-    """As generated code does it; but what PullRange answers is bytes already, and what Send is asked still is."""
+    """Adds the service to a server, as generated code does.
+
+    The exceptions are PullRange, whose answers are serialized by the servicer, and Send, whose records stay bytes.
+    Neither copies the records into a protobuf message.
+    """
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
         servicer.PullRange, request_deserializer=pb.PullRangeRequest.FromString

@@ -1,4 +1,4 @@
-"""proto <-> consumption for our own consumers; decides nothing itself."""
+"""ConsumptionServicer: converts the pops of our own consumers to calls of `pop`, and decides nothing itself."""
 
 import asyncio
 from collections.abc import Sequence
@@ -112,7 +112,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
         check_topic_name(topic)
         check_group_name(group)
         if is_internal_topic(topic) or is_internal_group(group):
-            raise NoPermission(f"group {group}, topic {topic}: the broker's own are not for consumers")
+            raise NoPermission(f"group {group}, topic {topic}: consumers may not pop the broker's own topics or groups")
         self._broker.topics.existing(topic)
 
 

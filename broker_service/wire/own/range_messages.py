@@ -1,4 +1,4 @@
-"""PullRange's messages <-> the ranges and frames of RangePath, for gRPC and for plain sockets.  Pure."""
+"""Converts PullRange's messages to the ranges and frames of RangePath, for gRPC and for plain sockets.  Pure."""
 
 from rocketsim_proto import broker_pb2 as pb
 
@@ -20,7 +20,7 @@ def ranges_of(request: pb.PullRangeRequest) -> list[Range]:
 
 
 def without_records(frame: Frame, broker_id: int, epoch: int) -> bytes:
-    """The frame's PullFrame but for its records, which travel as slices of the log."""
+    """Returns the serialized PullFrame of a frame without its records, which are sent as slices of the log."""
     return pb.PullFrame(
         sizes=frame.sizes,
         segments=[

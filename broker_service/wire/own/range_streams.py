@@ -1,14 +1,17 @@
-"""RangeStreams: PullRange and Send over plain sockets, which range_stream.py of the contract describes.
+"""RangeStreams: serves PullRange and Send over plain sockets, which cost less than gRPC for large frames.
 
-What is read, checked, stored and answered is RangePath's and PutPath's; only the carrying is other than gRPC's.
+`range_stream.py` of the contract describes the protocol.  A client opens a connection for each call and sends one
+request.  A *pull* is then answered with frames of records, until its ranges are read.  With a *send* the client sends
+one frame of records, and gets one answer.  RangePath and PutPath read, check and store, as they do for gRPC.
 
-A frame is read from the store when its client has read most of the one before.  What a socket takes at once goes into
-it out of the mapped log, all of a frame where the kernel gives the socket room for it; the rest is copied before
-anything else is done with the store, so that a slow client holds nothing of the log.  A frame that a client sends is
-received to where it is checked and stamped, and nothing of the store knows of it before it is there as a whole.  A
-connection has one frame under way; at most MAX_STREAMS give frames, of MAX_UNSENT_BYTES together, with MAX_BUFFER_BYTES
-in the kernel, and at most MAX_SENDS take one, of MAX_TAKEN_BYTES together.  All requests together have at most
-MAX_REQUESTED_BYTES.
+Pulls: the next frame is read from the store when the client has read most of the frame before.  The frame's bytes go
+from the mapped log directly into the socket, as far as the kernel has room for them.  The rest is copied at once, so
+that a slow client does not keep files of the log open.
+
+Sends: a frame is received into the memory in which it is checked and stamped.  The store gets it when it is complete.
+
+A connection has one frame at a time.  The constants below limit the connections, and the bytes of all of them together.
+A request that does not fit is answered with NO_ROOM, and its client uses gRPC instead.
 """
 
 import asyncio
@@ -40,28 +43,28 @@ from broker_service.wire.own.send_messages import send_of, send_response
 
 logger = logging.getLogger(__name__)
 
-MAX_STREAMS = 64
+MAX_STREAMS = 64  # pulls
 MAX_SENDS = 64
-MAX_TAKEN_BYTES = 128 << 20  # of frames that are being received, or wait for disk and slave
-MAX_UNSENT_BYTES = 256 << 20  # of one frame for each stream: what would be copied if no client read
-MAX_BUFFER_BYTES = 128 << 20  # of send buffers of SEND_BUFFER; a further stream has what the kernel gives every socket
-# Of a Unix socket.  Linux takes it twice, for its bookkeeping, as far as net.core.wmem_max allows, and says that the
-# socket can be written to when three quarters are free: room for a frame of 3 MiB, which clients ask for.
+MAX_TAKEN_BYTES = 128 << 20  # frames that are being received, or wait for disk and slave
+MAX_UNSENT_BYTES = 256 << 20  # one frame of each pull: the bytes that would be copied if no client read
+MAX_BUFFER_BYTES = 128 << 20  # send buffers of SEND_BUFFER bytes; further pulls keep the kernel's default
+# The send buffer of a Unix socket.  Linux doubles the size for its bookkeeping, as far as net.core.wmem_max allows, and
+# reports the socket as writable when three quarters are free.  That is room for the frames of 3 MiB that clients want.
 SEND_BUFFER = 5 << 19
-MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # with those that are only told to ask gRPC
-MAX_REQUESTED_BYTES = 16 << 20  # of requests, from before they come until their calls end
-REQUEST_S = 5.0  # for the request to arrive
-SILENCE_S = 5.0  # without a byte of a frame that is being sent
-SLOWEST_BYTES_S = 1 << 20  # of a frame that is being sent; a slower client's sends go over gRPC, which bounds none
-RECEIVE_AT_ONCE = 1 << 20  # then the event loop has a turn
-LONGEST_CALL_S = 3600.0  # a caller that does not read keeps one of MAX_STREAMS places until his deadline
-LATE_S = 1.0  # a caller hears of his deadline by his own clock, not by a broken connection
-STOP_S = 1.0  # for the frames that are under way when the broker stops
-ACCEPT_PAUSE_S = 1.0  # when there are no handles left
+MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # the last 64 are for clients that are sent to gRPC
+MAX_REQUESTED_BYTES = 16 << 20  # requests, from the announcement of their size until their calls end
+REQUEST_S = 5.0  # time for the request to arrive
+SILENCE_S = 5.0  # longest time without a byte of a frame that a client sends
+SLOWEST_BYTES_S = 1 << 20  # a client that sends more slowly has to use gRPC, which has no such limit
+RECEIVE_AT_ONCE = 1 << 20  # bytes of a frame after which the event loop has a turn
+LONGEST_CALL_S = 3600.0  # a client that does not read keeps one of MAX_STREAMS places until its deadline
+LATE_S = 1.0  # the connection ends this long after the deadline, which the client notices by its own clock
+STOP_S = 1.0  # time for pulls to send their current frame when the broker stops
+ACCEPT_PAUSE_S = 1.0  # after a connection could not be accepted, as for lack of open files
 
 
-class _Gone(Exception):
-    """The client, or what it said was no request."""
+class ClientLost(Exception):
+    """The client has closed the connection, or has sent something that is no request."""
 
 
 class RangeStreams:
@@ -72,14 +75,14 @@ class RangeStreams:
         self._instance = secrets.token_bytes(16)
         self._offer: pb.StreamOffer | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._putting: set[asyncio.Task[None] | None] = set()  # connections whose frame is the put path's
+        self._putting: set[asyncio.Task[None] | None] = set()  # connections whose frame is being stored
         self._stopping = False
         self._giving: set[socket.socket] = set()
         self.frame_bytes = 0  # of one frame of each pull
-        self.buffer_bytes = 0  # of their send buffers, where those are large
-        self.unsent_bytes = 0  # of frames that wait for their clients, in this process
+        self.buffer_bytes = 0  # of the pulls' large send buffers
+        self.unsent_bytes = 0  # of pulls' frames that wait in this process until clients read
         self.sends = 0
-        self.taken_bytes = 0  # of their frames, from before they come until they are answered
+        self.taken_bytes = 0  # of sends' frames, from the announcement of their size until they are answered
         self.requested_bytes = 0  # of all requests
 
     def figures(self) -> Iterator[Figure]:
@@ -96,26 +99,28 @@ class RangeStreams:
 
     @property
     def serving(self) -> int:
-        """Pulls."""
+        """Returns the number of pulls."""
         return len(self._giving)
 
     @property
     def queued_bytes(self) -> int:
-        """Memory of the kernel's with what pulls' clients have not read yet."""
+        """Returns the bytes in the kernel that the clients of pulls have not read yet."""
         return sum(map(_queued_bytes, self._giving))
 
     @property
     def unix_name(self) -> str:
-        """Another broker's is another one.  It is no secret: /proc/net/unix shows it to everybody in this network
-        namespace, as it shows the ports."""
+        """Returns the name of this broker's abstract Unix socket.
+
+        It is no secret: /proc/net/unix shows it to everybody in this network namespace.
+        """
         return f"rocketsim-{self._instance.hex()}"
 
     def offer(self) -> pb.StreamOffer | None:
-        """What a caller is told that accepts a stream; None: he gets his frames over gRPC."""
+        """Returns where clients may open streams; None while there is no room, and they have to use gRPC."""
         return self._offer if self.serving < MAX_STREAMS else None
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Takes connections on listening sockets, which it closes when it is cancelled."""
+        """Accepts connections on listening sockets until it is cancelled, and then closes the sockets."""
         if not sockets:
             return
         unix = any(one.family == socket.AF_UNIX for one in sockets)
@@ -133,8 +138,11 @@ class RangeStreams:
                 one.close()
 
     async def stop(self, grace_s: float) -> None:
-        """Pulls end with their next frame, or within STOP_S; so does what has not been received as a whole.  Puts that
-        wait for disk and slave have `grace_s`."""
+        """Ends all calls.
+
+        Pulls end after their current frame, or after STOP_S.  Sends whose frame is not complete end then, too.  Sends
+        that wait for disk and slave may take `grace_s`.
+        """
         self._offer, self._stopping = None, True
         if self._connections:
             await asyncio.wait(self._connections, timeout=min(STOP_S, grace_s))
@@ -153,11 +161,11 @@ class RangeStreams:
             try:
                 connection, _ = await loop.sock_accept(listening)
             except OSError as error:
-                logger.warning("a connection for ranges was not taken: %s", error)
+                logger.warning("a connection for ranges was not accepted: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             if self._stopping or len(self._connections) >= MAX_CONNECTIONS:
-                with connection, suppress(OSError):  # a client that hears nothing cannot know what became of its frame
+                with connection, suppress(OSError):  # without an answer a client would not know if its frame is stored
                     connection.send(range_stream.answer(Kind.NOT_HERE if self._stopping else Kind.NO_ROOM))
                 continue
             task = loop.create_task(self._connected(connection), name="range-stream")
@@ -176,7 +184,7 @@ class RangeStreams:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
                 await self._call(connection)
-            except (_Gone, TimeoutError):
+            except (ClientLost, TimeoutError):
                 pass
 
     async def _call(self, connection: socket.socket) -> None:
@@ -203,7 +211,7 @@ class RangeStreams:
             return range_stream.request_length(head)
         except range_stream.Illegal as error:
             logger.warning("a connection for ranges is closed: %s", error)
-            raise _Gone from error
+            raise ClientLost from error
 
     async def _request(self, connection: socket.socket, size: int) -> pb.StreamRequest:
         data = bytearray(size)
@@ -212,7 +220,7 @@ class RangeStreams:
             return pb.StreamRequest.FromString(bytes(data))
         except DecodeError as error:
             logger.warning("a connection for ranges is closed: %s", error)
-            raise _Gone from error
+            raise ClientLost from error
 
     async def _answer(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
         is_known = request.version == range_stream.VERSION and request.instance == self._instance
@@ -236,7 +244,7 @@ class RangeStreams:
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))
 
     def _takes(self, size: int) -> bool:
-        """Whether there is room for a frame of so many bytes: nothing of it has been read."""
+        """Returns True if there is room for the frame of a send, of which nothing has been received yet."""
         return self.sends < MAX_SENDS and _fits(size, self.taken_bytes, MAX_TAKEN_BYTES)
 
     async def _take_frame(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
@@ -244,8 +252,8 @@ class RangeStreams:
         self.taken_bytes += request.records_bytes
         try:
             records = await self._records(connection, request.records_bytes)
-            if _has_hung_up(connection):  # it may have sent the frame again meanwhile
-                raise _Gone
+            if _has_hung_up(connection):  # the client may have sent the frame again over another connection
+                raise ClientLost
             response = await self._put(send_of(request.send, records, request.send.count), deadline)
             await self._send(connection, range_stream.answer(Kind.SENT, response.SerializeToString()))
         finally:
@@ -264,19 +272,19 @@ class RangeStreams:
         return send_response(placed.appended, status, self._broker)
 
     async def _records(self, connection: socket.socket, size: int) -> memoryview:
-        """They can be written to."""
+        """Receives the frame of a send, into memory that can be written to."""
         loop = asyncio.get_running_loop()
-        records = np.empty(size, np.uint8).data  # memory as it is, without zeros
+        records = np.empty(size, np.uint8).data  # not filled with zeros, which takes time
         latest = loop.time() + receive_s(size)
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
                 await _fill(connection, records, lambda: silence.reschedule(min(loop.time() + SILENCE_S, latest)))
         except TimeoutError:
-            raise _Gone from None
+            raise ClientLost from None
         return records
 
     def _gives(self, asked: pb.PullRangeRequest) -> bool:
-        """Whether there is room for a stream of such frames."""
+        """Returns True if there is room for a pull with frames of this size."""
         size = self._ranges.frame_bytes(asked.max_frame_bytes)
         return self.serving < MAX_STREAMS and _fits(size, self.frame_bytes, MAX_UNSENT_BYTES)
 
@@ -295,7 +303,10 @@ class RangeStreams:
             self._giving.discard(connection)
 
     def _large_buffer(self, connection: socket.socket) -> int:
-        """Gives it one, if there is room; 0: it keeps its own.  TCP's grow by themselves, whatever wmem_max is."""
+        """Gives a Unix socket a large send buffer and returns its size; 0 if there is no room for one.
+
+        The buffers of TCP sockets grow by themselves, beyond wmem_max.
+        """
         if connection.family != socket.AF_UNIX or self.buffer_bytes + 2 * SEND_BUFFER > MAX_BUFFER_BYTES:
             return 0
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
@@ -314,7 +325,7 @@ class RangeStreams:
                 await _has_room(connection)
 
     async def _send(self, connection: socket.socket, head: bytes, records: list[memoryview] | None = None) -> None:
-        """Empties `records` before it waits: a client that does not read keeps no deleted file on the disk."""
+        """Sends `head` and `records`.  Empties `records` before it waits, so that no deleted log file stays open."""
         parts = [memoryview(head), *(records or ())]
         try:
             try:
@@ -333,11 +344,11 @@ class RangeStreams:
             finally:
                 self.unsent_bytes -= len(rest)
         except OSError as error:
-            raise _Gone from error
+            raise ClientLost from error
 
 
 async def _has_room(connection: socket.socket) -> None:
-    """Returns when the socket can be written to, as the kernel sees it."""
+    """Waits until the kernel reports the socket as writable."""
     room = select.poll()
     room.register(connection, select.POLLOUT)
     if room.poll(0):
@@ -352,7 +363,7 @@ async def _has_room(connection: socket.socket) -> None:
 
 
 def _queued_bytes(connection: socket.socket) -> int:
-    """Not read by the other side; of a Unix socket what its memory takes, which is a little more."""
+    """Returns the bytes that the other side has not read; for a Unix socket their memory, which is a little more."""
     try:
         (size,) = struct.unpack("@i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
     except OSError:  # no Linux, or the connection is gone
@@ -370,36 +381,36 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 async def _fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
-    """Calls `progressed` whenever something has come."""
+    """Receives until `view` is full.  Calls `progressed` after each read."""
     loop = asyncio.get_running_loop()
     at_once = RECEIVE_AT_ONCE
     while view:
         try:
             got = await loop.sock_recv_into(connection, view[:at_once])
         except OSError as error:
-            raise _Gone from error
+            raise ClientLost from error
         if not got:
-            raise _Gone
+            raise ClientLost
         view = view[got:]
         progressed()
         at_once -= got
-        if not at_once:  # a socket that always has something does not wait
+        if not at_once:  # reads from a socket that always has bytes never pause
             await asyncio.sleep(0)
             at_once = RECEIVE_AT_ONCE
 
 
 def receive_s(size: int) -> float:
-    """How long a frame of so many bytes may be on its way: it keeps one of MAX_SENDS places meanwhile."""
+    """Returns how long the receiving of a frame may take, during which it keeps one of MAX_SENDS places."""
     return SILENCE_S + size / SLOWEST_BYTES_S
 
 
 def _fits(size: int, taken: int, most: int) -> bool:
-    """One is always taken."""
+    """Returns True if `size` bytes fit beside `taken` ones.  One frame or request of any size always fits."""
     return not taken or taken + size <= most
 
 
 def _behind(parts: Sequence[memoryview], sent: int) -> bytes:
-    """What of the parts is behind the first `sent` bytes, copied."""
+    """Returns a copy of the parts without their first `sent` bytes."""
     rest = []
     for part in parts:
         rest.append(part[sent:])

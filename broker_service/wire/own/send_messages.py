@@ -1,4 +1,4 @@
-"""The messages of Send and Prepare <-> the sends and appends of PutPath, for gRPC and for plain sockets.  Pure."""
+"""Converts the messages of Send and Prepare for PutPath, for gRPC and for plain sockets.  Pure."""
 
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import transactions_pb2

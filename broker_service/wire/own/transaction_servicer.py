@@ -1,4 +1,4 @@
-"""proto <-> transactions for our own producers; decides nothing itself."""
+"""TransactionServicer: converts calls of our own producers to calls of `transactions`, and decides nothing itself."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from broker_service.transactions.transactions import Check, Transactions, Unknow
 from broker_service.wire.clients import Clients, ClientStream, Context, client_of
 from broker_service.wire.own.send_messages import send_of, send_response
 
-LOOK_S = 1.0  # how often a held call looks whether this broker is still the master
+MASTER_CHECK_S = 1.0  # an open call for questions checks in this interval that this broker is still the master
 
 _RESOLUTIONS = {pb.EndRequest.COMMIT: Resolution.COMMIT, pb.EndRequest.ROLLBACK: Resolution.ROLLBACK}
 
@@ -57,7 +57,10 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         return pb.EndResponse(again=stored not in FINAL, status=commit_status(stored).name)
 
     async def Check(self, request: pb.CheckRequest, context: Context) -> None:
-        """Ends a moment before the caller's deadline, and when this broker is the master no more."""
+        """Keeps a stream open on which the broker asks this producer about its transactions.
+
+        Ends a moment before the caller's deadline, or when this broker is no longer the master.
+        """
         stream = await self._opened(request, context)
         until = self._broker.clock() + longest_wait_s(context)
         for topic in request.topics:
@@ -65,7 +68,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         with self._clients.ending(stream):
             # No event tells that a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
-                await asyncio.sleep(min(left_s, LOOK_S))
+                await asyncio.sleep(min(left_s, MASTER_CHECK_S))
 
     @maps_errors
     async def _opened(self, request: pb.CheckRequest, context: Context) -> ClientStream:
@@ -75,7 +78,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
             raise InvalidParameter("a client id is missing")
         if not request.topics:
             raise InvalidParameter(
-                "a call for questions names topics: those of the transactions that it is asked about"
+                "a call for questions must name the topics of the transactions that it is asked about"
             )
         stream = ClientStream(client_of(context, request.client_id), context, _question)
         self._clients.opened(stream)

@@ -75,7 +75,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     @answers_with(pb.QueryAssignmentResponse)
     async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
         """The group need not exist."""
-        self._clients.heard(client_id_of(context))
+        self._clients.called(client_id_of(context))
         group = self._group(request.group)
         queues = await self._queues_of(request.topic, request.endpoints)
         found = route_answers.assignments(
@@ -132,13 +132,13 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             if self._broker.topics.get(topic.name) is not None:
                 self._clients.publishes(stream.client_id, topic.name)
         reply = reply_to(settings, group, self._broker.config.max_message_size)
-        await stream.say(pb.TelemetryCommand(status=OK, settings=reply))
+        await stream.write(pb.TelemetryCommand(status=OK, settings=reply))
 
     @answers_with(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
         """OK to all clients, also without a client id: Go's client sends none, and gives up its stream on an error."""
         if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
-            self._clients.heard(client_id)
+            self._clients.called(client_id)
         return pb.HeartbeatResponse(status=OK)
 
     @answers_with(pb.NotifyClientTerminationResponse)
@@ -194,7 +194,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         try:
             try:
                 client_id = client_id_of(context)
-                self._clients.heard(client_id)
+                self._clients.called(client_id)
                 self._unsent.check(client_id)
                 left_s = time_left_s(context)
                 found, deliveries = await self._receiving.pop(request, client_id, left_s)
@@ -225,7 +225,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.AckMessageResponse)
     async def AckMessage(self, request: pb.AckMessageRequest, context: Context) -> pb.AckMessageResponse:
-        self._clients.heard(client_id_of(context))
+        self._clients.called(client_id_of(context))
         return await self._receiving.ack(request, longest_wait_s(context))
 
     async def ChangeInvisibleDuration(
@@ -234,7 +234,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         """The handle stays the same.  It is in every answer, refusals included, because clients take it before they
         check the status."""
         try:
-            self._clients.heard(client_id_of(context))
+            self._clients.called(client_id_of(context))
             changed = await self._receiving.change_invisible(request, longest_wait_s(context))
         except (RocketSimError, OSError) as error:
             changed = status_of(error)
@@ -245,7 +245,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
         """A second call for the same delivery is OK and makes no second copy."""
-        self._clients.heard(client_id_of(context))
+        self._clients.called(client_id_of(context))
         moved = await self._receiving.forward_to_dlq(request, longest_wait_s(context))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
 
