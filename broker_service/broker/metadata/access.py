@@ -20,11 +20,13 @@ class UserTable(ConfigTable[User]):
         return self.putting(user, now_ms)
 
     def making_first(self, user: User, now_ms: int) -> Planned[User] | None:
-        """The user of the configuration, unless there is one of that name."""
+        """Plans the user that the configuration names, unless a user of that name exists."""
         return None if user.username in self.entries else self.putting(user, now_ms)
 
     def updating(self, username: str, password: str, user_type: str, status: str, now_ms: int) -> Planned[User] | None:
-        """What is empty stays as it is.  ValueError for what is no such word."""
+        """Plans a change of a user.  An empty argument leaves its field as it is.  Raises ValueError for an unknown
+        type or status.
+        """
         known = self.existing(username)
         return self.putting(
             User(username, password or known.password, user_type or known.user_type, status or known.user_status),
@@ -42,7 +44,7 @@ class UserTable(ConfigTable[User]):
 
 
 class AclTable(ConfigTable[Acl]):
-    """By subject, `User:name`."""
+    """The policies by subject, which is `User:name`."""
 
     entry_class = Acl
     table_key = "acls"
@@ -63,14 +65,14 @@ class AclTable(ConfigTable[Acl]):
         return self._policies.get(f"User:{username}", _NONE)
 
     def creating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
-        """More policies, as createAcl does it for a user that has some."""
+        """Plans further policies of a subject, as createAcl adds them to those that it has."""
         return self.putting((self.entries.get(subject) or Acl(subject)).with_policies(policies), now_ms)
 
     def updating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
         return self.putting(self.existing(subject).with_policies(policies), now_ms)
 
     def removing(self, subject: str, resource: str, now_ms: int) -> Planned[Acl] | None:
-        """All policies, or the one of a resource."""
+        """Plans the removal of all policies of a subject, or of those for one resource."""
         known = self.existing(subject)
         if resource and resource not in known.policies:
             raise NotFound(f"{subject} has no policy for {resource} here; it has: {', '.join(sorted(known.policies))}")
@@ -88,12 +90,12 @@ class AccessTables(NamedTuple):
     acls: AclTable
 
     async def make_first_user(self, username: str, password: str, now_ms: int) -> bool:
-        """A super user, unless there is a user of that name; whether it was made."""
+        """Makes a super user unless a user of that name exists; returns True if it was made."""
         user = User(username, password, UserType.SUPER)
         return await self.users.apply(lambda: self.users.making_first(user, now_ms))
 
     def subject(self, text: str) -> str:
-        """`User:name` of a user that is there."""
+        """Returns `User:name` of an existing user."""
         try:
             username = user_of(text)
         except ValueError as error:

@@ -1,11 +1,12 @@
-"""Named entries in one of RocketMQ's `config/*.json`, with a DataVersion that rises with every change.
+"""ConfigTable: named entries in one of RocketMQ's `config/*.json` files, with a DataVersion that rises with every
+change.
 
-What topics and subscription groups have in common.  Changes are on disk when a method returns.  Fields that we do not
-know are kept as they are.
+It is what topics, subscription groups, users and policies have in common.  Fields that this version does not know are
+kept as they are.
 
-A change is planned from the table as it is, written, and then taken: memory has nothing that is not on disk.  A running
-broker makes its changes by `apply`, which writes on a thread, one change after the other; `put`, `delete` and `adopt`
-do the same at once, for a start, and for a slave.
+A change is planned from the present table, then written, and only then made in memory, so memory never has anything
+that is not on disk.  A running broker makes its changes with `apply`, which writes on a thread, one change after the
+other.  `put`, `delete` and `adopt` write at once.  They serve the start of a broker, and slaves.
 """
 
 import asyncio
@@ -26,18 +27,18 @@ MAX_TOMBSTONES = 10_000
 
 
 class JsonStore(Protocol):
-    """Where a table is kept; `store.json_file.JsonFile` is one."""
+    """The file of a table; `store.json_file.JsonFile` implements it."""
 
     def load(self) -> dict[str, Any] | None:
-        """None when there is no file yet."""
+        """Returns None if there is no file yet."""
 
     def save(self, value: dict[str, Any]) -> None:
-        """Returns only when the new content is on disk; a crash leaves the old content or the new."""
+        """Returns when the new content is on disk.  A crash leaves either the old content or the new."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Which state of a table this is; two brokers with equal versions have equal tables."""
+    """The state of a table.  Two brokers with equal versions have equal tables."""
 
     timestamp: int = 0
     counter: int = 0
@@ -56,7 +57,7 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """When it was deleted, and, of a topic, where its queues go on if it is made again."""
+    """When an entry was deleted and, for a topic, the offsets at which its queues go on if it is made again."""
 
     at_ms: int
     queue_offsets: Mapping[int, int]
@@ -81,9 +82,9 @@ Entry = TypeVar("Entry", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[Entry]):
-    """A change that is not on disk yet: what the table becomes, and which names differ then.
+    """A change that is not on disk yet: the new table, and the names of the entries that differ.
 
-    `buried` are new tombstones; `writes_entries` is false where only they change.
+    `buried` has new tombstones.  `writes_entries` is False if only tombstones change.
     """
 
     entries: dict[str, Entry]
@@ -94,10 +95,11 @@ class Planned(Generic[Entry]):
 
 
 class ConfigTable(Generic[Entry]):
-    """Subclasses say what an entry is and under which key of the file the entries are.
+    """A subclass names the class of its entries, and the key under which the file has them.
 
-    A deletion writes two files, its tombstone first, and may end between them.  So that nothing has to be undone, the
-    tombstone's file also says which one it `replaces`: that one counts as long as the entry is in the other file.
+    A deletion writes two files, first the tombstone's, and a crash may come between them.  So that nothing must be
+    undone, the tombstone's file also has the earlier tombstone that it `replaces`.  The earlier one counts as long as
+    the entry is in the other file.
     """
 
     entry_class: ClassVar[type[Any]]
@@ -111,7 +113,7 @@ class ConfigTable(Generic[Entry]):
         self._texts: dict[str, tuple[Entry, str]] = {}  # entries as they were last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
-        self.tombstones: dict[str, Tombstone] = {}  # by name, so that a slave that was away hears of it
+        self.tombstones: dict[str, Tombstone] = {}  # by name; a slave that was away learns of deletions from them
         self._conditional: set[str] = set()  # names whose tombstone has `replaces` beside it on disk
         self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
         self.changing: frozenset[str] = frozenset()  # names whose change is being written
@@ -124,30 +126,30 @@ class ConfigTable(Generic[Entry]):
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None = None) -> bool:
-        """Make a planned change, with its writes on a thread; False if there was nothing to do.
+        """Makes a planned change and writes it on a thread; returns False if there was nothing to do.
 
-        `plan` is called when all earlier changes have been made, and `then` in the step of the event loop in which the
-        table becomes what was planned.  A caller that is cancelled does not undo the change.
+        `plan` is called when all earlier changes have been made.  `then` is called in the step of the event loop in
+        which the table changes.  Cancelling the caller does not undo the change.
         """
         return await to_its_end(self._apply(plan, then))
 
     def is_changing(self, name: str) -> bool:
-        """Whether a change of this entry is being written: it is not known yet what becomes of it."""
+        """Returns True while a change of this entry is being written, so that its outcome is not known yet."""
         return name in self.changing
 
     async def settled(self) -> None:
-        """The changes that wait or are being written have been made, or refused."""
+        """Waits until all changes that have begun, or wait to begin, are made or refused."""
         async with self._turn:
             pass
 
     async def until_settled(self, *names: str) -> None:
-        """On return no change of these entries is being written; until the caller awaits something else none begins."""
+        """Waits until no change of these entries is being written.  None begins before the caller awaits something."""
         while any(map(self.is_changing, names)):
             await self.settled()
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """Within it `apply` changes nothing, and changes at once, as `delete_all`, are not refused."""
+        """A context in which `apply` waits, and in which immediate changes such as `delete_all` are not refused."""
         async with self._turn:
             yield
 
@@ -175,7 +177,7 @@ class ConfigTable(Generic[Entry]):
         return True
 
     def put(self, entry: Entry, now_ms: int) -> None:
-        """Make or replace; an entry equal to the one that is there changes nothing."""
+        """Makes or replaces an entry.  An entry that is equal to the present one changes nothing."""
         self._apply_now(self.putting(entry, now_ms))
 
     def putting(self, entry: Entry, now_ms: int) -> Planned[Entry] | None:
@@ -184,14 +186,14 @@ class ConfigTable(Generic[Entry]):
         return Planned({**self.entries, entry.name: entry}, self.version.next(now_ms), frozenset((entry.name,)))
 
     def delete(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> bool:
-        """False if there was none."""
+        """Deletes an entry; returns False if it does not exist."""
         return self._apply_now(self.deleting(name, now_ms, queue_offsets))
 
     def deleting(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> Planned[Entry] | None:
         return self._without({name: queue_offsets or {}}, now_ms)
 
     def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
-        """As `delete`, of several, in one write.  `ends`: where the queues of each end."""
+        """Deletes several entries with one write.  `ends` has the ends of the queues of each."""
         self._apply_now(self._without(ends, now_ms))
 
     def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
@@ -200,7 +202,7 @@ class ConfigTable(Generic[Entry]):
             return None
         buried = {}
         for name in sorted(gone):
-            before = self.tombstones.get(name)  # a queue that was not used again since still goes on from there
+            before = self.tombstones.get(name)  # a queue that was not used since then still goes on from there
             buried[name] = Tombstone(now_ms, {**(before.queue_offsets if before else {}), **ends[name]})
         table = {name: entry for name, entry in self.entries.items() if name not in gone}
         return Planned(table, self.version.next(now_ms), frozenset(gone), buried)
@@ -213,10 +215,11 @@ class ConfigTable(Generic[Entry]):
         *,
         complete: bool,
     ) -> set[str]:
-        """Become what the master has: a snapshot (`complete`) or a change.  Returns the names that differed.
+        """Takes over the master's entries: all of them (`complete`) or a change.  Returns the names that differed.
 
-        A name in `entries` and in `deleted` was made again: its tombstone is kept, as the master keeps it.  One that a
-        snapshot has in neither leaves no tombstone: nobody has deleted it, the master may have lost its file.
+        A name in both `entries` and `deleted` was deleted and made again; its tombstone is kept, as the master keeps
+        it.  An entry here that a complete table has in neither is removed without a tombstone, since nobody has deleted
+        it and the master may have lost its file.
         """
         mastered = {entry.name: entry for entry in entries}
         buried = {
@@ -236,13 +239,13 @@ class ConfigTable(Generic[Entry]):
         return changed
 
     def _write(self, planned: Planned[Entry]) -> dict[str, Tombstone]:
-        """On disk when it returns, with the tombstones that are returned.  On any thread, one at a time."""
+        """Writes a change and returns the tombstones that are on disk then.  Any thread may call it, one at a time."""
         entries, tombstones = planned.entries, self.tombstones
         if planned.buried:
             tombstones = self._save_tombstones(planned.buried, deleting=planned.names - entries.keys())
         if planned.writes_entries:
             if self._conditional & (entries.keys() - self.entries.keys()):
-                self._save_tombstones({})  # made again: its tombstone counts beside it
+                self._save_tombstones({})  # an entry was made again: its tombstone now counts beside it
             self._texts = {name: self._text_of(name, entry) for name, entry in entries.items()}
             table = TextTable({name: text for name, (_, text) in self._texts.items()})
             version = planned.version.to_json()
@@ -267,7 +270,9 @@ class ConfigTable(Generic[Entry]):
                 listener(name)
 
     def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
-        """Returns all of them, with those of entries that are only gone when the other file is written, too."""
+        """Writes the tombstones with those `added`, and returns them.  Those of `deleting` count only once the other
+        file is written.
+        """
         newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
         content = {name: tombstone.to_json() for name, tombstone in newest.items()}
         conditional = added.keys() & set(deleting) & newest.keys()
@@ -286,7 +291,7 @@ class ConfigTable(Generic[Entry]):
             raise refusal(error, f"writing {file}") from error
 
     def deleted(self) -> list[str]:
-        """Names deleted at some time that do not exist now."""
+        """Returns the names that were deleted and do not exist now."""
         return [name for name in self.tombstones if name not in self.entries]
 
     def _load(self) -> None:
@@ -322,7 +327,7 @@ def to_json(entry: Named) -> dict[str, Any]:
 
 
 def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
-    """RocketMQ leaves fields out and writes null for some: both mean the default."""
+    """Reads an entry.  RocketMQ leaves out some fields and writes null for others; both mean the default."""
     arguments = {}
     for field in dataclasses.fields(entry_class):
         given = value.get(camel_case(field.name))

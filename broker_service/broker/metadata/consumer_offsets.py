@@ -1,10 +1,12 @@
 """ConsumerOffsetTable: how far each group has read each queue.
 
-An entry is (generation, offset), compared in that order, and only ever rises: that is the whole merge rule between a
-master and its slaves, in both directions.  A reset, the deletion of a topic or group and a clamping raise the
-generation, which is how an offset may go back.  `config/consumerOffset.json` is RocketMQ's; generations are in a file
-of ours beside it, and what was committed since both were written is in the journal.  What the broker's own
-consumption says of groups that pop is only noted there, at a clean stop, for RocketMQ.
+An entry is (generation, offset).  Entries are compared in that order and only ever rise.  This is the complete rule by
+which a master and its slaves merge their tables, in both directions.  An offset may go back only with a higher
+generation, which a reset, the deletion of a topic or group, and a cut of the log give it.
+
+`config/consumerOffset.json` is RocketMQ's file.  The generations are in a file of our own beside it, and a journal has
+what was committed since both were written.  The broker itself keeps the progress of groups that pop.  The table shows
+it, and only at a clean stop is it written to RocketMQ's file, for a RocketMQ that opens the store.
 """
 
 import logging
@@ -24,17 +26,17 @@ Place = tuple[str, str, int]  # group, topic, queue id
 
 
 class History(Protocol):
-    """The log, as far as generations of offsets depend on it."""
+    """The part of the log's history on which the generations of offsets depend."""
 
     def end(self) -> LogPoint:
-        """The end of the log, at which a generation is raised now."""
+        """Returns the end of the log.  A generation that is raised now belongs to this point."""
 
     def has_passed(self, point: LogPoint) -> bool:
-        """Whether this log has, or had, that point."""
+        """Returns True if this log contains the point, or once did."""
 
 
 class NoHistory:
-    """Passes for every history."""
+    """A history that contains every point."""
 
     def end(self) -> LogPoint:
         return LogPoint()
@@ -44,7 +46,7 @@ class NoHistory:
 
 
 class ConsumerOffsetTable:
-    """Every change is journaled before the method returns; nothing here waits for the disk but `Compaction.run`."""
+    """Every change is in the journal when its method returns.  Only `Compaction.run` waits for the disk."""
 
     def __init__(
         self,
@@ -58,17 +60,17 @@ class ConsumerOffsetTable:
         self._file = file
         self._generations_file = generations_file
         self._noted_file = noted_file
-        self._noted: dict[str, dict[str, list[int]]] = {}  # what the table's file has of that, as `note` writes it
+        self._noted: dict[str, dict[str, list[int]]] = {}  # what `note` has written to RocketMQ's file
         self._journal = journal
         self._history = history or NoHistory()
         self._table: OffsetTable = {}
         self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
-        self._logged: set[Place] = set()  # whose lower commits have been logged
-        self.unshared: set[Place] = set()  # here, and not yet seen at the master
-        self._foreign: set[Place] = set()  # of generations raised in another history than the master's
+        self._logged: set[Place] = set()  # queues whose lower commits have been logged
+        self.unshared: set[Place] = set()  # committed here, and not yet seen at the master
+        self._foreign: set[Place] = set()  # with a generation that was raised in another history than the master's
         self._news = False  # committed here since `take_news`
-        # What the broker's own consumption says, which is a function of the log: only shown, never committed.
+        # The progress of the broker's own consumption, which follows from the log.  It is shown, and never committed.
         self.kept: dict[tuple[str, str], dict[int, int]] = {}
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -76,17 +78,19 @@ class ConsumerOffsetTable:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """What was committed.  `NEVER`, or an entry with offset -1, where nothing is."""
+        """Returns the committed entry.  Without a commit it is `NEVER`, or an entry with offset -1."""
         return self._table.get((group, topic), {}).get(queue_id, NEVER)
 
     def progress(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """What the broker keeps itself, else what was committed."""
+        """Returns the progress that the broker keeps itself; without one, the committed offset."""
         committed = self.get(group, topic, queue_id)
         kept = self.kept.get((group, topic), {}).get(queue_id)
         return committed if kept is None else committed.at(kept)
 
     def of_group(self, group: str) -> Iterator[tuple[str, int, OffsetEntry]]:
-        """(topic, queue id, progress) of everything the group has committed, or the broker keeps for it."""
+        """Yields (topic, queue id, progress) for each queue with a committed offset or with progress that the broker
+        keeps.
+        """
         for owner, topic in self._table.keys() | self.kept.keys():
             if owner != group:
                 continue
@@ -99,14 +103,16 @@ class ConsumerOffsetTable:
         return [group for group, name in self._table if name == topic]
 
     def groups(self) -> list[str]:
-        """Those that have a committed offset, or one that the broker keeps; a deleted one does not count."""
+        """Returns the groups with a committed offset or with progress that the broker keeps.  Deleted groups do not
+        count.
+        """
         committed = {
             group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())
         }
         return sorted(committed | {group for group, _ in self.kept})
 
     def topics_by_group(self) -> dict[str, set[str]]:
-        """By group the topics of which it has committed something, or the broker keeps something for it."""
+        """Returns, by group, the topics with a committed offset or with progress that the broker keeps."""
         topics: dict[str, set[str]] = {}
         for (group, topic), queues in self._table.items():
             if any(entry.offset >= 0 for entry in queues.values()):
@@ -116,23 +122,25 @@ class ConsumerOffsetTable:
         return topics
 
     def everything(self) -> Iterator[Change]:
-        """Deleted entries too: they must win over what somebody else may still have."""
+        """Returns all entries, with deleted ones, which must win over older entries of other brokers."""
         return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())
 
     def to_hand_back(self) -> Iterator[Change]:
-        """What was committed here and the master has not been seen to have."""
+        """Returns the entries that were committed here and that the master is not known to have."""
         for group, topic, queue_id in sorted(self.unshared):
             yield group, topic, {queue_id: self.get(group, topic, queue_id)}
 
     def take_news(self) -> bool:
-        """Whether something was committed since the last call."""
+        """Returns True if an offset was committed since the last call."""
         news, self._news = self._news, False
         return news
 
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """What now stands.  A lower offset than the committed one is no error and changes nothing."""
+        """Commits offsets and returns the entries that count now.  A lower offset than the committed one changes
+        nothing.
+        """
         queues = self._table.get((group, topic), {})
         risen: Queues = {}
         standing: dict[int, int] = {}
@@ -158,23 +166,28 @@ class ConsumerOffsetTable:
         return standing
 
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Show how far the broker's own consumption is settled.  Neither written to a file nor told to other brokers:
-        the log has it, and whoever lacks that part of the log must not have it."""
+        """Shows how far the broker's own consumption is settled.
+
+        It is neither written to a file nor sent to other brokers, because it follows from the log, and a broker that
+        lacks that part of the log must not have it.
+        """
         self.kept.setdefault((group, topic), {})[queue_id] = offset
 
     def release(self, group: str, topic: str, queue_id: int) -> None:
-        """The broker keeps nothing of it any more."""
+        """Stops showing progress that the broker has kept itself."""
         queues = self.kept.get((group, topic), {})
         queues.pop(queue_id, None)
         if not queues:
             self.kept.pop((group, topic), None)
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Move the offsets there, back or forth: a new generation of each, which belongs to the log as it is now."""
+        """Moves offsets back or forward.  Each gets a new generation, which belongs to the present end of the log."""
         self._set(group, topic, self._raised(group, topic, offsets))
 
     def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """To be called before what goes with a reset, which the disk then refuses for want of room no more."""
+        """Reserves room on the disk for a reset.  Called before the records that go with it, so that a full disk
+        refuses both or neither.
+        """
         if offsets:
             self._journal.make_room(group, topic, self._raised(group, topic, offsets))
 
@@ -190,7 +203,7 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def delete_topics(self, topics: Set[str]) -> None:
-        """As `delete_topic`, of those that have an offset left."""
+        """Does the work of `delete_topic` for those of the topics that still have an offset."""
         left = {
             topic
             for (_, topic), queues in self._table.items()
@@ -204,11 +217,11 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
-        """After the log was cut: nothing may stand beyond the end of its queue.  Returns a line for each that did.
+        """Moves offsets beyond the ends of their queues back, after the log was cut.  Returns a line of text for each.
 
-        A slave clamps without a new generation: only a master's word makes an offset go back.  A master makes its own
-        also what was raised in another history: a reset comes to a slave before the records in front of it, and the
-        slave may be promoted without them.
+        A slave keeps the generation, because only a master may let an offset go back.  A master (`new_generation`)
+        raises the generation, also of entries from another history: a slave receives a reset before the records that
+        come before it, and it may be promoted without those records.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -224,7 +237,7 @@ class ConsumerOffsetTable:
         return lines
 
     def merge(self, changes: Iterable[Change]) -> int:
-        """Merge forward what another broker of this name has; returns how many entries rose."""
+        """Takes over higher entries of another broker of this name; returns how many entries rose."""
         risen_count = 0
         for group, topic, entries in changes:
             queues = self._table.get((group, topic), {})
@@ -234,10 +247,10 @@ class ConsumerOffsetTable:
         return risen_count
 
     def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
-        """As `merge`, but what is taken over begins a generation of its own; returns that.
+        """Takes over higher entries, each in a new generation; returns these.
 
-        One line of the journal: a crash must not leave the generation of the other broker, which still has an offset
-        further on in it.
+        They are one line of the journal.  A crash must not leave the generation of the other broker, which still has a
+        higher offset in it.
         """
         point = self._history.end()
         raised: Queues = {}
@@ -249,11 +262,13 @@ class ConsumerOffsetTable:
         return raised
 
     def merge_from_master(self, changes: Iterable[Change], *, begins: bool = False, ends: bool = False) -> None:
-        """As `merge`, and what the master has at least as far needs not be handed back to it.
+        """Takes over higher entries of the master.  Entries that the master has, or has passed, need not be handed
+        back.
 
-        `begins` and `ends` say where all that the master has begins and ends.  What stands further here is to be handed
-        back, wherever it came from: a master that lost its power may have lost what it had acknowledged.  But of a
-        generation that was raised in what this log does not have any more nothing stays: that was another history.
+        The master sends its complete table in parts; `begins` marks the first part and `ends` the last.  Afterwards
+        every higher entry here is handed back, even if it came from the master, since a master may lose acknowledged
+        commits with its power.  Entries of a generation that was raised in records which this log has lost are dropped,
+        because they belong to another history.
         """
         if begins:
             self.unshared = set(self._places())
@@ -273,12 +288,15 @@ class ConsumerOffsetTable:
             self._foreign.clear()
 
     def may_bring(self, entry: OffsetEntry) -> bool:
-        """Whether the entry's generation belongs to this log's history; who does not say when it was raised is
-        believed."""
+        """Returns True if the entry's generation belongs to this log's history.  An entry without that information is
+        believed.
+        """
         return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
-        """`replaces`: it may go back, also when the journal is read again."""
+        """Writes entries to the journal and to memory.  With `replaces` they may go back, also when the journal is read
+        again.
+        """
         if not entries:
             return
         self._journal.append(group, topic, entries, replaces=replaces)
@@ -289,7 +307,9 @@ class ConsumerOffsetTable:
     # --- the files --------------------------------------------------------------------------------------------------
 
     def compaction(self, now_ms: int) -> "Compaction | None":
-        """The writing of both files, to be run on any thread; None when nothing has changed since the last one."""
+        """Prepares the writing of both files, which may run on any thread; None if nothing has changed since the last
+        one.
+        """
         if self._journal.is_empty:
             return None
         number = self._journal.rotate()
@@ -319,10 +339,10 @@ class ConsumerOffsetTable:
         return {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
 
     def note(self, goes_on: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int) -> None:
-        """Has a real RocketMQ that opens this store go on at these offsets; to be called after `close`.
+        """Writes the offsets at which a real RocketMQ goes on if it opens this store.  Called after `close`.
 
-        They are in RocketMQ's file in place of what was committed.  That is in a file of ours, with the offsets that
-        stand for it; it is written first, so that what is noted never counts as committed here.
+        They replace the committed offsets in RocketMQ's file.  The committed offsets are written first, to a file of
+        our own, together with their replacements, so that no replacement ever counts as committed here.
         """
         if self._noted_file is None:
             return
@@ -346,7 +366,7 @@ class ConsumerOffsetTable:
             self._noted = {}
 
     def _take_noted(self, offset_table: dict[str, dict[str, int]]) -> None:
-        """Puts back what was committed, unless RocketMQ has other offsets there by now."""
+        """Restores the committed offsets, except where RocketMQ has written other offsets since."""
         noted = (self._noted_file.load() if self._noted_file is not None else None) or {}
         for key, queues in noted.items():
             offsets = offset_table.get(key, {})
@@ -389,14 +409,14 @@ class ConsumerOffsetTable:
         self.unshared = set(self._places())
 
     def _places(self) -> Iterator[Place]:
-        """Where anything was ever committed; a deletion counts, too."""
+        """Yields the queues of groups for which anything was ever committed, with deleted entries."""
         for (group, topic), entries in self._table.items():
             yield from ((group, topic, queue) for queue, entry in entries.items() if entry > NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The table at one moment, on its way to its two files."""
+    """The table at one moment, to be written to its two files."""
 
     file: JsonStore
     content: dict[str, Any]
@@ -407,7 +427,7 @@ class Compaction:
     journal_number: int
 
     def run(self) -> None:
-        """Blocks.  Until it has returned, the journal still has everything."""
+        """Writes the files and waits for the disk.  Until it returns, the journal still has everything."""
         self.file.save(self.content)
         self.generations_file.save(self.generations)
         self.forget_noted()

@@ -17,12 +17,12 @@ from broker_service.errors import (
 )
 from broker_service.names import check_group_name
 
-MOST_MADE = 50_000  # groups, beyond which consumers make none: each new one costs more, the more there are
+MOST_MADE = 50_000  # groups; beyond it consumers make none, because each new group costs more than the one before
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """`broker_id` and `which_broker_when_consume_slowly` are table D1's G.brokerId and G.slow."""
+    """A consumer group.  `broker_id` and `which_broker_when_consume_slowly` are G.brokerId and G.slow of table D1."""
 
     group_name: str = ""
     consume_enable: bool = True
@@ -40,7 +40,7 @@ class SubscriptionGroup:
     group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """ValueError for a retry policy that is none."""
+        """Raises ValueError if the retry policy is none of RocketMQ's."""
         try:
             retry_times_ms(self.group_retry_policy)
         except ValueError as error:
@@ -56,7 +56,7 @@ class SubscriptionGroup:
         return max(0, self.retry_max_times) + 1
 
     def backoff_ms(self, attempt: int) -> int:
-        """How long a message waits after the attempt that failed, from 1."""
+        """Returns how long a message waits after its failed attempt of this number, which starts at 1."""
         times = retry_times_ms(self.group_retry_policy)
         return times[min(max(attempt, 1), len(times)) - 1]
 
@@ -70,9 +70,9 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         self._wanted: set[str] = set()  # groups that consumers wait for
 
     async def make_for_consumer(self, name: str, now_ms: int) -> None:
-        """The group that its first consumer makes; one write makes all that are waited for.
+        """Makes the group of a first consumer.  One write makes all groups for which consumers wait.
 
-        Whatever becomes of the disk, reads go on: the group is made by the first that finds it writable.
+        If the disk refuses the write, the consumer may read all the same, and a later call makes the group.
         """
         if name not in self.entries:
             check_group_name(name)
@@ -97,9 +97,10 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return Planned(entries, self.version.next(now_ms), new)
 
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
-        """The group, for one of its consumers; with the defaults if it is not made here, but might be.
+        """Returns the group for one of its consumers.
 
-        A slave makes none, and neither does a broker whose disk refuses the table.
+        A group that does not exist here is returned with its defaults if `auto_create` allows it, because a slave makes
+        no groups, nor does a broker whose disk refuses the table.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -114,7 +115,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return group
 
     def update(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
-        """As `updating`, at once."""
+        """Makes the change of `updating` at once."""
         self._apply_now(self.updating(group, now_ms))
         return group
 

@@ -1,7 +1,8 @@
-"""KnownSlaves: `rocketsim/slaves.json`, every slave that has followed the master of this name, here or not.
+"""KnownSlaves: `rocketsim/slaves.json`, every slave that has ever followed the master of this broker name.
 
-It outlives restarts: a master asks them whether one was promoted meanwhile or has what was lost here.  A slave gets the
-list from its master, and asks the others before it is promoted.  Only an operator takes one away.
+The list outlives restarts.  A master asks these slaves whether one was promoted while it was down, or has records that
+it lost.  A slave gets the list from its master, and asks the others before it is promoted.  Only an operator removes a
+slave.
 """
 
 import logging
@@ -15,7 +16,9 @@ logger = logging.getLogger(__name__)
 
 
 class KnownSlaves:
-    """`addresses` by broker id; this broker is not among them.  `changed` is called after each change."""
+    """`addresses` has the address of each slave by broker id, without this broker.  `changed` is called after each
+    change.
+    """
 
     def __init__(self, file: JsonStore) -> None:
         self._file = file
@@ -28,22 +31,24 @@ class KnownSlaves:
             raise StoreCorrupt(f"{file}: {error}; remove it: slaves are known again once they have followed") from error
 
     def joined(self, broker_id: int, address: str) -> None:
-        """A slave follows this master."""
+        """Adds a slave that follows this master."""
         others = {other: at for other, at in self.addresses.items() if at != address}  # it may have had another id
         self._become({**others, broker_id: address})
 
     def adopt(self, addresses: Mapping[int, str]) -> None:
-        """What the master says."""
+        """Takes over the master's list."""
         self._become(dict(addresses))
 
     def remove(self, broker_id: int) -> None:
-        """It is gone for good: nobody waits for it any more, and no promotion asks for it."""
+        """Removes a slave that is gone for good, so that no master waits for it and no promotion asks it."""
         if broker_id not in self.addresses:
             raise NotFound(f"slave {broker_id} is not known here; known are: {self}")
         self._save({other: at for other, at in self.addresses.items() if other != broker_id})
 
     def _become(self, addresses: dict[int, str]) -> None:
-        """A slave that could not be written down is known until the next restart, and written with the next change."""
+        """Changes the list and writes it.  If the disk refuses, the change holds until a restart, and the next one
+        writes it, too.
+        """
         if addresses == self.addresses and self._is_saved:
             return
         try:

@@ -1,4 +1,6 @@
-"""Converts topics, groups and offsets to protobuf messages and back; ValueError for values that no broker sends."""
+"""Converts topics, groups and offsets to protobuf messages and back.  Raises ValueError for values that no broker
+sends.
+"""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -54,7 +56,7 @@ def _values(kind: type[TopicConfig | SubscriptionGroup], of: Any) -> dict[str, A
 
 
 def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict[str, Any]:
-    """ValueError for text that is no JSON object."""
+    """Reads a retry policy; raises ValueError for text that is no JSON object."""
     if not group.group_retry_policy:
         return {}
     policy = json.loads(group.group_retry_policy)
@@ -64,7 +66,7 @@ def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict
 
 
 def user_to_proto(user: User) -> metadata_pb2.User:
-    """With its password: for slaves alone."""
+    """Converts a user with the password.  Only slaves may get the result."""
     return metadata_pb2.User(
         username=user.username, password=user.password, user_type=user.user_type, user_status=user.user_status
     )
@@ -106,7 +108,7 @@ def access_to_proto(
     acls: Iterable[str],
     deleted: Iterable[str],
 ) -> metadata_pb2.Metadata:
-    """The fields of a Metadata that say these users and policies, by name and by subject."""
+    """Makes the fields of a Metadata that carry users by name and policies by subject."""
     return metadata_pb2.Metadata(
         users_version=version_to_proto(access.users.version),
         users=[user_to_proto(user) for name in users if (user := access.users.get(name))],
@@ -118,7 +120,7 @@ def access_to_proto(
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
-    """Where the queues of these topics go on, of those that were ever deleted."""
+    """Makes, for these topics, the offsets at which their queues go on if the topic was ever deleted."""
     return [
         metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
         for name in topics
@@ -145,7 +147,7 @@ def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOff
 
 
 def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[Change]:
-    """ValueError for what no broker would send."""
+    """Reads offsets; raises ValueError for values that no broker sends."""
     changes: dict[tuple[str, str], dict[int, OffsetEntry]] = {}
     for item in offsets:
         if (item.group, item.topic) not in changes:

@@ -1,12 +1,13 @@
 """The retry policy of a consumer group: after which times its messages are delivered again.  Pure.
 
-It is RocketMQ's `groupRetryPolicy`, as its JSON has it:
+It is RocketMQ's `groupRetryPolicy`, in the form of its JSON:
 
     {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, …]}}
     {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
 
-All times are milliseconds.  What is left out has RocketMQ's defaults.  Unlike RocketMQ's brokers, which begin with the
-third, the first failed attempt has the first of the customized times: so do RocketMQ 5's clients, who are told them.
+All times are milliseconds.  Missing fields have RocketMQ's defaults.  After the first failed attempt a message waits
+for the first of the customized times, as RocketMQ 5's clients do, which are told these times.  RocketMQ's brokers begin
+with the third.
 """
 
 from collections.abc import Mapping
@@ -22,8 +23,10 @@ DEFAULT = tuple(1000 * seconds for seconds in _SECONDS)
 
 
 def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
-    """By the number of the attempt that failed, from 1; the last one is also for all later attempts.  `policy` is the
-    JSON object, an empty one means DEFAULT.  ValueError for what is no policy.
+    """Returns the times by the number of the failed attempt, which starts at 1.  The last time also serves all later
+    attempts.
+
+    `policy` is the JSON object; an empty one means DEFAULT.  Raises ValueError for anything else.
     """
     kind = policy.get("type") or CUSTOMIZED
     if kind == CUSTOMIZED:

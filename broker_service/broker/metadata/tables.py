@@ -1,4 +1,4 @@
-"""Tables: all that a master's slaves get beside the log."""
+"""Tables: all state that slaves copy from their master beside the log."""
 
 from typing import NamedTuple
 
@@ -14,4 +14,4 @@ class Tables(NamedTuple):
     groups: SubscriptionGroupTable
     offsets: ConsumerOffsetTable
     known_slaves: KnownSlaves
-    access: AccessTables | None  # None: there is no access control
+    access: AccessTables | None  # None without access control

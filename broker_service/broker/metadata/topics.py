@@ -37,12 +37,12 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """What RocketMQ 5's clients may send to it: one of MESSAGE_TYPES."""
+        """The type of messages that RocketMQ 5's clients may send to the topic: one of MESSAGE_TYPES."""
         return self.attributes.get(MESSAGE_TYPE, "") or MESSAGE_TYPES[0]
 
     def queue_of(self, queue_id: int) -> int:
-        """The queue for a message that the broker has taken before, for this queue: the topic may have fewer by now.
-        While nobody may send to the topic, it is one of those that are read.
+        """Returns the queue for a message that the broker accepted earlier for `queue_id`, since the topic may have
+        fewer queues now.  While nobody may send to the topic, it is one of the queues that are read.
         """
         return queue_id % max(1, self.write_queue_nums or self.read_queue_nums)
 
@@ -55,7 +55,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(file, tombstones_file)
 
     def add_system_topics(self, default_queue_nums: int, delay_levels: int) -> None:
-        """In memory only, as in RocketMQ: they enter the file with the first change."""
+        """Adds the system topics in memory only.  As in RocketMQ, the next change writes them to the file."""
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         for topic in (
             TopicConfig(DEFAULT_TOPIC, default_queue_nums, default_queue_nums, perm),
@@ -64,7 +64,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             self.entries.setdefault(topic.name, topic)
 
     def readable(self, name: str, broker_permission: int) -> TopicConfig:
-        """The topic, for somebody who wants to read it; raises what table 1d says, in its order."""
+        """Returns the topic for a reader; raises the errors of table 1d in its order."""
         topic = self.existing(name)
         if not topic.perm & broker_permission & PERM_READ:
             raise NoPermission(f"topic {name} cannot be read: {_why(topic, broker_permission)}")
@@ -77,7 +77,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def writable(self, name: str, broker_permission: int) -> TopicConfig | None:
-        """The topic, for a client that sends to it; None if there is none, which the caller may make."""
+        """Returns the topic for a client that sends to it.  None means that it does not exist, and the caller may make
+        it.
+        """
         topic = self.entries.get(name)
         if topic is None:
             check_topic_name(name)
@@ -87,22 +89,26 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
-        """As `auto_creating`, at once."""
+        """Makes the change of `auto_creating` at once."""
         self._apply_now(self.auto_creating(name, asked_queue_nums, default_queue_nums, now_ms))
         return self.entries[name]
 
     def auto_creating(
         self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int
     ) -> Planned[TopicConfig] | None:
-        """The topic that its first message makes: as many queues as asked for, but at most the default."""
+        """Plans the topic that a first message makes.  It has as many queues as its sender asks for, at most the
+        default.
+        """
         if name in self.entries:
             return None
         queue_nums = min(asked_queue_nums, default_queue_nums) if asked_queue_nums > 0 else default_queue_nums
         return self.putting(TopicConfig(name, queue_nums, queue_nums), now_ms)
 
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
-        """A topic for records of the broker's own, if there is none of that name: to be awaited before an append, so
-        that the disk does not hold the event loop.  On return it takes records, until the caller awaits something else.
+        """Makes a topic for the broker's own records unless it exists.  It is awaited before an append, so that the
+        disk does not block the event loop.
+
+        When it returns, the topic takes records until the caller awaits something else.
         """
         topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
         await self.until_settled(name)
@@ -111,12 +117,12 @@ class TopicTable(ConfigTable[TopicConfig]):
             await self.until_settled(name)
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
-        """As `updating`, at once."""
+        """Makes the change of `updating` at once."""
         self._apply_now(self.updating(topic, now_ms))
         return topic
 
     def updating(self, topic: TopicConfig, now_ms: int) -> Planned[TopicConfig] | None:
-        """What an operator asks for; all of it checked before anything changes."""
+        """Plans a topic that an operator asks for.  Everything is checked before anything changes."""
         check_topic_name(topic.name)
         refuse_system_topic(topic.name)
         for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
@@ -138,11 +144,13 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.putting(topic, now_ms)
 
     def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
-        """As `removing`, at once."""
+        """Makes the change of `removing` at once."""
         self._apply_now(self.removing(name, now_ms, queue_offsets))
 
     def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:
-        """Also of retry topics and dead letters, which are the broker's to write, not to keep."""
+        """Plans the deletion of a topic.  Retry and dead letter topics, which only the broker writes, may be deleted,
+        too.
+        """
         if is_internal_topic(name):
             raise NoPermission(f"topic {name} belongs to the broker, which cannot do without it")
         planned = self.deleting(name, now_ms, queue_offsets)
@@ -151,7 +159,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         return planned
 
     def announced(self, auto_create: bool) -> list[TopicConfig]:
-        """What makes routes.  By the default topic's, producers find a broker that makes topics."""
+        """Returns the topics that the name servers get.  By the default topic, producers find a broker that makes
+        topics.
+        """
         return [topic for name, topic in self.entries.items() if auto_create or name != DEFAULT_TOPIC]
 
     def of_users(self) -> list[str]:

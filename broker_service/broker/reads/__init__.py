@@ -1,1 +1,1 @@
-"""What consumers ask: pulls, ranges, bounds of queues, and their committed offsets."""
+"""Pulls, ranges, bounds of queues, and committed offsets: the calls of consumers."""

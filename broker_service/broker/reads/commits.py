@@ -36,21 +36,22 @@ class Commits:
         self._broker = broker
 
     async def make_group(self, name: str) -> None:
-        """Makes the group of a first consumer, if that is allowed here."""
+        """Makes the group of a first consumer, if this broker may."""
         broker = self._broker
         if broker.config.auto_create_subscription_group and not broker.is_slave:
             await broker.groups.make_for_consumer(name, broker.now_ms())
 
     def group(self, name: str) -> SubscriptionGroup:
-        """The group of a consumer, who has been to `make_group`."""
+        """Returns a consumer's group, for which `make_group` was called."""
         return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)
 
     async def commit_and_share(
         self, group: str, entries: Sequence[CommitEntry], timeout_s: float
     ) -> tuple[list[int], CommitStatus]:
-        """As `commit`, and who has what now stands.  Ends after `timeout_s` at the latest.
+        """Commits offsets and waits until other brokers have them, for `timeout_s` at most.  Returns the offsets that
+        count now, and which brokers have them.
 
-        A commit that changes nothing is as safe as the one before it, which may still be on its way to the slave.
+        A commit that changes nothing also waits, since the commit before it may not have reached the slave yet.
         """
         self._broker.acknowledgements.check_room()
         self._broker.check_answers_for_offsets()
@@ -59,9 +60,9 @@ class Commits:
         return standing, await self._broker.shared_changes(timeout_s)
 
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
-        """What now stands, in the order of the entries; refused as a whole.
+        """Commits all entries or none; returns the offsets that count now, in their order.
 
-        A slave takes commits too (table D6: the master may be gone) and hands them to the master.
+        A slave takes commits, too, because the master may be gone (table D6), and hands them to the master.
         """
         self._broker.check_answers_for_offsets()
         self.group(group)
@@ -80,8 +81,9 @@ class Commits:
         return [standing[entry.topic][entry.queue_id] for entry in entries]
 
     def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """The pull is what the consumer came for: an offset that cannot be committed does not spoil it, and nobody
-        waits for a slave to have it."""
+        """Commits the offset that came with a pull.  The pull goes on if the offset is refused, and does not wait for
+        slaves.
+        """
         try:
             self.commit(group, [CommitEntry(topic, queue_id, offset)])
         except (InvalidParameter, ServiceNotAvailable) as error:
@@ -90,7 +92,7 @@ class Commits:
     async def query(
         self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool
     ) -> list[Committed]:
-        """The group's offsets for these queues; for all it has, if none is named."""
+        """Returns the group's offsets in the named queues, or in all in which it has one."""
         self._broker.check_answers_for_offsets()
         offsets = self._broker.offsets
         queues = list(queues)
@@ -111,8 +113,8 @@ class Commits:
         return answers
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Table D7: the first offset, if the first message is still there and, by the 40 % rule, in memory, or if there
-        is none yet.
+        """Returns where a new group starts (table D7): at the first offset if the queue has had no message yet, or if
+        its first message still exists and is in memory by the 40 % rule.  Returns NOT_FOUND otherwise.
         """
         store = self._broker.store
         first = store.queues.first_offset_ever(topic, queue_id)
@@ -130,7 +132,7 @@ class Commits:
         if entry.offset < 0:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
         if self._broker.is_slave:
-            return  # It may lag: the master has the last word.
+            return  # A slave's log may be behind, so only the master checks the end.
         end = self._broker.store.queues.end(entry.topic, entry.queue_id)
         if entry.offset > end:
             raise InvalidParameter(
@@ -138,6 +140,6 @@ class Commits:
             )
 
     def _had_queue(self, group: str, entry: CommitEntry) -> bool:
-        """The topic had the queue: who has read it to its end before it was closed may commit that."""
+        """Returns True if the topic once had the queue.  A group that has read it to its end may still commit that."""
         queue = entry.topic, entry.queue_id
         return self._broker.store.queues.end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

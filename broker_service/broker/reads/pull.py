@@ -1,6 +1,6 @@
 """PullPath: RocketMQ's pull of one queue, with long polling.
 
-What the answer says is decided by the store (tables D2b, D3) and by `suggestion.py` (table D1).
+The store (tables D2b and D3) and `suggestion.py` (table D1) decide what the answer says.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Pull:
     expression_type: str = "TAG"
     suspend_s: float = 0.0  # how long the consumer is willing to wait for a message
     commit_offset: int | None = None
-    read_in: LogEpoch = NO_EPOCH  # whose time it was when what lies before `queue_offset` was read
+    read_in: LogEpoch = NO_EPOCH  # the epoch in which the records before `queue_offset` were read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Pulled:
     count: int = 0
     records: bytes = b""
     sizes: bytes = b""
-    read_in: LogEpoch = NO_EPOCH  # what to say with `next_begin_offset`
+    read_in: LogEpoch = NO_EPOCH  # to be sent with `next_begin_offset`
 
 
 class PullPath:
@@ -86,14 +86,15 @@ class PullPath:
     async def _held(
         self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, tags: frozenset[int] | None
     ) -> Pulled:
-        """The pull again when something has arrived for it, or what is known when its time is over."""
+        """Waits for messages, and returns the pull's new answer, or the old one if none came in time."""
         offset = pull.queue_offset
         queue = pull.topic, pull.queue_id
         while await self._broker.long_polling.wait({queue: offset}, deadline - self._broker.clock()):
             group = self._readable(pull)  # it may have been deleted
             pulled = await self._read(pull, offset, group, tags)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
-                offset = pulled.next_begin_offset  # Only what is filtered out has arrived: it is not read again.
+                # Only messages that the filter leaves out have arrived; they are not read again.
+                offset = pulled.next_begin_offset
             elif pulled.code is not PullCode.PULL_NOT_FOUND:
                 break
         return pulled
@@ -130,7 +131,7 @@ class PullPath:
         )
 
     def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
-        """What the consumer read up to its offset may be another master's, of which this log has not all."""
+        """Returns the answer for a consumer that has read records of another master which this log lacks; else None."""
         log_end = self._broker.end_of(pull.read_in)
         if log_end is None:
             return None
@@ -149,14 +150,16 @@ class PullPath:
         )
 
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
-        """The consumer's own epoch as long as this broker cannot say whether what it read then is here."""
+        """Returns the epoch that the consumer sends with its next pull.  It stays the consumer's own while this broker
+        cannot say whether it has the records that were read in it.
+        """
         here = self._broker.log_epoch
         if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):
             return here if next_offset <= max_offset else pull.read_in
         return here if here < pull.read_in and pull.queue_offset < next_offset else pull.read_in
 
     def _has_all_before(self, pull: Pull) -> bool:
-        """Whether all that the consumer has read is in this log, on a broker that was replaced, too."""
+        """Returns True if this log, even if this broker was replaced, has all that the consumer has read."""
         log_end = self._broker.end_here_of(pull.read_in)
         if log_end is None:
             return False

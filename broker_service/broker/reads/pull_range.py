@@ -1,4 +1,6 @@
-"""RangePath: ranges of many queues as a stream of large frames, each with its suggestion; what feeds Spark."""
+"""RangePath reads ranges of many queues as a stream of large frames, each with a suggested broker.  Spark reads with
+it.
+"""
 
 import asyncio
 from collections import Counter
@@ -29,12 +31,12 @@ class Range(NamedTuple):
     queue_id: int
     from_offset: int
     until_offset: int
-    read_in: LogEpoch = NO_EPOCH  # of the log's end when `until_offset` was known
+    read_in: LogEpoch = NO_EPOCH  # the epoch of the log's end when `until_offset` was read
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`count` records of the frame are of the range `range_index`."""
+    """`count` records of the frame belong to the range with the number `range_index`."""
 
     range_index: int
     count: int
@@ -46,13 +48,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: list[memoryview]  # slices of the log: copied and let go before anything else is done with the store
+    records: list[memoryview]  # slices of the log, to be copied and released before any other call of the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
 
 
-# With these a range that is not complete may go on in the next frame.
+# After one of these a range that is not complete may go on in the next frame.
 _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -67,14 +69,15 @@ class RangePath:
         )
 
     def frame_bytes(self, max_frame_bytes: int) -> int:
-        """The most record bytes of a frame for a caller who wants at most so many, or 0: he does not say; one record
-        may be larger."""
+        """Returns the largest size of a frame's records, for a caller that asks for `max_frame_bytes`, or with 0 for
+        the default.  A single record may be larger.
+        """
         return min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
 
     async def pull_range(
         self, group_name: str, ranges: Sequence[Range], sub_expression: str, expression_type: str, max_frame_bytes: int
     ) -> AsyncGenerator[Frame, None]:
-        """Frames of about `max_frame_bytes`, small ranges packed together, until every range has ended."""
+        """Yields frames of about `max_frame_bytes` until every range has ended.  Small ranges share a frame."""
         if group_name:
             await self._checks.make_group(group_name)
         group = self._check_ranges(group_name, ranges)
@@ -125,8 +128,8 @@ class RangePath:
         group: SubscriptionGroup,
         entries: int,
     ) -> tuple[Frame, int, int]:
-        """The next frame, and where the one after it begins."""
-        # Before each frame: a slave may be promoted, or cut its log, between two of them.
+        """Returns the next frame, and the range and offset at which the frame after it begins."""
+        # Looked up for each frame, since a slave may be promoted, or cut its log, between two frames.
         ends = {epoch: end for epoch in epochs if (end := self._broker.end_of(epoch)) is not None}
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
         known = map(self._within, wanted, repeat(ends)) if ends else wanted
@@ -153,7 +156,7 @@ class RangePath:
         return Frame(found.records, found.sizes, segments, suggestion), index, offset
 
     def _within(self, wanted: Range, ends: Mapping[LogEpoch, int]) -> Range:
-        """What of the range was there when it was planned, and still is."""
+        """Returns the part of a range that existed when it was planned and still exists."""
         if wanted.read_in not in ends:
             return wanted
         end = self._broker.store.queues.end_at(wanted.topic, wanted.queue_id, ends[wanted.read_in])
@@ -162,7 +165,9 @@ class RangePath:
     def _truncated(
         self, wanted: Range, ends: Mapping[LogEpoch, int], asked_from: int, segment: Segment
     ) -> Segment | None:
-        """What ends a range behind the last of its records that are still here; retention is said first."""
+        """Returns the segment that ends a range behind its last remaining record; None if it goes on.  Deletion by age
+        is reported first.
+        """
         end, at = self._within(wanted, ends).until_offset, max(asked_from, segment.next_offset)
         if at < end or end == wanted.until_offset or segment.status is GetMessageStatus.OFFSET_TOO_SMALL:
             return None

@@ -28,13 +28,15 @@ class QueueLookup:
         self._broker = broker
 
     async def bounds(self, topic_name: str, queue_ids: Iterable[int], *, closed: bool = False) -> list[Bounds]:
-        """Every queue of the topic, if none is named.  `closed`: also of queues that the topic has no longer."""
+        """Returns the bounds of the named queues, or of all.  With `closed`, queues that the topic no longer has may be
+        named.
+        """
         topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until a queue has a record beyond its end, by queue id.  False: none came within `hold_s`."""
+        """Waits until a queue, by id, has a record beyond its end.  Returns False if none came within `hold_s`."""
         topic = self._existing(topic_name)
         for queue_id in ends:
             self._check(topic, queue_id)
@@ -44,15 +46,16 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Where each queue ended, for whom `epoch` was the newest when it was read; None: it goes on, or this broker
-        cannot say."""
+        """Returns, for each queue, the end of the records that a client may have read in this epoch.  Returns None
+        while the epoch is not over, and if this broker does not know its end.
+        """
         log_end = self._broker.end_of(epoch)
         if log_end is None:
             return None
         return [self._broker.store.queues.end_at(topic_name, queue_id, log_end) for queue_id in queue_ids]
 
     async def search(self, topic_name: str, queues: Iterable[tuple[int, int]]) -> list[int]:
-        """For each (queue id, timestamp) the first offset stored at or after it, or the queue's end."""
+        """Returns, for each (queue id, timestamp), the first offset stored at or after that time, or the end."""
         topic = self._existing(topic_name)
         offsets = []
         for queue_id, timestamp in queues:
@@ -63,7 +66,7 @@ class QueueLookup:
         return offsets
 
     async def first_timestamp(self, topic_name: str, queue_id: int) -> int:
-        """The store time of the queue's first message; -1 without one."""
+        """Returns the store time of the queue's first message; -1 without one."""
         self._check(self._existing(topic_name), queue_id)
         store = self._broker.store
         first, end = store.queues.bounds(topic_name, queue_id)
@@ -72,8 +75,8 @@ class QueueLookup:
         return await cold_reads.read(store, partial(store.queues.store_timestamp_of, topic_name, queue_id, first))
 
     def _existing(self, topic_name: str) -> TopicConfig:
-        """That there is no such topic is the last word of a master that may write.  One that has just started may not
-        have its slave's topics yet, and one that is fenced never hears of those made since.
+        """Returns the topic.  Only a master that takes writes may answer that a topic does not exist: one that has just
+        started may not have its slave's topics yet, and a fenced one does not hear of new topics.
         """
         mastership = self._broker.mastership
         if mastership.is_master and mastership.standing is not Standing.WRITABLE:
@@ -87,7 +90,7 @@ class QueueLookup:
         store = self._broker.store
         min_offset, max_offset = store.queues.bounds(topic.name, queue_id)
         if closed and max(topic.read_queue_nums, topic.write_queue_nums) <= queue_id < MAX_QUEUE_NUMS:
-            # What readers do not see yet they never will.
+            # Records that readers do not see yet will stay invisible, so the end is that of all stored records.
             return Bounds(queue_id, min_offset, store.queues.end(topic.name, queue_id))
         self._check(topic, queue_id)
         if max_offset <= min_offset:

@@ -1,11 +1,13 @@
-"""Which way the pulls of ranges come: over plain sockets or over gRPC.  A caller's client decides, and of a Spark job
-in a worker that its driver hears nothing of; the broker tells it.
+"""RangeCalls counts over which transport clients pull ranges: over plain sockets or over gRPC.
+
+A client chooses the transport, and a client in a Spark worker does not report to the job's driver.  So the driver asks
+the broker.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MOST = 10_000  # groups and topics that are remembered
+MOST = 10_000  # pairs of a group and a topic that are remembered
 
 
 class Calls(NamedTuple):
@@ -14,7 +16,7 @@ class Calls(NamedTuple):
 
 
 class RangeCalls:
-    """Counts of this process, by group and topic; the one that has called least recently is forgotten first."""
+    """The counts since this process started, by group and topic.  Beyond MOST, the least recent caller is forgotten."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Calls] = {}

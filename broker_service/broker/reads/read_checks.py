@@ -1,4 +1,4 @@
-"""ReadChecks: what a read is refused for, in RocketMQ's order of checks, and what table D1 asks of its group."""
+"""ReadChecks: the reasons for which a read is refused, in RocketMQ's order, and the consumer's group for table D1."""
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -9,7 +9,7 @@ from broker_service.errors import InvalidParameter, NoPermission
 
 
 class QueueIdOutOfRange(InvalidParameter):
-    """4.9.8 answers SYSTEM_ERROR."""
+    """RocketMQ 4.9.8 answers SYSTEM_ERROR."""
 
     code = 1
 
@@ -20,22 +20,24 @@ class ReadChecks:
         self._commits = commits
 
     async def make_group(self, name: str) -> None:
-        """To be awaited before a consumer's first `group`."""
+        """Makes the group of a first consumer.  Awaited before the consumer's first `group`."""
         self._check_broker()
         await self._commits.make_group(name)
 
     def group(self, name: str) -> SubscriptionGroup:
-        """Broker readable, group there, consumeEnable."""
+        """Returns the group.  Raises if the broker may not be read, the group does not exist, or its consumeEnable is
+        false.
+        """
         self._check_broker()
         return self._commits.group(name)
 
     def nobodys_group(self) -> SubscriptionGroup:
-        """For a consumer without a group, which keeps its offsets itself."""
+        """Returns a group for a consumer without one, which keeps its offsets itself."""
         self._check_broker()
         return SubscriptionGroup()
 
     def check_queue(self, topic_name: str, queue_id: int) -> None:
-        """Topic there, topic readable, queue id in range."""
+        """Raises if the topic does not exist or may not be read, or if the queue id is out of range."""
         topic = self._broker.topics.readable(topic_name, self._broker.config.broker_permission)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise QueueIdOutOfRange(
@@ -53,7 +55,9 @@ class ReadChecks:
         )
 
     def is_refused_here(self) -> bool:
-        """`strictSlaveRead`: a slave that is not to be read refuses, where RocketMQ's only suggests the master."""
+        """Returns True for a slave with `strictSlaveRead` that is not to be read.  RocketMQ's slave only suggests the
+        master.
+        """
         config = self._broker.config
         return self._broker.is_slave and config.strict_slave_read and not config.slave_read_enable
 

@@ -10,15 +10,15 @@ MOST_CHARACTERS = 16 << 10
 
 
 class FilterNotSupported(InvalidParameter):
-    """Without `enablePropertyFilter`.  RocketMQ answers SYSTEM_ERROR, which clients retry in vain."""
+    """Raised without `enablePropertyFilter`.  RocketMQ answers SYSTEM_ERROR, after which clients retry in vain."""
 
     v2_code = "UNSUPPORTED"
 
 
 def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
-    """The hashes of the tags that are wanted; None for all messages.
+    """Returns the hashes of the wanted tags; None for all messages.
 
-    The consumer compares the tags themselves once more: different tags may have one hash.
+    The consumer must also compare the tags themselves, because different tags may have the same hash.
     """
     return codes_of(tags_of(sub_expression, expression_type))
 
@@ -29,7 +29,7 @@ def codes_of(tags: frozenset[str] | None) -> frozenset[int] | None:
 
 
 def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str] | None:
-    """The tags that are wanted; None for all messages."""
+    """Returns the wanted tags; None for all messages."""
     if expression_type not in ("", "TAG"):
         raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
     if len(sub_expression) > MOST_CHARACTERS:

@@ -1,6 +1,6 @@
-"""Which response code a pull gets and which broker its consumer should ask next: RocketMQ 4.9.8's tables D3 and D1.
+"""The response code of a pull, and the broker that its consumer should ask next: tables D3 and D1 of RocketMQ 4.9.8.
 
-Pure.  The inputs are those of the broker that answers: its role, its keys, its log, its copy of the group.
+Pure.  All inputs are those of the answering broker: its role, its keys, its log and its copy of the group.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from broker_service.model import MASTER_ID, BrokerRole, GetMessageStatus
 
 
 class PullCode(IntEnum):
-    """RocketMQ's response codes of a pull; numbers as in message.proto."""
+    """RocketMQ's response codes of a pull, with the numbers of message.proto."""
 
     SUCCESS = 0
     PULL_NOT_FOUND = 19
@@ -31,7 +31,7 @@ _CODE_OF_STATUS = {
 
 
 def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
-    """Table D3's code.  A queue that is absent or empty has moved the offset of everybody who asked for more than 0."""
+    """Returns the code of table D3.  For a queue that is absent or empty, any requested offset but 0 has moved."""
     if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
         return PullCode.PULL_OFFSET_MOVED if requested_offset != 0 else PullCode.PULL_NOT_FOUND
     return _CODE_OF_STATUS[status]
@@ -39,7 +39,7 @@ def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadPolicy:
-    """What table D1 knows of the answering broker and of the consumer's group there."""
+    """The inputs of table D1: the answering broker, and its copy of the consumer's group."""
 
     role: BrokerRole
     slave_read_enable: bool
@@ -49,20 +49,21 @@ class ReadPolicy:
 
     @property
     def corrects_offsets(self) -> bool:
-        """Table D3's corr(x): a slave leaves the request's offset as it is unless `offsetCheckInSlave`."""
+        """corr(x) of table D3: a slave does not correct the requested offset unless `offsetCheckInSlave` is set."""
         return self.role is not BrokerRole.SLAVE or self.offset_check_in_slave
 
     def suggested_broker_id(self, *, from_slave: bool) -> int:
-        """The first six rows of table D1.  `from_slave`: the store finds the consumer far behind (SPS, table D2b).
+        """Returns the broker by the first six rows of table D1.  `from_slave` means that the consumer is far behind
+        (SPS, table D2b).
 
-        There is no role test: a master, too, sends its normal consumers to where the group's brokerId says.
+        The role does not matter: a master also sends its consumers to the group's brokerId.
         """
         if not self.slave_read_enable:
             return MASTER_ID
         return self.group_when_slowly if from_slave else self.group_broker_id
 
     def answer(self, status: GetMessageStatus, requested_offset: int, *, from_slave: bool) -> tuple[PullCode, int]:
-        """The code and suggestWhichBrokerId of one pull, table D1's last row included."""
+        """Returns the code and suggestWhichBrokerId of one pull, with the last row of table D1."""
         code = pull_code(status, requested_offset)
         if code is PullCode.PULL_OFFSET_MOVED and not self.corrects_offsets:
             # A lagging slave cannot tell an illegal offset from one that it has not got yet.
