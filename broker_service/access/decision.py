@@ -3,7 +3,7 @@
 import ipaddress
 from collections.abc import Iterable
 
-from broker_service.access.model import Action, Decision, Pattern, Policy, ResourceType
+from broker_service.access.policies import Action, Decision, Pattern, Policy, ResourceType
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -10,7 +10,7 @@ from rocketsim_proto.signature import Credentials
 
 from broker_service.access import signature
 from broker_service.access.decision import Address, Policies
-from broker_service.access.model import Decision, ResourceType, User, UserType, address_of
+from broker_service.access.policies import Decision, ResourceType, User, UserType, address_of
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.errors import AccessDenied
 from broker_service.runtime.clocks import WallClock

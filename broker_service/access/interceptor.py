@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeAlias
 import grpc
 
 from broker_service.access.gate import Gate
-from broker_service.access.model import User
+from broker_service.access.policies import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import Caller, Need, Right
 from broker_service.access.unsigned import UnsignedRequests

@@ -13,7 +13,7 @@ from rocketsim_proto.remoting import loose_json
 from rocketsim_proto.remoting.codes import RequestCode
 
 from broker_service.access.gate import Gate
-from broker_service.access.model import Action
+from broker_service.access.policies import Action
 from broker_service.access.refusals import Refusals
 from broker_service.access.rights import (
     ANYBODY,

@@ -19,7 +19,7 @@ from rocketsim_proto.reserved import (
     SCHEDULE_TOPIC,
 )
 
-from broker_service.access.model import Action, ResourceType
+from broker_service.access.policies import Action, ResourceType
 
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
 ALL_NAMES = "*"  # a need with this name requires a policy for all names; no topic or group can have it

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 
 from rocketsim_proto import admin_pb2 as pb
 
-from broker_service.access.model import Action
+from broker_service.access.policies import Action
 from broker_service.access.rights import GET, of_cluster, user
 from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.config.properties import as_properties
 from broker_service.errors import InvalidParameter
 from broker_service.leadership.leadership import Promoted
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 
 logger = logging.getLogger(__name__)
 

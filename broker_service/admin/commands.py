@@ -17,7 +17,7 @@ from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.leadership.leadership import Leadership
-from broker_service.model import CommitStatus
+from broker_service.put_result import CommitStatus
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors
 

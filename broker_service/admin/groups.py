@@ -9,7 +9,7 @@ from typing import Any
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2
 
-from broker_service.access.model import Action
+from broker_service.access.policies import Action
 from broker_service.access.rights import GET, LISTING, READ, Need, of_group, of_topic, user
 from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.admin.progress import check_known_group

@@ -22,8 +22,8 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.config.properties import values_in
 from broker_service.errors import InvalidParameter, SubscriptionGroupNotExist
-from broker_service.model import CommitStatus
 from broker_service.names import is_internal_topic
+from broker_service.put_result import CommitStatus
 from broker_service.runtime.remoting.bodies import by_queue, from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 from broker_service.state.moves import original_topic

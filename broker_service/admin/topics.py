@@ -6,7 +6,7 @@ from functools import partial
 from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto import metadata_pb2
 
-from broker_service.access.model import Action
+from broker_service.access.policies import Action
 from broker_service.access.rights import LISTING, READ, of_topic, user
 from broker_service.admin.commands import Commands, SubjectOperations, change, command
 from broker_service.broker.metadata.config_table import Planned

@@ -33,7 +33,7 @@ from broker_service.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from broker_service.model import Appended, PutStatus
+from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime.figures import Figure, by_labels
 from broker_service.runtime.histogram import Histogram
 from broker_service.state.timer_record import MAX_TIMERS, waiting_record

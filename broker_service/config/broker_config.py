@@ -37,7 +37,7 @@ from broker_service.config.shared_keys import (
     check_tls,
 )
 from broker_service.errors import ConfigError
-from broker_service.model import BrokerRole, FlushDiskType, TlsMode
+from broker_service.modes import BrokerRole, FlushDiskType, TlsMode
 from broker_service.names import SERVER_NAME, is_server_name
 
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 import numpy as np
+from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records import record
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
@@ -17,7 +18,6 @@ from broker_service.broker.core.master_loop import LONGEST_SLEEP_S, MasterLoop
 from broker_service.broker.metadata.config_table import DataVersion, JsonStore
 from broker_service.delayed.schedule import DelayPosition, delivered_record, due_in_ms, replayed_positions
 from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreCorrupt
-from broker_service.model import GetMessageStatus
 from broker_service.runtime import cold_reads
 from broker_service.store.pull import GetMessageResult
 

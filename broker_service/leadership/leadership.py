@@ -23,6 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from rocketsim_proto.reserved import MASTER_ID
+
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.config.broker_config import with_updates
@@ -33,7 +35,7 @@ from broker_service.leadership.master_file import MasterFile
 from broker_service.leadership.promises import Promises
 from broker_service.leadership.promotion import Forfeit, OtherMember, forfeits, objections
 from broker_service.leadership.role_file import RoleFile
-from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import NO_EPOCH
 from broker_service.replication.master import ReplicationMaster

@@ -7,7 +7,7 @@ promoted then.
 import logging
 
 from broker_service.errors import StoreCorrupt
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.store.json_file import JsonFile
 
 logger = logging.getLogger(__name__)

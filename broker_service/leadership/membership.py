@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from rocketsim_proto import namesrv_pb2, replication_pb2
+from rocketsim_proto.reserved import MASTER_ID
 from rocketsim_proto.versions import WIRE
 
 from broker_service.broker.core.broker import Broker
@@ -16,7 +17,6 @@ from broker_service.broker.core.peers import Member
 from broker_service.broker.metadata.messages import topic_to_proto, version_to_proto
 from broker_service.leadership.promotion import MemberReport, OtherMember
 from broker_service.leadership.role_file import RoleFile
-from broker_service.model import MASTER_ID
 from broker_service.replication.handshake import epoch_list
 from broker_service.runtime.peer_call import PeerLost
 

@@ -8,7 +8,8 @@ follows the promoted one, the bytes that are not in the promoted broker's histor
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from broker_service.model import MASTER_ID
+from rocketsim_proto.reserved import MASTER_ID
+
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 

@@ -6,9 +6,11 @@ It overrides the configuration file, which still has the role from before the pr
 import logging
 from dataclasses import replace
 
+from rocketsim_proto.reserved import MASTER_ID
+
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.errors import StoreCorrupt
-from broker_service.model import MASTER_ID, BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.store.disk import Disk
 from broker_service.store.files import refusal
 from broker_service.store.json_file import JsonFile

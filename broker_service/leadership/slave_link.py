@@ -11,7 +11,7 @@ from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import RocketSimError
 from broker_service.leadership.exchange import MetadataExchange
 from broker_service.leadership.master_file import MasterFile
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.replication.catch_up import Cut
 from broker_service.state.writer import StateWriter
 

@@ -12,7 +12,7 @@ A member is removed when its connection ends, when it unregisters, or when it ha
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from broker_service.model import MASTER_ID
+from rocketsim_proto.reserved import MASTER_ID
 
 PERM_READ, PERM_WRITE = 4, 2
 

@@ -15,7 +15,7 @@ from rocketsim_proto.reserved import MESSAGE_TYPE
 from rocketsim_proto.versions import WIRE, too_new
 
 from broker_service.errors import InvalidParameter, RocketSimError, TopicNotExist
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.names import SERVER_NAME, check_topic_name, is_address, is_group_name, is_server_name
 from broker_service.namesrv.route_table import BrokerSet, Registration, RouteTable, TopicQueues
 from broker_service.runtime import rpc_errors

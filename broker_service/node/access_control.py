@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Addresses, Gate, super_user
 from broker_service.access.interceptor import AccessInterceptor, ClientProtocol
-from broker_service.access.model import User
+from broker_service.access.policies import User
 from broker_service.access.refusals import Refusals
 from broker_service.access.remoting import REMOTING_RIGHTS, RemotingGuard, by_method
 from broker_service.access.rights import RIGHTS, Right

@@ -7,7 +7,7 @@ from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.node.storage import Storage
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.model import Counts
+from broker_service.pop.deliveries import Counts
 from broker_service.runtime.machine import Machine
 from broker_service.wire.clients import Clients
 

@@ -14,7 +14,7 @@ from broker_service.config.store_settings import store_config
 from broker_service.leadership.exchange import delete_queues
 from broker_service.leadership.master_file import MasterFile
 from broker_service.leadership.role_file import RoleFile
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.log_history import LogHistory
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.runtime.machine import Machine

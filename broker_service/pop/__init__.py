@@ -13,7 +13,7 @@ pops of the topic read, too.  After `retryMaxTimes` + 1 deliveries it is copied 
 A group that consumes *in order* gets the messages of one message group one after another.  While one of them is
 delivered, the message group is locked: its later messages wait in the broker, and pops pass over them.
 
-`Consumption` (`consumption.py`) puts the parts together.  Servicers call it with the values of `model.py`:
+`Consumption` (`consumption.py`) puts the parts together.  Servicers call it with the values of `deliveries.py`:
 
     pop(Pop) -> Popped                            delivers messages
     ack(group, topic, handles) -> [Settled]       ends deliveries for good

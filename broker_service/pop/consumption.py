@@ -15,8 +15,8 @@ from broker_service.delayed.timer_delivery import TimerDelivery
 from broker_service.errors import ReadFailed, StoreCorrupt, StoreTooNew
 from broker_service.pop.clean_stop import CleanStop
 from broker_service.pop.deletions import Deletions
+from broker_service.pop.deliveries import Counts
 from broker_service.pop.expiry import ConnectedClients, Expiry
-from broker_service.pop.model import Counts
 from broker_service.pop.mover import Mover
 from broker_service.pop.places import Places
 from broker_service.pop.popping import Popping

@@ -8,7 +8,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import MessageIllegal, ReadFailed, StoreCorrupt
 from broker_service.pop import outcome
-from broker_service.pop.model import Counts
+from broker_service.pop.deliveries import Counts
 from broker_service.pop.mover import Mover, NotReadable, copy_of, name_of
 from broker_service.pop.outcome import Outcome
 from broker_service.state.moves import original_topic

@@ -15,6 +15,7 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import PROPERTY_TAGS
 
@@ -22,8 +23,7 @@ from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.reads.subscription import codes_of
 from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
-from broker_service.model import GetMessageStatus
-from broker_service.pop.model import MAX_MESSAGES
+from broker_service.pop.deliveries import MAX_MESSAGES
 from broker_service.pop.picker import Groups, Picker, Room
 from broker_service.pop.places import Places
 from broker_service.pop.selection import Selection, select

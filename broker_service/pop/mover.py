@@ -9,7 +9,7 @@ from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.broker.core.broker import Broker
 from broker_service.errors import RocketSimError
-from broker_service.pop.model import Counts
+from broker_service.pop.deliveries import Counts
 from broker_service.pop.outcome import Outcome
 from broker_service.runtime import cold_reads
 from broker_service.state import moves

@@ -15,8 +15,8 @@ from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
 from broker_service.pop.consumers import Consumers
+from broker_service.pop.deliveries import MAX_MESSAGES, Counts, Delivery, Pop, Popped, PopStatus
 from broker_service.pop.finder import Finder, QueueBatch
-from broker_service.pop.model import MAX_MESSAGES, Counts, Delivery, Pop, Popped, PopStatus
 from broker_service.pop.places import Places
 from broker_service.pop.polls import Polls
 from broker_service.pop.receipt_handle import ReceiptHandle

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterable, Sequence
 from rocketsim_proto.limits import MAX_INVISIBLE_MS
 
 from broker_service.broker.core.broker import Broker
-from broker_service.model import PutStatus
 from broker_service.pop import receipt_handle
+from broker_service.pop.deliveries import Changed, ChangeInvisible, Counts, HandleStatus, Settled
 from broker_service.pop.expiry import Expiry
-from broker_service.pop.model import Changed, ChangeInvisible, Counts, HandleStatus, Settled
 from broker_service.pop.mover import Mover, dead_letter_of
 from broker_service.pop.outcome import Outcome
 from broker_service.pop.receipt_handle import ReceiptHandle
+from broker_service.put_result import PutStatus
 from broker_service.state import moves
 from broker_service.state.moves import original_topic, retry_topic
 from broker_service.state.state import Due

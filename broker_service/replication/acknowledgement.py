@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker_service.errors import SystemBusy
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication.pending_puts import NO_WAIT, PendingPut, PendingPuts, Wait
 from broker_service.replication.tracker import SlaveProgress, Tracker
 

@@ -11,9 +11,9 @@ import grpc
 from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import Metadata
 from rocketsim_proto.replication_pb2_grpc import ReplicationServicer
+from rocketsim_proto.reserved import MASTER_ID
 
 from broker_service.errors import RocketSimError, ServiceNotAvailable, StaleEpoch
-from broker_service.model import MASTER_ID
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import ID_BITS, NO_EPOCH

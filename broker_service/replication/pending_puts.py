@@ -10,7 +10,7 @@ import heapq
 from dataclasses import dataclass
 from itertools import count
 
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 
 SLACK = 1000  # ended waits that a heap may hold before it is rebuilt
 

@@ -11,7 +11,7 @@ with this epoch.  That answer is final, because each further attempt of the cand
 
 from dataclasses import dataclass
 
-from broker_service.model import MASTER_ID
+from rocketsim_proto.reserved import MASTER_ID
 
 
 @dataclass(frozen=True, slots=True)

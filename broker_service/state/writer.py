@@ -18,7 +18,7 @@ from rocketsim_proto.records.record import Record, RecordError
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import MessageIllegal, RocketSimError, ServiceNotAvailable
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.runtime.group_commit import GroupCommit
 from broker_service.state import transitions
 from broker_service.state.state import State

@@ -22,7 +22,7 @@ from broker_service.errors import (
     RocketSimError,
     ServiceNotAvailable,
 )
-from broker_service.model import Appended
+from broker_service.put_result import Appended
 from broker_service.store.admission import Admission
 from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog

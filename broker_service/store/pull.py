@@ -7,9 +7,9 @@ and offsets.  `get_message` examines one entry after the other, as RocketMQ does
 from dataclasses import dataclass
 
 import numpy as np
+from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records.record import FIXED_SIZE_V4
 
-from broker_service.model import GetMessageStatus
 from broker_service.store.batch_read import Positions, are_in_log, read_records
 from broker_service.store.commit_log import CommitLog, store_timestamp_at
 from broker_service.store.config import StoreConfig

@@ -15,9 +15,9 @@ from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
+from rocketsim_proto.model import GetMessageStatus
 
 from broker_service.errors import StoreCorrupt
-from broker_service.model import GetMessageStatus
 from broker_service.store.batch_read import Positions, are_in_log, read_records
 from broker_service.store.commit_log import CommitLog
 from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, FILLER_SIZE, ConsumeQueue

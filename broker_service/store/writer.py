@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rocketsim_proto.records.record import BLANK, BLANK_MAGIC, BLANK_SIZE, RecordError
 
 from broker_service.errors import DiskFull, StoreCorrupt
-from broker_service.model import Appended, QueueAppend
+from broker_service.put_result import Appended, QueueAppend
 from broker_service.store.append_plan import plan_append
 from broker_service.store.batch import Batch
 from broker_service.store.commit_log import CommitLog

@@ -38,7 +38,7 @@ from broker_service.errors import (
     StoreCorrupt,
     SystemBusy,
 )
-from broker_service.model import Appended, PutStatus, QueueAppend
+from broker_service.put_result import Appended, PutStatus, QueueAppend
 from broker_service.runtime import cold_reads
 from broker_service.state import half_messages
 from broker_service.state.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP

@@ -34,12 +34,12 @@ from rocketsim_proto.reserved import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from rocketsim_proto.signature import Credentials, SigningChannel
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
-from broker_service.access.model import Acl, Policy, User
+from broker_service.access.policies import Acl, Policy, User
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.messages import access_to_proto
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import InvalidParameter, NotFound, StoreCorrupt
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.namesrv.server import run_namesrv
 from broker_service.node.app import run_broker
 from broker_service.node.node import BrokerNode

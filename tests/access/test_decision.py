@@ -3,7 +3,7 @@
 import pytest
 
 from broker_service.access.decision import Policies
-from broker_service.access.model import (
+from broker_service.access.policies import (
     Acl,
     Action,
     Decision,

@@ -23,7 +23,7 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHE
 
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
-from broker_service.access.model import Action, Decision, Policy, ResourceType, User, address_of
+from broker_service.access.policies import Action, Decision, Policy, ResourceType, User, address_of
 from broker_service.access.rights import NAMESRV_RIGHTS, Caller, of_topic
 from broker_service.errors import AccessDenied
 from broker_service.node.access_control import BROKER_RIGHTS

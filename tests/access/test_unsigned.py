@@ -16,7 +16,7 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 from rocketsim_proto.signature import Credentials, signed_headers
 
 from broker_service.access import unsigned
-from broker_service.access.model import User
+from broker_service.access.policies import User
 from broker_service.access.rights import NAMESRV_RIGHTS, Caller
 from broker_service.access.unsigned import UnsignedRequests
 from broker_service.errors import SystemBusy

@@ -17,7 +17,7 @@ from broker_service.broker.reads.pull_range import Range
 from broker_service.errors import TopicNotExist
 from broker_service.node.node import BrokerNode
 from broker_service.pop.consumers import LATELY_S, Consumers
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.replication.log_ages import MOST, LogAges
 from broker_service.runtime.histogram import Histogram
 from broker_service.store.files import DiskUsage

@@ -37,7 +37,7 @@ from broker_service.errors import (
     SubscriptionGroupNotExist,
     TopicNotExist,
 )
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.store import key_search

@@ -19,9 +19,9 @@ from rocketsim_proto.signature import Credentials, SigningChannel
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import DiskFull
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.replication.flusher import Flusher
 from rocketsim_client.admin_model import ChangedAt, SlavesLeft
 from rocketsim_client.model import CommitStatus as Status

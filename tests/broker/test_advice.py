@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker_service.access.model import User
+from broker_service.access.policies import User
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import StoreCorrupt
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import EpochList
 from broker_service.store.json_file import JsonFile

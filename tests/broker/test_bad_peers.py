@@ -19,7 +19,7 @@ from rocketsim_proto.namesrv_pb2_grpc import NameServerStub
 
 from broker_service.errors import InvalidParameter, RocketSimError
 from broker_service.leadership import roll_call
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import NO_EPOCH, EpochList

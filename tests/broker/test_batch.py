@@ -11,7 +11,7 @@ from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, SYS_FLAG_STORE_H
 
 from broker_service.broker.frame import Frame, FrameLimits, check_frame, check_records
 from broker_service.errors import MessageIllegal, RocketSimError
-from broker_service.model import Appended
+from broker_service.put_result import Appended
 from broker_service.store import batch
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore

@@ -11,7 +11,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.runtime.machine import Machine
 from testbed.polling import until
 from tests.support.brokers import message, put, put_send, send_of, small_config

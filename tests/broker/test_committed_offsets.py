@@ -20,7 +20,7 @@ from rocketsim_proto.records.record import Record
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node import tick
 from broker_service.node.node import BrokerNode
 from broker_service.replication.follower import Follower

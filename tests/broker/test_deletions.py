@@ -20,7 +20,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import ServiceNotAvailable, SystemBusy
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
+from broker_service.pop.deliveries import ChangeInvisible, HandleStatus, Pop
 from broker_service.state.moves import dlq_topic, retry_topic
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import UnknownTransaction

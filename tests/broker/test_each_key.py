@@ -21,9 +21,10 @@ from broker_service.broker.reads.pull import Pull
 from broker_service.delayed.schedule_service import ScheduleService
 from broker_service.errors import DiskFull
 from broker_service.leadership.exchange import MetadataExchange
-from broker_service.model import BrokerRole, FlushDiskType, PutStatus
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import put_waits
 from broker_service.replication.master_frame import MasterFrame
 from broker_service.replication.tracker import Tracker

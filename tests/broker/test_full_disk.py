@@ -19,7 +19,7 @@ from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, ServiceNotAvailable, SubscriptionGroupNotExist
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.runtime.machine import Machine, now_ms
 from broker_service.store.files import Buffer, Files
 from broker_service.store.json_file import JsonFile

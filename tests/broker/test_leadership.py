@@ -10,7 +10,7 @@ import pytest
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ServiceNotAvailable, StoreCorrupt
 from broker_service.leadership.membership import Membership
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION
 from broker_service.replication.slave import SlaveSettings

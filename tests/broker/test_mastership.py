@@ -7,7 +7,7 @@ import pytest
 from broker_service.broker.core.mastership import Mastership, Standing
 from broker_service.broker.core.peers import LogEnd, Member, Peers
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 
 SLAVE_WAIT_S = 10.0
 

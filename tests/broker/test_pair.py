@@ -18,9 +18,10 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node import tick
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import Cut
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offset_journal import OffsetJournal

@@ -15,7 +15,7 @@ import pytest
 from broker_service import __main__ as process
 from broker_service.config.store_settings import physical_memory
 from broker_service.errors import ConfigError, StoreCorrupt, StoreLocked
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.app import broker, ip_of, run_broker
 from broker_service.node.node import BrokerNode
 from broker_service.runtime.server import check_protobuf

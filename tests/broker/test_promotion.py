@@ -17,8 +17,9 @@ from broker_service.leadership.membership import Membership, with_promise
 from broker_service.leadership.promotion import Forfeit, MemberReport, OtherMember, forfeits, objections
 from broker_service.leadership.role_file import RoleFile
 from broker_service.leadership.roll_call import RollCall
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import LogState
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import PROMOTION, EpochList

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from broker_service.errors import RocketSimError
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.masters_work import MastersWork
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocketsim_proto.model import GetMessageStatus
 from rocketsim_proto.records.record import encode_host, offset_message_id
 
 from broker_service.admin.operations import Operations
@@ -39,8 +40,9 @@ from broker_service.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from broker_service.model import BrokerRole, GetMessageStatus, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from testbed.polling import until

@@ -17,8 +17,9 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, StaleEpoch, StoreCorrupt
 from broker_service.leadership.master_file import MasterFile
-from broker_service.model import BrokerRole, FlushDiskType, PutStatus
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.store.json_file import JsonFile
 from testbed.polling import until
 from tests.support.brokers import bodies_in, name_server, put, running, stub_of

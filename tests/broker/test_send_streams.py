@@ -16,8 +16,8 @@ from rocketsim_proto import range_stream
 from rocketsim_proto.range_stream import Kind
 
 from broker_service.broker.put import Placed, PutPath
-from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.wire.own import range_streams
 from testbed.polling import PATIENCE_S, until
 from tests.broker.test_range_streams import connected, next_answer, patient, read

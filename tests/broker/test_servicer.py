@@ -13,7 +13,7 @@ from rocketsim_proto.message_pb2 import QueueId, ResponseCode
 
 from broker_service import errors
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.runtime.rpc_errors import status_of
 from testbed.polling import until
 from tests.support.brokers import answers_early, bodies_in, message, put, running, stub_of

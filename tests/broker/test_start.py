@@ -16,7 +16,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.pull import Pull
 from broker_service.config.store_settings import store_config
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.namesrv.route_table import Registration as Registered
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION

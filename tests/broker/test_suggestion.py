@@ -1,9 +1,10 @@
 """RocketMQ 4.9.8's tables D1 and D3, row by row; each row is quoted."""
 
 import pytest
+from rocketsim_proto.model import GetMessageStatus
 
 from broker_service.broker.reads.suggestion import PullCode, ReadPolicy, pull_code
-from broker_service.model import BrokerRole, GetMessageStatus
+from broker_service.modes import BrokerRole
 
 MASTERS = [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER]
 GROUP_BROKER_ID = 7

@@ -22,9 +22,10 @@ from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.loading import load_broker_config
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
-from broker_service.model import BrokerRole, PutStatus, TlsMode
+from broker_service.modes import BrokerRole, TlsMode
 from broker_service.namesrv.server import run_namesrv
 from broker_service.node.app import run_broker
+from broker_service.put_result import PutStatus
 from broker_service.runtime.certificates import Certificates
 from broker_service.runtime.server import Network
 from testbed.polling import until, wait_until

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto.model import GetMessageStatus, LogEpoch
 
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.pull import Pull, Pulled
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, GetMessageStatus, LogEpoch
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.store.message_store import MessageStore
 from rocketsim_client.cluster import Cluster

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rocketsim_proto.signature import Credentials
 
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from rocketsim_cli import consume
 from rocketsim_cli.main import main
 from rocketsim_client import Consumer, InvalidReceiptHandle, Message, Producer, PullConsumer

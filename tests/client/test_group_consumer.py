@@ -13,7 +13,7 @@ from rocketsim_proto import consumption_pb2
 
 from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from rocketsim_client import (
     Admin,
     ClientClosed,

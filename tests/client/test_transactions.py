@@ -10,7 +10,8 @@ import pytest
 
 from broker_service.admin.operations import Operations
 from broker_service.errors import ServiceNotAvailable
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
+from broker_service.put_result import PutStatus
 from rocketsim_client import (
     ClientClosed,
     Cluster,

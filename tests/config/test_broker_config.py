@@ -10,7 +10,7 @@ from broker_service.config.broker_config import RUNTIME_KEYS, BrokerConfig, with
 from broker_service.config.loading import load_broker_config, load_namesrv_config
 from broker_service.config.properties import as_properties
 from broker_service.errors import ConfigError
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 
 BROKER = BrokerConfig(broker_name="a", store_path_root_dir=Path("/x"))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from broker_service.config.loading import load_broker_config, load_namesrv_config
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 
 stem = attrgetter("stem")
 CONF = Path(__file__).parents[2] / "conf"

@@ -14,9 +14,10 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
+from broker_service.pop.deliveries import ChangeInvisible, HandleStatus, Pop
+from broker_service.put_result import PutStatus
 from testbed.polling import until
 from tests.support.brokers import put, running
 

@@ -12,7 +12,7 @@ from rocketsim_proto import consumption_pb2 as pb
 from rocketsim_proto.consumption_pb2_grpc import ConsumptionStub
 
 from broker_service.errors import ServiceNotAvailable
-from broker_service.pop.model import PopStatus
+from broker_service.pop.deliveries import PopStatus
 from testbed.polling import PATIENCE_S, until
 from tests.consumption.test_consumption import OK, Consumer, consumer
 from tests.consumption.test_gathering import begun

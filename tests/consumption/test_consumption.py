@@ -29,14 +29,14 @@ from broker_service.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
 from broker_service.pop import finder as finder_module
 from broker_service.pop import popping, receipt_handle, selection
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
+from broker_service.pop.deliveries import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.pop.outcome import RENEWED_FOR_MS
 from broker_service.pop.polls import Polls
+from broker_service.put_result import PutStatus
 from broker_service.state import state_log
 from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place

@@ -7,9 +7,9 @@ import pytest
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull
-from broker_service.model import PutStatus
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import ChangeInvisible, HandleStatus, Pop
+from broker_service.pop.deliveries import ChangeInvisible, HandleStatus, Pop
+from broker_service.put_result import PutStatus
 from testbed.polling import until
 from tests.support.brokers import put, running
 from tests.support.mounted_disks import SmallDisk

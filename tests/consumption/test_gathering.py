@@ -14,7 +14,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, ServiceNotAvailable, SystemBusy
 from broker_service.pop import receipt_handle
-from broker_service.pop.model import HandleStatus, PopStatus
+from broker_service.pop.deliveries import HandleStatus, PopStatus
 from broker_service.runtime.group_commit import QUIET_TURNS
 from broker_service.state import transitions
 from broker_service.state import writer as writer_module

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from rocketsim_proto.records import record
 
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from testbed.polling import until
 from testbed.processes import ROOT
 from tests.consumption.popping_broker import GROUPS, MESSAGES

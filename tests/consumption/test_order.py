@@ -16,7 +16,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ReadFailed
 from broker_service.pop import finder as finder_module
-from broker_service.pop.model import Delivery, HandleStatus, PopStatus
+from broker_service.pop.deliveries import Delivery, HandleStatus, PopStatus
 from broker_service.rocketmq_handover.order_info import table_of
 from broker_service.state.state import State
 from broker_service.state.transitions import DeliveryId, Ordered, Place, Settle, Step, TakeInOrder

@@ -13,10 +13,11 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.errors import DiskFull, ServiceNotAvailable, StoreTooNew
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node import saving
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
+from broker_service.pop.deliveries import ChangeInvisible, Delivery, HandleStatus, Pop, Popped
+from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import Cut
 from broker_service.state import snapshot, state_log
 from broker_service.state.state import State

@@ -16,9 +16,9 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import ReadFailed, ServiceNotAvailable, StoreTooNew
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import HandleStatus, Pop
+from broker_service.pop.deliveries import HandleStatus, Pop
 from broker_service.rocketmq_handover import take_over
 from broker_service.rocketmq_handover.rocketmq_pops import Checkpoints, Held, takes
 from broker_service.state.state import State

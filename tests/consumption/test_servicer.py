@@ -16,8 +16,8 @@ from rocketsim_proto.reserved import HALF_TOPIC
 from rocketsim_proto.transactions_pb2_grpc import TransactionsStub
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import PutStatus
-from broker_service.pop.model import HandleStatus, Settled
+from broker_service.pop.deliveries import HandleStatus, Settled
+from broker_service.put_result import PutStatus
 from broker_service.state.state import State
 from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import message, put, running, stub_of

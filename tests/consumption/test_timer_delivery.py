@@ -15,8 +15,9 @@ from broker_service.broker.core import master_loop
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
 from broker_service.errors import DiskFull, MessageIllegal, NotFound, ReadFailed, ServiceNotAvailable, SystemBusy
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import Cut
 from broker_service.rocketmq_handover import timer_check
 from broker_service.rocketmq_handover.timer_check import TimerCheck

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from testbed.polling import until
 from testbed.processes import ROOT

@@ -12,8 +12,9 @@ from typing import Any
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.delayed import timer_delivery
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from testbed.polling import until
 from tests.support.brokers import goes_by, message, put_send, running, send_of
 

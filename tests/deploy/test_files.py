@@ -15,7 +15,7 @@ import yaml
 
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.loading import load_broker_config, load_namesrv_config
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.real_rocketmq import free_port
 from tests.support.brokers import running

@@ -10,7 +10,7 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.errors import StoreCorrupt, StoreTooNew
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.store.json_file import JsonFile
 from broker_service.store.offline.verification import verify
 from testbed.polling import until

@@ -9,7 +9,7 @@ from rocketsim_proto.remoting import message_batch
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.remoting.frame import Form
 
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.wire.remoting import members
 from testbed.polling import until
 from tests.support.brokers import bodies_in, put, running

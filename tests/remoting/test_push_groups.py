@@ -9,7 +9,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop
+from broker_service.pop.deliveries import Pop
 from broker_service.wire.remoting import returns
 from testbed.polling import until
 from tests.support.brokers import bodies_in

@@ -13,7 +13,7 @@ from rocketsim_proto import replication_pb2 as pb
 from rocketsim_proto.metadata_pb2 import ConsumerOffset, DataVersion, Metadata, TopicConfig
 from rocketsim_proto.replication_pb2_grpc import ReplicationStub
 
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE

@@ -7,7 +7,7 @@ import pytest
 from rocketsim_proto.records.record import Record, encode_host
 
 from broker_service.errors import NotFound
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.store.config import StoreConfig
 from broker_service.store.message_store import MessageStore

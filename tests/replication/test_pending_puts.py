@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import AckLevels, commit_waits, metadata_wait, put_waits
 from broker_service.replication.pending_puts import SLACK, PendingPuts, Wait
 from broker_service.replication.tracker import Tracker

@@ -13,7 +13,7 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import RocketSimError
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.namesrv.server import run_namesrv
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode

@@ -23,7 +23,7 @@ from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX
 
 from broker_service.errors import RocketSimError
-from broker_service.pop.model import FINAL, HandleStatus
+from broker_service.pop.deliveries import FINAL, HandleStatus
 from broker_service.state.moves import PROPERTY_SOURCE, dlq_topic
 from tests.simulation import deaths
 from tests.simulation.clients import REFUSALS

@@ -7,10 +7,10 @@ from unittest.mock import patch
 import pytest
 
 from broker_service.errors import RocketSimError
-from broker_service.model import PutStatus
 from broker_service.pop import outcome
 from broker_service.pop.popping import Popping
 from broker_service.pop.settling import Settling
+from broker_service.put_result import PutStatus
 from broker_service.state import state_log
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog

@@ -7,7 +7,7 @@ import pytest
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.config_table import ConfigTable
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import Acknowledgements
 from tests.simulation import plays, stories
 from tests.simulation.broker import Broker as SimulatedBroker

@@ -21,7 +21,7 @@ from broker_service.delayed import schedule_service
 from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.leadership import exchange, leadership
 from broker_service.leadership.following import Following
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication import catch_up
 from broker_service.replication.acknowledgement import Acknowledgements
 from broker_service.replication.catch_up import LogState

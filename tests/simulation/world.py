@@ -23,7 +23,7 @@ from rocketsim_proto.replication_pb2 import SlaveMessage
 from rocketsim_proto.reserved import SCHEDULE_TOPIC
 
 from broker_service.broker.core.mastership import Standing
-from broker_service.model import BrokerRole, FlushDiskType
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.node import storage
 from broker_service.node.node import BrokerNode
 from broker_service.replication import flusher

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rocketsim_proto.records import record
 
 from broker_service.errors import DiskFull, FlushFailed, MessageIllegal, ServiceNotAvailable
-from broker_service.model import QueueAppend
+from broker_service.put_result import QueueAppend
 from broker_service.store import batch
 from broker_service.store.append_plan import plan_append
 from broker_service.store.files import DiskUsage

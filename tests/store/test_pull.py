@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocketsim_proto.model import GetMessageStatus as Status
 from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import NotFound, StoreCorrupt
-from broker_service.model import GetMessageStatus as Status
 from broker_service.store import pull
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, open_store, put, queue_bodies, read_range, records_of, replay_frame

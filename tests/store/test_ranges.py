@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rocketsim_proto.model import GetMessageStatus as Status
 from rocketsim_proto.records.record import Record, tags_code
 
 from broker_service.errors import StoreCorrupt
-from broker_service.model import GetMessageStatus as Status
 from broker_service.store import ranges
 from broker_service.store.message_store import MessageStore
 from tests.support.memory_files import MemoryFiles

@@ -21,11 +21,11 @@ from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import FrameSend, Send
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.leadership.registration import Registration
-from broker_service.model import Appended, PutStatus
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node.app import broker
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime import cold_reads, deadlines
 from broker_service.runtime.server import Service, start_server
 from testbed.polling import until

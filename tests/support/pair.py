@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from rocketsim_proto.metadata_pb2 import Metadata
 
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.replication import master_frame
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.catch_up import Cut

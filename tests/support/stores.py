@@ -6,7 +6,7 @@ from typing import Any
 
 from rocketsim_proto.records import columnar, record
 
-from broker_service.model import Appended
+from broker_service.put_result import Appended
 from broker_service.store.batch import Batch
 from broker_service.store.config import StoreConfig
 from broker_service.store.files import Files

@@ -14,7 +14,7 @@ from pathlib import Path
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from testbed.polling import until
 from tests.support.brokers import running

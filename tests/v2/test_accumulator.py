@@ -13,7 +13,7 @@ from rocketsim_proto.records.record import Record
 from broker_service.broker import frame as frame_checks
 from broker_service.broker.put import Placed, RecordsSend
 from broker_service.errors import MessageIllegal, ServiceNotAvailable
-from broker_service.model import Appended, QueueAppend
+from broker_service.put_result import Appended, QueueAppend
 from broker_service.runtime.group_commit import QUIET_TURNS
 from broker_service.wire.v2.accumulator import MAX_BYTES, MAX_CALLS, Accumulator, SendCall, SentCall
 from broker_service.wire.v2.recent_sends import RecentSends, SendId

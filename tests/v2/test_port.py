@@ -15,7 +15,7 @@ from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 
 from broker_service.broker.core.mastership import Standing
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.runtime.server import Network, build_server, most_connections
 from testbed.polling import until
 from tests.support.brokers import name_server, running

@@ -18,9 +18,9 @@ from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import MessageIllegal, ReadFailed, SystemBusy
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
-from broker_service.pop.model import Pop, Popped, PopStatus
+from broker_service.pop.deliveries import Pop, Popped, PopStatus
 from broker_service.runtime.deadlines import NO_DEADLINE_S
 from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.files import DiskUsage

@@ -13,7 +13,7 @@ from rocketmq_v2 import service_pb2 as s
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.reads.commits import CommitEntry
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.namesrv.route_table import Registration, TopicQueues
 from broker_service.runtime.peer_call import PeerLost
 from broker_service.wire.v2.route_answers import Queues, endpoints_of, message_queues

@@ -16,7 +16,8 @@ from rocketsim_proto import broker_pb2
 from rocketsim_proto.records import record
 
 from broker_service.broker.metadata.topics import TopicConfig
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
+from broker_service.put_result import PutStatus
 from broker_service.wire.v2.message_rules import (
     MAX_CLIENTS_DELAY_MS,
     MAX_ORIGIN_BYTES,

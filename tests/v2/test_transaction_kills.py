@@ -9,7 +9,7 @@ import pytest
 from rocketmq_v2 import definition_pb2 as d
 from rocketsim_proto.reserved import HALF_TOPIC
 
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from testbed.polling import until
 from testbed.processes import ROOT

@@ -18,8 +18,9 @@ from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import DiskFull, ReadFailed
-from broker_service.model import BrokerRole, PutStatus
+from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
+from broker_service.put_result import PutStatus
 from broker_service.state import half_messages, snapshot
 from broker_service.state.transaction_changes import Checked, Resolution, Resolved, TransactionId
 from broker_service.state.transitions import Place

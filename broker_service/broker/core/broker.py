@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from rocketsim_proto.model import LogEpoch
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import CHANGES_TOPIC
 
@@ -19,8 +20,9 @@ from broker_service.broker.core.visibility import Visibility
 from broker_service.broker.metadata.tables import Tables
 from broker_service.config.broker_config import BrokerConfig, with_updates
 from broker_service.errors import ServiceNotAvailable, SystemBusy, TopicNotExist
-from broker_service.model import Appended, BrokerRole, CommitStatus, FlushDiskType, LogEpoch, commit_status
+from broker_service.modes import BrokerRole, FlushDiskType
 from broker_service.names import is_internal_topic
+from broker_service.put_result import Appended, CommitStatus, commit_status
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.slave_streams import SlaveStreams

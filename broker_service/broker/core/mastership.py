@@ -26,7 +26,7 @@ from enum import Enum
 
 from broker_service.broker.core.peers import LogEnd
 from broker_service.errors import ServiceNotAvailable, StaleEpoch
-from broker_service.model import BrokerRole
+from broker_service.modes import BrokerRole
 
 
 class Standing(Enum):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broker_service.model import MASTER_ID
+from rocketsim_proto.reserved import MASTER_ID
 
 
 class LogEnd(NamedTuple):

@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from rocketsim_proto.model import GetMessageStatus
+
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
-from broker_service.model import CommitStatus, GetMessageStatus
+from broker_service.put_result import CommitStatus
 from broker_service.runtime import cold_reads
 
 logger = logging.getLogger(__name__)

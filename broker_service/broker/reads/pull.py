@@ -5,6 +5,9 @@ The store (tables D2b and D3) and `suggestion.py` (table D1) decide what the ans
 
 from dataclasses import dataclass
 
+from rocketsim_proto.model import NO_EPOCH, GetMessageStatus, LogEpoch
+from rocketsim_proto.reserved import MASTER_ID
+
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -13,7 +16,6 @@ from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import InvalidParameter
-from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 from broker_service.runtime import cold_reads
 from broker_service.runtime.histogram import Histogram
 

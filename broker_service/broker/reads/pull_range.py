@@ -11,6 +11,8 @@ from itertools import chain, islice, repeat
 from typing import NamedTuple
 
 import numpy as np
+from rocketsim_proto.model import NO_EPOCH, GetMessageStatus, LogEpoch
+from rocketsim_proto.reserved import MASTER_ID
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.traffic import Traffic
@@ -19,7 +21,6 @@ from broker_service.broker.reads.range_calls import RangeCalls
 from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.broker.reads.subscription import tags_codes_of
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
-from broker_service.model import MASTER_ID, NO_EPOCH, GetMessageStatus, LogEpoch
 from broker_service.runtime import cold_reads
 from broker_service.runtime.histogram import Histogram
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from rocketsim_proto.limits import MAX_QUEUE_NUMS
+from rocketsim_proto.model import LogEpoch
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.errors import InvalidParameter, ServiceNotAvailable, TopicNotExist
-from broker_service.model import LogEpoch
 from broker_service.runtime import cold_reads
 
 

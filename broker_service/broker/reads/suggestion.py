@@ -6,7 +6,10 @@ Pure.  All inputs are those of the answering broker: its role, its keys, its log
 from dataclasses import dataclass
 from enum import IntEnum
 
-from broker_service.model import MASTER_ID, BrokerRole, GetMessageStatus
+from rocketsim_proto.model import GetMessageStatus
+from rocketsim_proto.reserved import MASTER_ID
+
+from broker_service.modes import BrokerRole
 
 
 class PullCode(IntEnum):

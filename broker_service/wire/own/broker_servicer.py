@@ -6,6 +6,7 @@ from typing import Any
 import grpc
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import broker_pb2_grpc, bytes_field
+from rocketsim_proto.model import LogEpoch
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
@@ -15,7 +16,6 @@ from broker_service.broker.reads.pull import Pull, PullPath
 from broker_service.broker.reads.pull_range import RangePath
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import InvalidParameter
-from broker_service.model import LogEpoch
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors, maps_stream_errors
 from broker_service.wire.clients import Context

@@ -9,7 +9,6 @@ from rocketsim_proto import consumption_pb2_grpc
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, NoPermission
-from broker_service.model import commit_status
 from broker_service.names import (
     check_group_name,
     check_topic_name,
@@ -17,7 +16,7 @@ from broker_service.names import (
     is_internal_topic,
 )
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.model import (
+from broker_service.pop.deliveries import (
     FINAL,
     MAX_MESSAGES,
     Changed,
@@ -27,6 +26,7 @@ from broker_service.pop.model import (
     Settled,
     check_handle_count,
 )
+from broker_service.put_result import commit_status
 from broker_service.runtime.deadlines import answer_s, longest_wait_s, time_left_s, wait_s
 from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.wire.clients import Context, client_of

@@ -1,9 +1,9 @@
 """Converts PullRange's messages to the ranges and frames of RangePath, for gRPC and for plain sockets.  Pure."""
 
 from rocketsim_proto import broker_pb2 as pb
+from rocketsim_proto.model import LogEpoch
 
 from broker_service.broker.reads.pull_range import Frame, Range
-from broker_service.model import LogEpoch
 
 
 def ranges_of(request: pb.PullRangeRequest) -> list[Range]:

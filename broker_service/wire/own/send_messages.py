@@ -5,7 +5,7 @@ from rocketsim_proto import transactions_pb2
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import FrameSend
-from broker_service.model import Appended, PutStatus
+from broker_service.put_result import Appended, PutStatus
 
 
 def send_of(

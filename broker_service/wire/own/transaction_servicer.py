@@ -10,8 +10,8 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import PutPath
 from broker_service.errors import InvalidParameter, NotFound
-from broker_service.model import commit_status
-from broker_service.pop.model import FINAL
+from broker_service.pop.deliveries import FINAL
+from broker_service.put_result import commit_status
 from broker_service.runtime.deadlines import longest_wait_s
 from broker_service.runtime.rpc_errors import maps_errors
 from broker_service.state import half_messages

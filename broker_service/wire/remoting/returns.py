@@ -17,7 +17,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import PutPath
 from broker_service.broker.reads.commits import Commits
 from broker_service.errors import InvalidParameter, NotFound
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.runtime import cold_reads
 from broker_service.runtime.remoting.bodies import from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request

@@ -10,7 +10,7 @@ from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.put import PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
-from broker_service.model import Appended, PutStatus
+from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 
 SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's producers wait 3 s for an answer

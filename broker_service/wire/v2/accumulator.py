@@ -13,7 +13,7 @@ from rocketsim_proto.records.record import PROPERTY_DELIVER_MS, Record
 
 from broker_service.broker.put import Placed, PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
-from broker_service.model import Appended
+from broker_service.put_result import Appended
 from broker_service.runtime.group_commit import GroupCommit
 from broker_service.wire.v2.recent_sends import RecentSends, SendId, Stored
 

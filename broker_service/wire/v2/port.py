@@ -15,7 +15,7 @@ from rocketsim_proto.limits import MAX_RPC_BYTES
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.errors import ConfigError
-from broker_service.model import TlsMode
+from broker_service.modes import TlsMode
 from broker_service.runtime.figures import Figure, counter, gauge
 from broker_service.runtime.machine import Machine
 from broker_service.runtime.server import MethodTable, Service, build_server, host_port, write_address_file

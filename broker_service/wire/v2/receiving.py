@@ -8,7 +8,7 @@ from rocketsim_proto.records import record
 
 from broker_service.broker.core.broker import Broker
 from broker_service.pop.consumption import Consumption
-from broker_service.pop.model import (
+from broker_service.pop.deliveries import (
     FINAL,
     MAX_MESSAGES,
     ChangeInvisible,

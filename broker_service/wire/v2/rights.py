@@ -6,7 +6,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from rocketmq_v2 import service_pb2 as pb
 
-from broker_service.access.model import Action
+from broker_service.access.policies import Action
 from broker_service.access.rights import Need, Right, by_path, of_group, of_topic, user
 from broker_service.errors import AccessDenied
 from broker_service.wire.v2.status import status_of

@@ -12,7 +12,7 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.broker.put import Placed, PutPath, RecordsSend
-from broker_service.model import Appended, PutStatus
+from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime import cold_reads
 from broker_service.state import timer_record
 from broker_service.transactions.transactions import Transactions

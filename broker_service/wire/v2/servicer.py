@@ -16,7 +16,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import NOT_FOUND, Commits
 from broker_service.broker.reads.queue_lookup import QueueLookup
 from broker_service.errors import RocketSimError
-from broker_service.pop.model import Delivery
+from broker_service.pop.deliveries import Delivery
 from broker_service.runtime.deadlines import longest_wait_s, time_left_s
 from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.wire.clients import Clients, ClientStream, Context, client_of

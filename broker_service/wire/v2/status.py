@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from rocketmq_v2 import definition_pb2 as pb
 
 from broker_service import errors
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 from broker_service.runtime.rpc_errors import refusal_of
 from broker_service.wire.clients import Context
 

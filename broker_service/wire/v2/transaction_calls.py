@@ -3,7 +3,7 @@
 from rocketmq_v2 import definition_pb2, service_pb2
 
 from broker_service.broker.core.broker import Broker
-from broker_service.pop.model import FINAL
+from broker_service.pop.deliveries import FINAL
 from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Check, Transactions, UnknownTransaction
 from broker_service.wire.v2 import delivered_message, names

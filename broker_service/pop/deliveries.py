@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from broker_service.broker.core.traffic import Traffic
 from broker_service.errors import InvalidParameter
-from broker_service.model import PutStatus
+from broker_service.put_result import PutStatus
 
 MAX_MESSAGES = 32  # of one pop, as in RocketMQ 5
 MAX_HANDLES = 1024  # of one call: the event loop handles them without a pause

@@ -1,4 +1,4 @@
-"""Values that the parts of a broker share.  This module uses neither gRPC nor generated code.
+"""What became of a put: where its records are, and which brokers have them.
 
 Two kinds of offset exist, and names tell them apart.  A `commit_log_offset` is a byte position in the log; so are an
 `end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end is
@@ -6,30 +6,7 @@ exclusive.
 """
 
 from dataclasses import dataclass
-from enum import Enum, IntEnum
-
-from rocketsim_proto.model import NO_EPOCH as NO_EPOCH
-from rocketsim_proto.model import GetMessageStatus as GetMessageStatus
-from rocketsim_proto.model import LogEpoch as LogEpoch
-from rocketsim_proto.reserved import MASTER_ID as MASTER_ID
-
-
-class BrokerRole(Enum):
-    ASYNC_MASTER = "ASYNC_MASTER"
-    SYNC_MASTER = "SYNC_MASTER"
-    SLAVE = "SLAVE"
-
-
-class FlushDiskType(Enum):
-    ASYNC_FLUSH = "ASYNC_FLUSH"
-    SYNC_FLUSH = "SYNC_FLUSH"
-
-
-class TlsMode(Enum):
-    """The values of RocketMQ's `tls.server.mode` that a port with a certificate can have."""
-
-    PERMISSIVE = "PERMISSIVE"
-    ENFORCING = "ENFORCING"
+from enum import IntEnum
 
 
 class PutStatus(IntEnum):
