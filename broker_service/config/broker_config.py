@@ -25,11 +25,7 @@ from broker_service.config.properties import (
     settings_from,
 )
 from broker_service.config.shared_keys import (
-    INNER_CREDENTIALS_DOC,
     INT32_MAX,
-    TLS_CA_DOC,
-    TLS_CERT_DOC,
-    TLS_KEY_DOC,
     SharedKeys,
     addresses_in,
     check_access,
@@ -117,12 +113,8 @@ class BrokerConfig(SharedKeys):
         "name exists",
         secret=True,
     )
-    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
 
     # --- TLS -------------------------------------------------------------------------------------------------------
-    tls_cert: Path | None = key(None, TLS_CERT_DOC)
-    tls_key: Path | None = key(None, TLS_KEY_DOC)
-    tls_ca: Path | None = key(None, TLS_CA_DOC)
     tls_client_auth: str = key(
         "",
         "own: the ports on which clients need a certificate from `tlsCa`: `listenPort`, `grpcServerPort`, "
@@ -346,7 +338,7 @@ class BrokerConfig(SharedKeys):
             raise ConfigError(
                 f"bindAddress={self.bind_address}: set brokerIP1, too, to the address that clients reach this broker at"
             )
-        if not _are_hours(self.delete_when):
+        if not self.delete_hours:
             raise ConfigError(f"deleteWhen={self.delete_when}: expected hours from 00 to 23, as in 04 or 04;16")
         if not _delays(self.message_delay_level):
             raise ConfigError(f"messageDelayLevel={self.message_delay_level}: expected times such as 1s 30s 5m 2h 1d")
@@ -379,6 +371,11 @@ class BrokerConfig(SharedKeys):
     @property
     def advertised_host(self) -> str:
         return self.broker_ip1 or self.bind_address
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """The hours of the day, from 0 to 23, in which expired files are deleted."""
+        return _hours(self.delete_when)
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
@@ -425,10 +422,12 @@ def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfi
     return dataclasses.replace(config, **parsed)
 
 
-def _are_hours(text: str) -> bool:
-    """True if the text names at least one hour of the day, and nothing else, as in `04;16`."""
+def _hours(text: str) -> frozenset[int]:
+    """Parses `04;16`; returns an empty set if a part is not an hour of the day."""
     parts = [part.strip() for part in text.split(";") if part.strip()]
-    return bool(parts) and all(re.fullmatch(r"[0-9]{1,2}", part, re.ASCII) and int(part) < 24 for part in parts)
+    if not all(re.fullmatch(r"[0-9]{1,2}", part, re.ASCII) and int(part) < 24 for part in parts):
+        return frozenset()
+    return frozenset(map(int, parts))
 
 
 def _delays(text: str) -> tuple[int, ...]:

@@ -7,11 +7,7 @@ from pathlib import Path
 
 from broker_service.config.properties import check_bounds, key
 from broker_service.config.shared_keys import (
-    INNER_CREDENTIALS_DOC,
     INT32_MAX,
-    TLS_CA_DOC,
-    TLS_CERT_DOC,
-    TLS_KEY_DOC,
     SharedKeys,
     check_access,
     check_tls,
@@ -50,10 +46,6 @@ class NamesrvConfig(SharedKeys):
         'the user who may call wipeWritePerm and addWritePerm, as `{"username":"admin","password":"..."}`',
         secret=True,
     )
-    inner_client_authentication_credentials: str = key("", INNER_CREDENTIALS_DOC, secret=True)
-    tls_cert: Path | None = key(None, TLS_CERT_DOC)
-    tls_key: Path | None = key(None, TLS_KEY_DOC)
-    tls_ca: Path | None = key(None, TLS_CA_DOC)
     tls_client_auth: str = key(
         "",
         "own: the ports on which clients need a certificate from `tlsCa`: `listenPort`, `remotingPort`, separated by "

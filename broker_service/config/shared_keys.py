@@ -1,39 +1,44 @@
 """The parts of a configuration that brokers and name servers share: access control, addresses and TLS."""
 
+# ruff: noqa: RUF009 -- `key` makes a dataclass field
+
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 from rocketsim_proto.signature import Credentials
 
+from broker_service.config.properties import key
 from broker_service.errors import ConfigError
 from broker_service.names import check_credentials, is_address
 
 INT32_MAX = 2**31 - 1
-INNER_CREDENTIALS_DOC = (
-    'the key with which brokers sign their calls to other brokers and to name servers, as `{"accessKey":"broker",'
-    '"secretKey":"..."}`; it is the key of a super user, and must be the same in the whole cluster'
-)
 
 
-TLS_CERT_DOC = (
-    "own: PEM file with this server's certificate and the intermediate certificates up to its CA; empty: no port uses "
-    "TLS"
-)
-TLS_KEY_DOC = "own: PEM file of the certificate's key, without a passphrase"
-TLS_CA_DOC = "own: PEM file of the CAs with which certificates of peers are checked; empty: the public CAs"
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SharedKeys:
-    """The keys of access control and TLS, which brokers and name servers both have."""
+    """The keys of access control and TLS, which brokers and name servers both have.
 
-    __slots__ = ()
+    The keys without a default mean something else for each of them, so each declares them with its own description.
+    """
 
     authentication_enabled: bool
     init_authentication_user: str
-    inner_client_authentication_credentials: str
-    tls_cert: Path | None
-    tls_key: Path | None
-    tls_ca: Path | None
+    inner_client_authentication_credentials: str = key(
+        "",
+        'the key with which brokers sign their calls to other brokers and to name servers, as `{"accessKey":"broker",'
+        '"secretKey":"..."}`; it is the key of a super user, and must be the same in the whole cluster',
+        secret=True,
+    )
+    tls_cert: Path | None = key(
+        None,
+        "own: PEM file with this server's certificate and the intermediate certificates up to its CA; empty: no port "
+        "uses TLS",
+    )
+    tls_key: Path | None = key(None, "own: PEM file of the certificate's key, without a passphrase")
+    tls_ca: Path | None = key(
+        None, "own: PEM file of the CAs with which certificates of peers are checked; empty: the public CAs"
+    )
     tls_client_auth: str
 
     @property

@@ -16,7 +16,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         max_index_num=config.max_index_num,
         message_index_enable=config.message_index_enable,
         file_reserved_time_h=config.file_reserved_time,
-        delete_when=config.delete_when,
+        delete_hours=config.delete_hours,
         disk_max_used_space_ratio=config.disk_max_used_space_ratio,
         disk_clean_forcibly_ratio=config.disk_space_clean_forcibly_ratio,
         disk_warning_ratio=config.disk_space_warning_level_ratio,

@@ -18,7 +18,7 @@ class StoreConfig:
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     file_reserved_time_h: int = 72
-    delete_when: str = "04"  # hours of the day, separated by ";"
+    delete_hours: frozenset[int] = frozenset({4})  # of the day, from 0 to 23
     disk_max_used_space_ratio: int = 75
     disk_clean_forcibly_ratio: int = 85  # from this use on, files are deleted that have not expired
     disk_warning_ratio: int = 90  # from this use on, writes are refused

@@ -1,7 +1,7 @@
 """Retention deletes expired log files; `expired_files` decides which ones, by RocketMQ's rules.
 
 Files are deleted oldest first, a few at a time, and never the newest.  Expired files are deleted in the hours of
-`delete_when`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  Above
+`delete_hours`, and at any time if the disk is fuller than `disk_max_used_space_ratio`.  Above
 `disk_clean_forcibly_ratio`, files that have not expired are deleted, too.
 """
 
@@ -38,7 +38,8 @@ def expired_files(
     files unless the disk is too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
-    if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or _is_time(now_ms, config.delete_when)):
+    is_time = datetime.fromtimestamp(now_ms / 1000).hour in config.delete_hours
+    if not (by_force or disk_used_percent > config.disk_max_used_space_ratio or is_time):
         return 0
     oldest_kept = now_ms - config.file_reserved_time_h * 3_600_000
     count = 0
@@ -48,11 +49,6 @@ def expired_files(
             break
         count += 1
     return count
-
-
-def _is_time(now_ms: int, hours: str) -> bool:
-    hour = datetime.fromtimestamp(now_ms / 1000).hour
-    return hour in {int(text) for text in hours.split(";") if text.strip()}
 
 
 class Retention:

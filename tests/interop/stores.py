@@ -31,7 +31,7 @@ def config(root: Path, *, reserved_h: int = 1_000_000) -> StoreConfig:
         max_hash_slot_num=1000,
         max_index_num=4000,
         file_reserved_time_h=reserved_h,
-        delete_when=";".join(map(str, range(24))),
+        delete_hours=frozenset(range(24)),
     )
 
 

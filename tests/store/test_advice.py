@@ -214,7 +214,7 @@ def log_damage(root: Path) -> list[str]:
 @pytest.mark.parametrize("trimmed", [False, True])
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_damaged_queue_is_made_anew_when_its_folder_is_deleted(root: Path, *, killed: bool, trimmed: bool) -> None:
-    changes = {"file_reserved_time_h": 0, "delete_when": ";".join(map(str, range(24)))} if trimmed else {}
+    changes = {"file_reserved_time_h": 0, "delete_hours": frozenset(range(24))} if trimmed else {}
     store = open_store(root, **changes)
     put(store, "topic", 1, [b"y" * 300] * 20, properties=KEYED)
     store.flush()

@@ -77,7 +77,7 @@ def test_a_start_looks_at_the_log_through_no_map(monkeypatch: pytest.MonkeyPatch
 
 def test_a_queue_that_cannot_be_read_is_trimmed_later_and_the_others_at_once() -> None:
     disk = BadDisk()
-    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_when=";".join(map(str, range(24))))
+    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_hours=frozenset(range(24)))
     put(store, "bad", 0, [b"x"])
     put(store, "good", 0, [b"x"])
     put(store, "good", [1] * 30, [b"x" * 300] * 30)

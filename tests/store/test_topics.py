@@ -89,7 +89,7 @@ def test_a_kill_before_the_old_entries_went_leaves_them_to_the_next_time(monkeyp
 
 def test_where_a_topic_went_on_is_forgotten_when_nothing_from_before_is_left():
     disk = MemoryFiles()
-    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_when=";".join(map(str, range(24))))
+    store = open_store(ROOT, disk, file_reserved_time_h=1, delete_hours=frozenset(range(24)))
     put(store, "again", 0, [b"a", b"b"])
     put(store, "gone", 0, [b"c"])
     delete_topic(store, "again")

@@ -11,13 +11,16 @@ from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.loading import RESTRICTIONS
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.config.properties import as_text, fields_by_key, is_required
+from broker_service.config.shared_keys import SharedKeys
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 
 def key_table(config_class: type) -> str:
     lines = ["| key | values | default | at run time | what it is |", "|---|---|---|---|---|"]
-    for name, field in fields_by_key(config_class).items():
+    # Keys that brokers and name servers share come last.
+    shared = {field.name for field in dataclasses.fields(SharedKeys)}
+    for name, field in sorted(fields_by_key(config_class).items(), key=lambda item: item[1].name in shared):
         runtime = "yes" if field.metadata["runtime"] else ""
         lines.append(f"| `{name}` | {values(field)} | {default(field)} | {runtime} | {field.metadata['doc']} |")
     return "\n".join(lines) + "\n"
