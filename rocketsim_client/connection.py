@@ -15,6 +15,7 @@ from rocketsim_client.address_map import AddressMap
 from rocketsim_client.addresses import Brokers, check_brokers, parse_name_servers
 from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.tls import File, Tls
+from rocketsim_client.validation import check_namespace
 
 Members = tuple[tuple[int, str], ...]  # broker id, address
 
@@ -46,6 +47,8 @@ class Connection:
     address_map: str = ""
     max_pulls_per_second: int = 0
     register_group: str = "auto"
+    namespace: str = ""
+    namespace_v2: str = ""
 
     @classmethod
     def of(
@@ -68,6 +71,8 @@ class Connection:
         address_map: str = "",
         max_pulls_per_second: int = 0,
         register_group: str = "auto",
+        namespace: str = "",
+        namespace_v2: str = "",
     ) -> "Connection":
         """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker
         name -> broker id -> `host:port`; 0 is the master.
@@ -86,7 +91,9 @@ class Connection:
         For RocketMQ's servers only: `security_token` belongs to temporary keys of a cloud.  `address_map`
         (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches addresses that brokers advertise.
         `max_pulls_per_second` bounds the pulls of this process; 0: no limit.  `register_group` (`auto`, `true` or
-        `false`) makes a group that commits visible to RocketMQ's tools.
+        `false`) makes a group that commits visible to RocketMQ's tools.  `namespace`: the instance of a cloud, which
+        the servers have before each topic and group (`INSTANCE%topic`).  `namespace_v2`: the namespace of RocketMQ 5,
+        which is sent beside the names.
 
         Raises InvalidParameter, which names the argument.
         """
@@ -95,6 +102,10 @@ class Connection:
                 raise InvalidParameter(f"{name} {value!r} is not one of {', '.join(words)}")
         if security_token and not access_key:
             raise InvalidParameter("security_token: it belongs to an access_key and a secret_key, which are missing")
+        for value in filter(None, (namespace, namespace_v2)):
+            check_namespace(value)
+        if namespace and namespace_v2:
+            raise InvalidParameter("namespace and namespace_v2: give only one of them")
         if max_pulls_per_second < 0:
             raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: 0 (no limit) or more")
         if brokers and name_server:
@@ -114,6 +125,8 @@ class Connection:
             address_map=AddressMap.parse(address_map).text,
             max_pulls_per_second=max_pulls_per_second,
             register_group=register_group,
+            namespace=namespace,
+            namespace_v2=namespace_v2,
         )
 
     @property

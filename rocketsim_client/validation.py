@@ -7,7 +7,7 @@ from rocketsim_proto.records import record
 from rocketsim_proto.records.record import property_fault
 from rocketsim_proto.reserved import DEFAULT_TOPIC, PROPERTIES, RETRY_PREFIX, SCHEDULE_TOPIC
 
-from rocketsim_client.errors import MessageIllegal
+from rocketsim_client.errors import InvalidParameter, MessageIllegal
 from rocketsim_client.model import Message
 
 MAX_GROUP_SIZE = 255
@@ -57,6 +57,11 @@ def check_topic(topic: str) -> None:
 def check_group(group: str) -> None:
     if not group or len(group) > MAX_GROUP_SIZE or not _NAME.fullmatch(group):
         raise MessageIllegal(f"group {group!r}: 1 to {MAX_GROUP_SIZE} letters, digits and %|_-")
+
+
+def check_namespace(namespace: str) -> None:
+    if not re.fullmatch("[A-Za-z0-9_-]+", namespace, re.ASCII):
+        raise InvalidParameter(f"namespace {namespace!r}: only letters, digits, _ and - are possible")
 
 
 def check_topic_for_sending(topic: str) -> None:

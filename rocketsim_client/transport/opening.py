@@ -9,7 +9,7 @@ from dataclasses import replace
 from rocketsim_client import forks
 from rocketsim_client import tls as tls_files
 from rocketsim_client.connection import Connection
-from rocketsim_client.errors import ClientClosed, TlsFailed
+from rocketsim_client.errors import ClientClosed, InvalidParameter, TlsFailed
 from rocketsim_client.transport.look import Speaks, look_at
 from rocketsim_client.transport.transport import Transport
 
@@ -26,7 +26,13 @@ def open_transport(connection: Connection) -> Transport:
         from rocketsim_client.transport.remoting.transport import RemotingTransport
 
         transport = RemotingTransport(connection)
+        if connection.namespace:
+            from rocketsim_client.transport.remoting.namespaces import NamespacedTransport
+
+            transport = NamespacedTransport(transport, connection.namespace)
     else:
+        if connection.protocol == "grpc" and (connection.namespace or connection.namespace_v2):
+            raise InvalidParameter("namespace: RocketSim's own servers have none; leave it out")
         from rocketsim_client.transport.own.transport import GrpcTransport
 
         transport = GrpcTransport(connection)

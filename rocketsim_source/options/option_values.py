@@ -14,7 +14,7 @@ from rocketsim_proto.signature import Credentials
 
 from rocketsim_client.address_map import AddressMap
 from rocketsim_client.errors import InvalidParameter, MessageIllegal
-from rocketsim_client.validation import check_group, check_topic, check_topic_for_sending
+from rocketsim_client.validation import check_group, check_namespace, check_topic, check_topic_for_sending
 
 MAX_LONG = 2**63 - 1
 CHANNEL = "grpc."  # options with this prefix are passed to gRPC's channels as they are
@@ -251,7 +251,7 @@ def checked(value: str, check: Callable[[str], None]) -> str:
     """Applies a check of the client library now; otherwise a task would be the first to apply it."""
     try:
         check(value)
-    except MessageIllegal as error:
+    except (InvalidParameter, MessageIllegal) as error:
         raise OptionError(f"is not possible: {error}") from None
     return value
 
@@ -288,6 +288,10 @@ def check_address(address: str) -> None:
     match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:;,\[\]/]+):([0-9]{1,5})", address)
     if match is None or not 0 < int(match[2]) < 65536:
         raise OptionError(f"{address!r} is not host:port")
+
+
+def instance(value: str) -> str:
+    return checked(text(value), check_namespace)
 
 
 def address_map(value: str) -> str:

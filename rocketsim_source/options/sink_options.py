@@ -14,6 +14,7 @@ from rocketsim_source.options.option_values import (
     choice,
     credentials,
     group_name,
+    instance,
     integer,
     milliseconds,
     names,
@@ -81,7 +82,10 @@ class SinkOptions:
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
-    address_map: str = option("addressMap", address_map, "")  # of Apache RocketMQ's servers alone
+    # Of Apache RocketMQ's servers alone:
+    address_map: str = option("addressMap", address_map, "")
+    namespace: str | None = option("namespace", instance)
+    namespace_v2: str | None = option("namespaceV2", instance)
 
     @property
     def connection(self) -> Connection:
@@ -101,6 +105,8 @@ class SinkOptions:
             protocol=self.protocol,
             security_token=self.security_token or "",
             address_map=self.address_map,
+            namespace=self.namespace or "",
+            namespace_v2=self.namespace_v2 or "",
         )
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ from rocketsim_source.options.option_values import (
     choice,
     credentials,
     group_name,
+    instance,
     integer,
     milliseconds,
     names,
@@ -168,6 +169,8 @@ class SourceOptions:
     address_map: str = option("addressMap", address_map, "")
     max_pulls_per_second: int = option("maxPullsPerSecond", integer(0), 0)  # of each Python worker; 0: no limit
     register_group: str = option("registerGroup", choice(*REGISTER), "auto")
+    namespace: str | None = option("namespace", instance)
+    namespace_v2: str | None = option("namespaceV2", instance)
 
     view: str | None = unsupported("view", "messages")  # `view_options.py` parses the options of all other views
     max_time_range_per_trigger: str | None = unsupported("maxTimeRangePerTrigger")
@@ -258,6 +261,8 @@ class SourceOptions:
             address_map=self.address_map,
             max_pulls_per_second=self.max_pulls_per_second,
             register_group=self.register_group,
+            namespace=self.namespace or "",
+            namespace_v2=self.namespace_v2 or "",
         )
 
     @property

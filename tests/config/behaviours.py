@@ -110,6 +110,8 @@ OPTIONS = {
     "addressMap": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
     "maxPullsPerSecond": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
     "registerGroup": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
+    "namespace": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
+    "namespaceV2": "source/test_options::test_options_of_apache_rocketmq_reach_the_connection",
 }
 
 BROKER_KEYS = {

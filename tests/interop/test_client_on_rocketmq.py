@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -96,10 +97,10 @@ class Bench:
         return found()
 
     @contextmanager
-    def java_consumer(self, topic: str, group: str, home: Path) -> Iterator[Program]:
+    def java_consumer(self, topic: str, group: str, home: Path, *namespace: str) -> Iterator[Program]:
         """A push consumer of RocketMQ's client, which prints what it gets."""
         home.mkdir()
-        main = (str(HERE / "Beside.java"), self.rocketmq.name_server, topic, group)
+        main = (str(HERE / "Beside.java"), self.rocketmq.name_server, topic, group, *namespace)
         with Program(home, java(self.rocketmq.jars, home, "128m", *main)) as program:
             yield program
 
@@ -302,7 +303,7 @@ def test_mqadmin_shows_what_our_group_has_committed(bench: Bench) -> None:
 
 def got(program: Program) -> list[bytes]:
     """The messages that a Java consumer has printed, among lines of its logging."""
-    return [line.removeprefix("got ").encode() for line in program.lines if line.startswith("got ")]
+    return [line.split(maxsplit=2)[2].encode() for line in program.lines if line.startswith("got ")]
 
 
 def test_our_consumer_beside_javas_in_the_same_group(bench: Bench, tmp_path: Path) -> None:
@@ -328,6 +329,33 @@ def test_our_consumer_beside_javas_in_the_same_group(bench: Bench, tmp_path: Pat
         wait_until(lambda: got(program), "the Java consumer goes on")
         program.end()
         assert got(program) == [b"theirs"]
+
+
+def test_an_instance_is_used_as_javas_client_does(bench: Bench, tmp_path: Path) -> None:
+    topic, group, instance = f"orders{next(numbers)}", f"group{next(numbers)}", "MQ_INST_1"
+    where = replace(bench.where, namespace=instance)
+    with Admin(where) as admin, Producer(where) as producer, PullConsumer(where, group=group) as consumer:
+        admin.update_topic(topic, read_queue_nums=1, write_queue_nums=1)
+        wait_until(lambda: topic in admin.topic_list(), "the instance's topic")
+        assert f"{instance}%{topic}" in bench.mqadmin("topicList").split()
+        for number in range(100):
+            producer.send(Message(topic, b"%d" % number, keys=f"k{number}"))
+        (queue,) = consumer.message_queues(topic)
+        wait_until(lambda: consumer.max_offset(queue) == 100, "all messages")
+        rows = consumer.read(topic).read_all().to_pylist()
+        assert [(row["topic"], row["body"]) for row in rows] == [(topic, b"%d" % number) for number in range(100)]
+        assert [one.topic for one in consumer.pull(queue, 40).messages] == [topic] * 32
+        assert consumer.commit(queue, 50) == 50
+        assert [(one.group, one.queue, one.diff) for one in admin.consumer_progress(group, topic)] == [
+            (group, queue, 50)
+        ]
+        (found,) = admin.query_msg_by_key(topic, "k7")
+        assert (found.topic, found.body) == (topic, b"7")
+    with bench.java_consumer(topic, group, tmp_path / "java", instance) as program:
+        wait_until(lambda: len(got(program)) >= 50, "the Java consumer has the rest")
+        program.end()
+    assert sorted(map(int, got(program))) == list(range(50, 100))
+    assert f"got {topic} 50" in program.lines
 
 
 def admin_rows(bench: Bench, capsys: pytest.CaptureFixture[str], line: str) -> list[dict[str, Any]]:

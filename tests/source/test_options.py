@@ -390,6 +390,11 @@ def test_options_of_apache_rocketmq_reach_the_connection() -> None:
     assert (found.max_pulls_per_second, found.register_group) == (50, "false")
     sink = sink_options({"nameServer": "h:1", "topic": "T", "protocol": "remoting", "addressMap": "10.0.*=host"})
     assert (sink.connection.protocol, sink.connection.address_map) == ("remoting", "10.0.*=host")
-    for name, value in {"protocol": "http", "addressMap": "x", "registerGroup": "maybe"}.items():
+    assert options(namespace="MQ_INST_1").connection.namespace == "MQ_INST_1"
+    assert options(namespaceV2="one").connection.namespace_v2 == "one"
+    sink = sink_options({"nameServer": "h:1", "topic": "T", "namespace": "MQ_INST_1"})
+    assert sink.connection.namespace == "MQ_INST_1"
+    wrong = {"protocol": "http", "addressMap": "x", "registerGroup": "maybe", "namespace": "a%b", "namespaceV2": "a.b"}
+    for name, value in wrong.items():
         with pytest.raises(OptionError, match=name):
             options(**{name: value})

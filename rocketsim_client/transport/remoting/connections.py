@@ -57,6 +57,7 @@ class Connections:
     def __init__(self, settings: Settings) -> None:
         self._credentials = settings.credentials
         self._security_token = settings.security_token
+        self._namespace = {"nsd": "true", "ns": settings.namespace_v2} if settings.namespace_v2 else {}
         self._tls = settings.tls
         self._name_servers = frozenset(settings.name_servers)
         self._open: dict[str, Connection] = {}
@@ -104,6 +105,9 @@ class Connections:
             raise MessageIllegal(f"{request.what}: {error}") from error
 
     def signed(self, fields: Mapping[str, str], body: bytes | memoryview = b"") -> dict[str, str]:
+        """Returns the fields that have a value, with the namespace of RocketMQ 5, and signed if this client has
+        credentials."""
+        fields = {**fields, **self._namespace}
         if self._credentials is None:
             return {name: value for name, value in fields.items() if value}
         keys = self._credentials.access_key, self._credentials.secret_key

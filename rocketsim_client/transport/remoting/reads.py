@@ -462,7 +462,7 @@ class _Template:
         self._parts: tuple[bytes, ...] | None = None
         if not connections.signs:
             marked = fields | {"queueOffset": "\x00", "maxMsgNums": "\x00"}
-            header = frame.Header(RequestCode.PULL_MESSAGE, fields={k: v for k, v in marked.items() if v})
+            header = frame.Header(RequestCode.PULL_MESSAGE, fields=connections.signed(marked))
             whole = frame.encode(header)[frame.HEAD.size :].replace(b'"opaque":0', b'"opaque":\\u0000', 1)
             self._parts = tuple(whole.split(b"\\u0000"))
 

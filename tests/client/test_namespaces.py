@@ -1,0 +1,146 @@
+"""Instances of a cloud, whose servers know names as `INSTANCE%topic`, and the namespaces of RocketMQ 5."""
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rocketsim_proto import admin_pb2 as pb
+from rocketsim_proto.metadata_pb2 import TopicConfig
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.records.record import Record
+from rocketsim_proto.remoting import acl
+from rocketsim_proto.remoting.codes import RequestCode
+from rocketsim_proto.remoting.frame import Header
+
+from rocketsim_client.cluster import Cluster
+from rocketsim_client.connection import Connection
+from rocketsim_client.errors import BadAnswer, InvalidParameter
+from rocketsim_client.model import MessageQueue, QueueRange
+from rocketsim_client.producer import Producer
+from rocketsim_client.transport.opening import open_transport
+from rocketsim_client.transport.remoting.namespaces import Namespace, rename
+from tests.support.records import decode_all, encode_raw, in_bulk, records
+from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to
+
+INSTANCE = "MQ_INST_1"
+NAMES = {
+    "orders": "MQ_INST_1%orders",
+    "%RETRY%group": "%RETRY%MQ_INST_1%group",
+    "%DLQ%group": "%DLQ%MQ_INST_1%group",
+    "RMQ_SYS_TRANS_HALF_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC",
+    "TBW102": "TBW102",
+    "": "",
+}
+
+
+@pytest.mark.parametrize(("name", "at_the_servers"), NAMES.items())
+def test_names_get_the_instance_and_lose_it_again(name: str, at_the_servers: str) -> None:
+    namespace = Namespace(INSTANCE)
+    assert namespace.added(name) == namespace.added(at_the_servers) == at_the_servers
+    assert namespace.removed(at_the_servers) == namespace.removed(name) == name
+    assert namespace.removed("MQ_INST_2%orders") == "MQ_INST_2%orders"
+
+
+topics = st.sampled_from(
+    ["orders", "%RETRY%group", "%DLQ%g", "o", "%", "%x", "MQ_INST_2%orders", "x" * 100, "MQ_INST_1"]
+)
+
+
+@given(st.lists(st.tuples(records, topics, st.booleans()), max_size=6))
+def test_records_are_those_of_the_topic_without_the_instance(made: list[tuple[Record, str, bool]]) -> None:
+    namespace = Namespace(INSTANCE)
+    made = in_bulk(made) if len(made) > 3 else made
+    data = b"".join(
+        encode_raw(replace(one, topic=namespace.added(topic)), b"TAGS\x01a\x02", version_2=second)
+        for one, topic, second in made
+    )
+    found = namespace.records(data, "a:1")
+    assert [one.topic for one in decode_all(found)] == [topic for _, topic, _ in made]
+    assert found == b"".join(
+        encode_raw(replace(one, topic=topic), b"TAGS\x01a\x02", version_2=second) for one, topic, second in made
+    )
+
+
+def test_damaged_records_are_a_bad_answer() -> None:
+    with pytest.raises(BadAnswer, match="a:1 sent damaged records"):
+        Namespace(INSTANCE).records(b"x" * 200, "a:1")
+
+
+class Instance:
+    """The recorded 5.5.0, whose names have the instance."""
+
+    def __init__(self) -> None:
+        self._recording = Recording("5.5.0")
+        self.peer = RemotingPeer(self._answer)
+        self._recording.address = self.peer.address
+        self.sent: list[Header] = []
+
+    def _answer(self, request: Header, body: bytes) -> bytes | None:
+        plain = Namespace(INSTANCE)
+        for name in ("topic", "consumerGroup", "a", "b"):
+            if (value := request.fields.get(name, "TOOLS_CONSUMER")) != "TOOLS_CONSUMER":
+                assert plain.has(value), (request.code, name, value)
+                request.fields[name] = plain.removed(value)
+        if request.code == RequestCode.SEND_BATCH_MESSAGE:
+            self.sent.append(request)
+            return answer_to(request, queueId=request.fields["e"], queueOffset=0, msgId="x")
+        return self._recording(request, body)
+
+
+def test_all_calls_name_topics_and_groups_with_the_instance() -> None:
+    instance = Instance()
+    with instance.peer as peer:
+        where = Connection.of(peer.address, protocol="remoting", timeout_s=20.0, namespace=INSTANCE)
+        with Cluster(where) as cluster:
+            queue = MessageQueue(TOPIC, "interop", 0)
+            assert cluster.queues(TOPIC) == [queue, queue._replace(queue_id=1)]
+            assert cluster.bounds(TOPIC)[queue].max_offset == 40
+            frames = list(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP))
+            for frame in frames:
+                Records.walk(frame.records, frame.count).check_topic(TOPIC)
+            assert sum(frame.count for frame in frames) == 40
+            assert cluster.committed(GROUP, [queue]) == {queue: -1}
+            assert cluster.commit(GROUP, {queue: 40}).offsets == {queue: 40}
+            assert cluster.search(TOPIC, {queue: 1}) == {queue: 0}
+            assert cluster.topics() == []  # the recorded topics belong to no instance
+            with Producer(cluster=cluster, group="senders") as producer:
+                producer.send_columns(TOPIC, pa.array([b"1", b"2"]), queue=queue)
+    assert [(one.fields["a"], one.fields["b"]) for one in instance.sent] == [("senders", TOPIC)]
+
+
+def test_commands_name_them_so_too() -> None:
+    namespace = Namespace(INSTANCE)
+    request: Any = pb.UpdateTopicRequest(topic=TopicConfig(topic_name="orders", attributes={"topic": "orders"}))
+    rename(request, namespace.added)
+    assert request.topic.topic_name == "MQ_INST_1%orders"
+    assert dict(request.topic.attributes) == {"topic": "orders"}
+    entry = pb.ConsumerProgressResponse.Entry(group="MQ_INST_1%g", topic="%RETRY%MQ_INST_1%g", queue_id=1)
+    answer: Any = pb.ConsumerProgressResponse(entries=[entry])
+    rename(answer, namespace.removed)
+    assert (answer.entries[0].group, answer.entries[0].topic) == ("g", "%RETRY%g")
+
+
+@pytest.mark.parametrize("keys", [{}, {"access_key": "ak", "secret_key": "sk"}], ids=["plain", "signed"])
+def test_the_namespace_of_rocketmq_5_travels_beside_the_names(keys: dict[str, str]) -> None:
+    recording = Recording("5.5.0")
+    with RemotingPeer(recording) as peer:
+        recording.address = peer.address
+        where = Connection.of(peer.address, protocol="remoting", timeout_s=20.0, namespace_v2="one", **keys)
+        with Cluster(where) as cluster:
+            frames = cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)
+            assert sum(frame.count for frame in frames) == 40
+    assert {(one.fields["nsd"], one.fields["ns"]) for one in peer.requests} == {("true", "one")}
+    assert any(one.code == RequestCode.PULL_MESSAGE for one in peer.requests)
+    for one in peer.requests if keys else []:
+        assert one.fields["Signature"] == acl.signature("sk", one.fields)
+
+
+def test_a_namespace_is_refused_where_it_makes_no_sense() -> None:
+    for given_twice in ({"namespace": "a%b"}, {"namespace_v2": "ü"}, {"namespace": "a", "namespace_v2": "b"}):
+        with pytest.raises(InvalidParameter, match="namespace"):
+            Connection.of("a:1", **given_twice)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter, match="RocketSim's own servers have none"):
+        open_transport(Connection.of("a:1", protocol="grpc", namespace=INSTANCE))
