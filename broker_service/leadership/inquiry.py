@@ -63,6 +63,6 @@ class Inquiry:
         answers = same if there is None else [there]
         return any(is_over(promise, reply.broker_id, reply.candidate_epoch) for reply in answers)
 
-    def tell(self, others: list[OtherMember]) -> None:
-        """Tells these brokers of the current epoch, in a task: a GetMember call to each has the epoch in it."""
-        self._tasks.own("tell", self._roll_call.ask_each([other.address for other in others]))
+    def announce_epoch(self, others: list[OtherMember]) -> None:
+        """Sends the current epoch to these brokers, in a task: a GetMember call to each contains the epoch."""
+        self._tasks.own("announce-epoch", self._roll_call.ask_each([other.address for other in others]))

@@ -71,7 +71,7 @@ class Promoted:
 
     @property
     def is_weaker(self) -> bool:
-        """True if an OK meant two brokers before, and means one now."""
+        """Returns True if an OK meant two brokers before, and means one now."""
         return self.role is BrokerRole.ASYNC_MASTER and self.former_role is BrokerRole.SYNC_MASTER
 
     def __str__(self) -> str:
@@ -283,7 +283,7 @@ class Leadership:
         )
         logger.warning("promoted: %s of %s with %s", role.name, broker_name, promoted)
         self._begin_work()
-        self._inquiry.tell(others)  # an old master that is still alive stops taking writes
+        self._inquiry.announce_epoch(others)  # an old master that is still alive stops taking writes
         broker.members_changed.notify()
         return promoted
 

@@ -116,15 +116,16 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 
 
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
-    """True if the other log has more.
+    """Returns True if the other log has more.
 
-    The epoch of its last byte counts, since a slave knows its master's epochs before it has their bytes.
+    This compares the epochs of the logs' last bytes first.  The newest known epoch would not do, because a slave knows
+    its master's epochs before it has their bytes.
     """
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)
 
 
 def _is_fork(ours: LogState, answer: MemberReport) -> bool:
-    """True if another master wrote the last byte of the other log, in an epoch with the same number."""
+    """Returns True if another master wrote the last byte of the other log, in an epoch with the same number."""
     our, their = _epoch_here(ours), _written_in(answer)
     return answer.epochs is not None and our.epoch == their.epoch and not our.is_same_as(their)
 

@@ -274,7 +274,7 @@ class Clients:
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
-        """Returns a stream of this client, else of one of the topic's producers; each `turn` has another one.
+        """Returns the stream of this client, or else of another producer of the topic, which is chosen by `turn`.
 
         Returns None if no producer is connected that may send to the topic.
         """

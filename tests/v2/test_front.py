@@ -523,7 +523,7 @@ async def test_connections_and_refusals_are_counted_also_after_the_port_has_clos
     monkeypatch.setattr("broker_service.wire.v2.port.most_connections", lambda _: 1)
 
     def counted(node: BrokerNode) -> list[float]:
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         found = {one.name: one.samples[0].value for one in node.metrics.collect() if "front" in one.name}
         return [found[f"rocketsim_front_connections{what}"] for what in ("", "_refused")]
 

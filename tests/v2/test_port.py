@@ -104,7 +104,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         there = [await opened(client, client_id) for client_id in "ab"]
         assert [answer.status.code for _, answer in there] == [d.OK, d.OK]
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         (streams,) = (one.samples[0] for one in node.metrics.collect() if one.name == "rocketsim_client_streams")
         assert streams.value == 2
         late, answer = await opened(client, "c")

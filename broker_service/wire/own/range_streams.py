@@ -80,7 +80,7 @@ class RangeStreams:
         self._giving: set[socket.socket] = set()
         self.frame_bytes = 0  # of one frame of each pull
         self.buffer_bytes = 0  # of the pulls' large send buffers
-        self.unsent_bytes = 0  # of pulls' frames that wait in this process until clients read
+        self.unsent_bytes = 0  # in this process, of pulls' frames that clients have not read yet
         self.sends = 0
         self.taken_bytes = 0  # of sends' frames, from the announcement of their size until they are answered
         self.requested_bytes = 0  # of all requests

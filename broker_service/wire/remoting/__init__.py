@@ -1,6 +1,6 @@
-"""RocketMQ's remoting protocol: the calls of producers and consumers of RocketMQ 4, and of 5's over the same protocol.
+"""RocketMQ's remoting protocol, for producers and consumers of RocketMQ 4, and those of RocketMQ 5 that still speak it.
 
-`sends.py`, `pulls.py` and `offsets.py` turn requests into the calls of the put path, the pull path and the commits that
-serve all protocols; `members.py` knows which clients are connected, and of which groups.  Operators' requests are
-answered in `admin/remoting.py`; frames and connections are those of `runtime/remoting`.
+`sends.py`, `pulls.py`, `offsets.py` and `returns.py` convert requests to calls of the put path, the pull path and the
+commits, which serve all protocols.  `members.py` keeps the connected clients of each group.  `admin/remoting.py`
+answers operators' requests, and `runtime/remoting` has the frames and connections.
 """

@@ -1,6 +1,6 @@
-"""Members: the clients that send heartbeats over the remoting protocol, their groups and what these subscribe to.
+"""Members: the clients that send heartbeats over the remoting protocol, with their groups and subscriptions.
 
-A client is known for EXPIRES_S after its last heartbeat, or until it says that it goes or its connection ends.
+A client is a member until it unregisters, its connection ends, or it has sent no heartbeat for EXPIRES_S.
 """
 
 import logging
@@ -20,7 +20,7 @@ from broker_service.runtime.remoting.calls import Answer, Handlers, Peer, Reques
 
 logger = logging.getLogger(__name__)
 
-EXPIRES_S = 120.0  # RocketMQ's; clients send a heartbeat every 30 s
+EXPIRES_S = 120.0  # as in RocketMQ; clients send a heartbeat every 30 s
 MAX_CLIENTS = 20_000
 MAX_GROUPS_OF_ONE = 100
 MAX_HEARTBEAT_BYTES = 256 << 10
@@ -28,21 +28,21 @@ MAX_HEARTBEAT_BYTES = 256 << 10
 
 @dataclass(slots=True)
 class Member:
-    """`consumers`: what the client has said of each group that it consumes with."""
+    """A client.  `consumers` has the part of its last heartbeat about each group with which it consumes."""
 
     connection: Peer
     language: str
     version: int
-    heard_s: float
+    heartbeat_s: float
     consumers: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     producers: frozenset[str] = frozenset()
 
 
 class Members:
-    """`clock`: seconds, monotonic.
+    """Notifies the members of a group whenever one joins or leaves.
 
-    Push consumers divide the queues of a group among them by themselves; whenever a member comes or goes, the others
-    are told, so that they do it again.
+    Push consumers divide the queues of their group among themselves, and do so again after this notification.  `clock`
+    returns monotonic seconds.
     """
 
     def __init__(self, broker: Broker, commits: Commits, clock: Callable[[], float]) -> None:
@@ -84,31 +84,33 @@ class Members:
             request.connection.gone.append(self._forget_silent)
         joined = consumers.keys() - (before.consumers.keys() if before is not None else ())
         left = (before.consumers.keys() if before is not None else set[str]()) - consumers.keys()
-        self._tell_members(joined | left)
+        self._notify_members(joined | left)
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "false"})
 
     def subscription(self, group: str, topic: str) -> tuple[str, str] | None:
-        """The expression, and its type, by which the group's members have subscribed to the topic; the newest one."""
-        for one in sorted(self.consumers(group).values(), key=lambda one: -one.heard_s):
+        """Returns the expression, and its type, of the newest heartbeat of the group that subscribes to the topic."""
+        for one in sorted(self.consumers(group).values(), key=lambda one: -one.heartbeat_s):
             for subscription in _objects(one.consumers[group], "subscriptionDataSet"):
                 if subscription.get("topic") == topic:
                     return str(subscription.get("subString") or "*"), str(subscription.get("expressionType") or "TAG")
         return None
 
-    def tell_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Tells the members of the group where they go on; `body` has the offset of each queue."""
+    def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
+        """Sends the members of the group the offset at which they go on in each queue, which is in `body`."""
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
         for one in self.consumers(group).values():
             one.connection.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
 
-    def _tell_members(self, groups: Iterable[str]) -> None:
+    def _notify_members(self, groups: Iterable[str]) -> None:
         for group in groups:
             for one in self.consumers(group).values():
                 one.connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     async def _make_group(self, group: str, *, is_push: bool) -> None:
-        """A heartbeat makes the group, as a pull does, and the retry topic that push consumers read, too; where it may
-        not, the pull says why."""
+        """Makes the group of a heartbeat, and the retry topic from which its push consumers read.
+
+        A failure is only logged, because the consumer's next pull fails with the reason.
+        """
         try:
             await self._commits.make_group(group)
             if is_push and self._broker.mastership.standing is Standing.WRITABLE:
@@ -125,11 +127,11 @@ class Members:
             member.producers -= {request.text("producerGroup", "")}
             if not member.consumers and not member.producers:
                 del self._members[client_id]
-            self._tell_members([group] if has_left else ())
+            self._notify_members([group] if has_left else ())
         return Answer()
 
     async def check_config(self, request: Request) -> Answer:
-        """A push consumer asks whether its filter is one that this broker knows; its pulls are told the same."""
+        """Accepts the filter of a push consumer unchecked, because the consumer's pulls are refused if it is wrong."""
         return Answer()
 
     async def consumer_list(self, request: Request) -> Answer:
@@ -141,7 +143,7 @@ class Members:
         members = self.consumers(group)
         if not members:
             return Answer(code=ResponseCode.CONSUMER_NOT_ONLINE, remark=f"the consumer group[{group}] not online")
-        newest = max(members.values(), key=lambda one: one.heard_s).consumers[group]
+        newest = max(members.values(), key=lambda one: one.heartbeat_s).consumers[group]
         subscriptions = {str(one.get("topic")): one for one in _objects(newest, "subscriptionDataSet")}
         body = {
             "connectionSet": _connections(members),
@@ -161,7 +163,7 @@ class Members:
         return Answer(to_json({"connectionSet": _connections(members)}))
 
     def consumers(self, group: str) -> dict[str, Member]:
-        """The members of a group, by client id."""
+        """Returns the members that consume with a group, by client id."""
         self._forget_silent()
         return {client_id: one for client_id, one in self._members.items() if group in one.consumers}
 
@@ -170,21 +172,21 @@ class Members:
         gone = [
             client_id
             for client_id, one in self._members.items()
-            if not one.connection.is_open or now_s - one.heard_s > EXPIRES_S
+            if not one.connection.is_open or now_s - one.heartbeat_s > EXPIRES_S
         ]
         left: set[str] = set()
         for client_id in gone:
             left |= self._members.pop(client_id).consumers.keys()
-        self._tell_members(left)
+        self._notify_members(left)
 
 
 def push_retry_topic(group: str) -> str:
-    """The topic with the messages that push consumers of the group have given back."""
+    """Returns the topic for messages that push consumers of the group have given back."""
     return f"{RETRY_PREFIX}{group}"
 
 
 def client_of(request: Request, client_id: str) -> str:
-    """With access control clients of different users never have the same id."""
+    """Returns the client's id, with the user in front of it, so that clients of different users never have the same."""
     if not client_id or len(client_id) > 255:
         raise InvalidParameter(f"clientID {client_id[:60]!r}: 1 to 255 characters")
     return f"{request.user}/{client_id}" if request.user else client_id

@@ -1,4 +1,4 @@
-"""OffsetAnswers: bounds of queues, offsets at a time, and groups' offsets, over the remoting protocol."""
+"""OffsetAnswers: answers remoting requests for bounds of queues, offsets by time, and committed offsets."""
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
@@ -25,7 +25,11 @@ class OffsetAnswers:
         }
 
     async def query(self, request: Request) -> Answer:
-        """0 for a new group on a young queue, unless the request says otherwise, as at RocketMQ."""
+        """Answers with the group's committed offset of one queue.
+
+        As in RocketMQ, a new group gets 0 for a queue of which no message has expired, unless `setZeroIfNotFound` is
+        false.
+        """
         queue = request.text("topic"), request.number("queueId")
         zero = request.boolean("setZeroIfNotFound", default=True)
         found = await self._commits.query(request.text("consumerGroup"), [queue], zero_for_new_group=zero)
@@ -39,8 +43,10 @@ class OffsetAnswers:
         return Answer(remark=f"{status.name}: offset {standing[0]}")
 
     async def search(self, request: Request) -> Answer:
-        """The first message of that time or after it, or the queue's end.  `boundaryType=UPPER`: the last message of
-        that time or before it."""
+        """Answers with the offset of the first message that was stored at a time or after it, else the queue's end.
+
+        With `boundaryType=UPPER` it is the last message that was stored at the time or before it.
+        """
         topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
         if request.text("boundaryType", "LOWER") != "UPPER":
             return _offset((await self._queues.search(topic, [(queue_id, timestamp)]))[0])
@@ -54,7 +60,7 @@ class OffsetAnswers:
         return _offset((await self._bounds(request)).min_offset)
 
     async def earliest_time(self, request: Request) -> Answer:
-        """-1 for a queue without a message."""
+        """Answers with the store time of the queue's first message; -1 for an empty queue."""
         return Answer(fields={"timestamp": str(await self._queues.first_timestamp(*self._queue(request)))})
 
     async def _bounds(self, request: Request) -> Bounds:

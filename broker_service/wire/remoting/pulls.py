@@ -1,4 +1,4 @@
-"""PullAnswers: pulls over the remoting protocol, also those that wait for a message."""
+"""PullAnswers: answers pulls in the remoting protocol, also those that wait for a message."""
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
@@ -16,7 +16,7 @@ _COMMITS, _HOLDS, _HAS_SUBSCRIPTION = 1, 2, 4
 
 
 class PullAnswers:
-    """`members`: a pull of a push consumer does not say what it subscribes to; its heartbeat has."""
+    """Answers pulls.  A push consumer's pull has no subscription, which `members` has from its heartbeat."""
 
     def __init__(self, broker: Broker, pulls: PullPath, members: Members) -> None:
         self._broker = broker

@@ -1,7 +1,7 @@
-"""Returns: messages that push consumers give back, and the locks of queues of those that consume in order.
+"""Returns: takes messages that push consumers give back, and locks queues for push consumers that consume in order.
 
-A message that was not consumed goes to the group's retry topic behind a delay level, and from there to the group
-again; after its last attempt it goes to the group's dead letter topic.
+A message that is given back is copied to the group's retry topic with a delay level, and the group gets it from there
+again.  After its last attempt it is copied to the group's dead letter topic instead.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,9 +25,9 @@ from broker_service.state.moves import PROPERTY_RETRY_TOPIC, PROPERTY_SOURCE, dl
 from broker_service.wire.remoting.members import client_of, push_retry_topic
 
 SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's consumers wait 5 s for an answer
-LOCKED_S = 60.0  # RocketMQ's; consumers lock again every 20 s
+LOCKED_S = 60.0  # as in RocketMQ; consumers lock again every 20 s
 MAX_LOCKS = 100_000
-_FIRST_LEVEL = 3  # of messageDelayLevel, behind the first attempt, as at RocketMQ
+_FIRST_LEVEL = 3  # the delay level after the first attempt, as in RocketMQ
 _ORIGIN_ID = "ORIGIN_MESSAGE_ID"
 _TRANSACTION = 0xC  # in the system flag
 
@@ -38,7 +38,7 @@ class Lock(NamedTuple):
 
 
 class Returns:
-    """`clock`: seconds, monotonic."""
+    """Takes messages back, and keeps the locks of queues.  `clock` returns monotonic seconds."""
 
     def __init__(self, broker: Broker, puts: PutPath, commits: Commits, clock: Callable[[], float]) -> None:
         self._broker = broker
@@ -74,11 +74,11 @@ class Returns:
         copy = _copy(message, topic)
         placed = self._puts.append_back(copy, 0 if is_dead else _level(message, level))
         status = await self._puts.safe(placed, SAFE_WAIT_S)
-        # Whatever the status, the copy is stored: a consumer that heard of an error would give the message back again.
+        # The copy is stored, whatever the status.  After an error the consumer would give the message back again.
         return Answer(remark="" if status is PutStatus.PUT_OK else status.name)
 
     async def lock(self, request: Request) -> Answer:
-        """The queues that the client has now."""
+        """Locks queues for the client; answers with those that are locked for it now."""
         group, client_id, queues = self._of_body(request)
         now_s, mine = self._clock(), []
         if len(self._locks) + len(queues) > MAX_LOCKS:
@@ -116,12 +116,12 @@ def _is_queue(one: object) -> bool:
 
 
 def _level(message: Record, asked: int) -> int:
-    """The delay level: a longer one behind each attempt, unless the consumer names one."""
+    """Returns the delay level for the next attempt: a longer one each time, unless the consumer names one."""
     return asked or _FIRST_LEVEL + message.reconsume_times
 
 
 def _copy(message: Record, topic: str) -> Record:
-    """What is stored for the next attempt.  It names the message's own topic, under which consumers get it again."""
+    """Returns the copy for the next attempt.  A property names the message's own topic, which consumers see."""
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_IN_COPIES}
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(_ORIGIN_ID, record.offset_message_id(message.store_host, message.commit_log_offset))

@@ -1,4 +1,4 @@
-"""SendAnswers: messages of producers over the remoting protocol, one by one and in batches."""
+"""SendAnswers: appends messages that producers send in the remoting protocol, one by one and in batches."""
 
 from collections.abc import Sequence
 
@@ -17,7 +17,7 @@ SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's producers wait 3 s for an an
 REGION = "DefaultRegion"
 _TRANSACTION = 0xC  # in the system flag
 _KEPT_FLAGS = record.SYS_FLAG_COMPRESSED | record.SYS_FLAG_COMPRESSION_TYPE | record.SYS_FLAG_MULTI_TAGS
-# All of these are stored.
+# With each of these statuses the message is stored.
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -38,7 +38,7 @@ class SendAnswers:
         return dict.fromkeys(codes, self.send)
 
     async def send(self, request: Request) -> Answer:
-        """Whether the body is a batch says the field `batch`, not the code."""
+        """Appends the messages of a request.  The field `batch` decides if the body is a batch, and not the code."""
         code = request.header.code
         if code != RequestCode.SEND_MESSAGE:
             request.header.fields = send_fields.long_names(request.fields)
@@ -88,7 +88,7 @@ class SendAnswers:
         ]
 
     def _properties(self, encoded: bytes) -> dict[str, str]:
-        """RocketMQ's producers may say how long from now on a message waits; it is kept with its delivery time."""
+        """Decodes properties.  Replaces a delay, which RocketMQ's producers may send, by a delivery time."""
         properties = record.decode_properties(encoded)
         for name, unit_ms in _DELAYS_MS.items():
             if (delay := properties.pop(name, "")) and delay.isascii() and delay.isdigit():
@@ -97,7 +97,7 @@ class SendAnswers:
         return properties
 
     def _queue(self, topic: str, asked: int) -> int:
-        """The queue that the request names; one in turns if it leaves that to the broker."""
+        """Returns the queue that the request names; if it names none, the topic's queues take turns."""
         if asked >= 0:
             return asked
         found = self._broker.topics.get(topic)

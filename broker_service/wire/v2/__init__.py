@@ -1,11 +1,12 @@
-"""The calls of RocketMQ 5's official clients, gRPC `apache.rocketmq.v2`, on a port of their own over the same broker.
+"""The calls of RocketMQ 5's official clients: the gRPC service `apache.rocketmq.v2`, on a port of its own.
 
     front ─► port ─► servicer ─► topic_routes (asks name servers) ─► route_answers
                               ─► sends ─► accumulator ─► the put path;  sent_message, message_rules, recent_sends
                               ─► receiving (over broker_service.pop) ─► delivered_message, unsent
                               ─► transaction_calls (over broker_service.transactions)
                               ─► wire/clients, settings
-    status, names: known to all of them
+    status, names: used by all of them
 
-Every call, refused ones included, is answered with gRPC's OK and a status in the response: the clients require it.
+Every call is answered with gRPC's OK and a status in the response, also if it is refused, because the clients require
+it.
 """

@@ -1,7 +1,6 @@
 """Accumulator: appends the messages of several calls with one put, as RocketMQ's ProduceAccumulator does in its client.
 
-A put costs nearly the same for one message as for fifty, and official clients with many sends under way make a call of
-each.
+A put costs nearly the same for one message as for fifty, and official clients make a call for each message.
 """
 
 import asyncio
@@ -17,8 +16,8 @@ from broker_service.put_result import Appended
 from broker_service.runtime.group_commit import GroupCommit
 from broker_service.wire.v2.recent_sends import RecentSends, SendId, Stored
 
-MAX_CALLS = 128  # that wait, of all topics
-MAX_BYTES = 1 << 20  # of their bodies
+MAX_CALLS = 128  # waiting calls of all topics
+MAX_BYTES = 1 << 20  # message bodies of all waiting calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class SendCall:
 
     @property
     def goes_alone(self) -> bool:
-        """The put path takes a message with a delivery time by itself only."""
+        """Returns True if a message has a delivery time: the put path takes such a message only by itself."""
         return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
 
 
@@ -40,15 +39,18 @@ _Waiting = tuple[SendCall, asyncio.Future["SentCall"]]
 
 @dataclass(frozen=True, slots=True)
 class SentCall:
-    """The queue offset of each message of a call, and where the log ends behind them."""
+    """The queue offset of each message of a call, and their place in the log."""
 
     offsets: Sequence[int]
     placed: Placed
 
 
 class Accumulator:
-    """`GroupCommit` says which calls wait for others.  `recent` gets all messages as soon as they are appended: before
-    the wait for disk and slave, and also those of calls that have ended meanwhile."""
+    """Appends calls, together with others if `GroupCommit` says so.
+
+    `recent` gets all messages when they are appended: before the wait for disk and slave, and also if their call has
+    ended meanwhile.
+    """
 
     def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:
         self._puts = puts
@@ -60,8 +62,10 @@ class Accumulator:
         self._appending: set[asyncio.Task[None]] = set()
 
     async def append(self, call: SendCall) -> SentCall:
-        """As `PutPath.append`.  Calls of a topic are appended in their order and refused by themselves, never for
-        another one."""
+        """Appends the messages of a call, like `PutPath.append`.
+
+        The calls of a topic are appended in order.  A call is never refused because of another call.
+        """
         was_quiet = self._group_commit.call_came()
         if was_quiet or call.goes_alone:
             return (await self._append([call]))[0]
@@ -78,7 +82,7 @@ class Accumulator:
         batches, self._batches = self._batches, {}
         self._waiting = self._waiting_bytes = 0
         for calls in batches.values():
-            batch = [call for call in calls if not call[1].done()]  # who has ended sends again, under the same id
+            batch = [call for call in calls if not call[1].done()]  # a client whose call has ended sends again
             if not batch:
                 continue
             task = asyncio.get_running_loop().create_task(self._append_batch(batch))
@@ -102,7 +106,7 @@ class Accumulator:
             if len(calls) == 1:
                 return [error]
             return list(chain.from_iterable([await self._outcomes([call]) for call in calls]))
-        except Exception as error:  # each caller hears it
+        except Exception as error:  # all calls of the batch fail with it
             return [error] * len(calls)
 
     async def _append(self, calls: Sequence[SendCall]) -> list[SentCall]:
@@ -119,8 +123,11 @@ class Accumulator:
 
 
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
-    """The queue offset of each record of the frame; offsets of one queue are consecutive, in the frame's order.  A
-    message that waits for its delivery time has that of the timer topic."""
+    """Returns the queue offset of each record of the frame.
+
+    The offsets of one queue are consecutive, in the frame's order.  A message with a delivery time has its offset in
+    the timer topic.
+    """
     if len(queue_ids) == 1:
         return [appended.queues[0].first_queue_offset]
     following = {queue.queue_id: queue.first_queue_offset for queue in appended.queues}

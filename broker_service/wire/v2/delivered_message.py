@@ -1,7 +1,7 @@
 """Makes the message that clients receive from a record.  Pure.
 
-Clients need all fields: without a body encoding Python's loses the batch, without digest or born time C#'s fails.
-MD5 is the only digest that all clients compute alike.
+Clients need all fields.  Without a body encoding the Python client loses the batch, and without digest or born time the
+C# client fails.  MD5 is the only digest that all clients compute in the same way.
 """
 
 import hashlib
@@ -36,7 +36,7 @@ def message_of(
     receipt_handle: str,
     max_body_size: int,
 ) -> pb.Message:
-    """`max_body_size`: to which a body is unpacked; one that is larger stays as it is stored."""
+    """Returns the message for a client.  A body that is larger than `max_body_size` unpacked stays packed."""
     properties = stored.properties
     body, encoding = _body(stored, max_body_size)
     system = pb.SystemProperties(
@@ -71,7 +71,7 @@ def message_of(
 
 
 def _body(stored: Record, max_size: int) -> tuple[bytes, pb.Encoding]:
-    """The body and its encoding.  Clients unpack GZIP only, so bodies of other compressions are unpacked here."""
+    """Returns the body and its encoding.  Unpacks bodies of other compressions than GZIP, which clients cannot."""
     if not stored.sys_flag & record.SYS_FLAG_COMPRESSED:
         return stored.body, pb.IDENTITY
     if stored.body.startswith(_GZIP) and not stored.sys_flag & record.SYS_FLAG_COMPRESSION_TYPE:

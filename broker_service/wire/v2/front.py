@@ -1,7 +1,8 @@
-"""Front: one port for plaintext and TLS, which a gRPC server cannot have: connections are passed on, by their first
-byte, to one of two sockets on which the server listens, where nothing is looked at.
+"""Front: one port for both plaintext and TLS, which a gRPC server cannot offer.
 
-Each side of a connection is read only as fast as the other one is written.
+The gRPC server listens on two sockets of this process, one for plaintext and one for TLS.  The front accepts clients'
+connections, chooses the socket by the first byte, and then copies bytes in both directions without interpreting them.
+Each side of a connection is read only as fast as the other side is written.
 """
 
 import asyncio
@@ -15,34 +16,37 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "ipv4:127.0.0.1:0"
-TLS_HANDSHAKE = 0x16  # of RFC 8446's record types; plaintext begins with HTTP/2's preface, `PRI`
-FIRST_BYTE_S = 10.0  # for a client to say anything
-MAX_SILENT = 1000  # connections that have not said anything; the oldest one goes
+TLS_HANDSHAKE = 0x16  # the record type of RFC 8446; plaintext begins with HTTP/2's preface, `PRI`
+FIRST_BYTE_S = 10.0  # time for a client to send its first byte
+MAX_SILENT = 1000  # connections without a first byte; for a further one the oldest is closed
 MAX_CONNECTIONS = 20_000
-HANDLES_SHARE = 6  # a connection has three open files, of which half are for the store and other ports
-TELL_S = 60.0  # between two lines that the front is full
-LINGER_S = 10.0  # for the other side, once one has ended
+HANDLES_SHARE = 6  # a connection has three open files, and half of all files are for the store and other ports
+LOG_EVERY_S = 60.0  # the shortest time between two log lines that the front is full
+LINGER_S = 10.0  # time for one side to end after the other one has
 CONNECT_S = 10.0
-CONNECT_PAUSE_S = 0.01  # while as many connections wait for the server as may
+CONNECT_PAUSE_S = 0.01  # between two tries while the server's queue of connections is full
 FORGET_S = 60.0
-BUFFER_BYTES = 256 << 10  # of one side, which the other one waits for
+BUFFER_BYTES = 256 << 10  # bytes waiting to be written to one side, above which the other side is not read
 
 
 def most_connections(handles: int) -> int:
-    """Of a process that may have so many files open; below 0: any number."""
+    """Returns how many connections a front may have in a process with `handles` open files (below 0: no limit)."""
     return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, handles // HANDLES_SHARE))
 
 
 class Front:
-    """`close` ends what `start` began.  A connection has a socket of this process behind it, whose name gRPC takes for
-    the client's address: `client_of` and `sender_of` know better.  With `most` connections the oldest one that has
-    not said anything is closed for a new one, else the new one."""
+    """Accepts connections from `start` to `close`.
+
+    gRPC takes the name of the socket that the front has connected to it for the client's address.  `client_of` and
+    `sender_of` return the true address.  If there are `most` connections already, a new one replaces the oldest one
+    that has sent nothing, or is closed if all have sent something.
+    """
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
         self._most = most
-        self._there: set[_Client] = set()
+        self._connected: set[_Client] = set()
         self.refused = 0  # since the start
-        self._told_at = -TELL_S
+        self._logged_at = -LOG_EVERY_S
         self._name = f"rocketsim-{secrets.token_hex(16)}"
         # Abstract Unix sockets, for the server to bind.
         self.plaintext, self.tls = f"{self._name}-plaintext", f"{self._name}-tls"
@@ -53,29 +57,31 @@ class Front:
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._clients: dict[str, str] = {}  # by the name of the socket behind them, which no other socket can have
-        self._former: dict[str, str] = {}  # of connections that ended a moment ago, whose names are free
+        self._clients: dict[str, str] = {}  # address by the name of the inner socket, which no other socket can have
+        self._former: dict[str, str] = {}  # the same for connections that have just ended, whose names are free again
 
     @property
     def connections(self) -> int:
-        return len(self._there)
+        return len(self._connected)
 
     async def start(self) -> None:
-        """The server has to listen on both names already."""
+        """Begins to accept connections.  The server must listen on both inner sockets already."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Client(self), sock=self._listening)
 
     def client_of(self, peer: str) -> str:
-        """The client's address as gRPC says it, by what gRPC says of the connection's other end.  A connection that is
-        not the front's own comes from a process of this machine.  Empty once the connection has ended: such a process
-        may have its name now, and is not to pass for the client."""
+        """Returns the address of a client, in gRPC's form, for the value of `context.peer()`.
+
+        For a connection to an inner socket that is not the front's own, it is loopback: it comes from a process of this
+        machine.  Empty if the connection has ended, because such a process may use the socket's name now.
+        """
         kind, _, name = peer.partition(":")
         if kind != "unix-abstract":
             return peer
         return self._clients.get(name, "" if name in self._former else LOOPBACK)
 
     def sender_of(self, peer: str) -> str:
-        """As `client_of`, for records, also for a moment after the connection has ended."""
+        """Returns the same for the address in a record, also for a moment after the connection has ended."""
         return self.client_of(peer) or self._former.get(peer.partition(":")[2], LOOPBACK)
 
     def stop_listening(self) -> None:
@@ -85,7 +91,7 @@ class Front:
             self._server.close()
 
     async def close(self) -> None:
-        """Connections that are still there break off, and one that was being taken does."""
+        """Ends all connections, also those that are just being accepted."""
         self._is_closing = True
         self.stop_listening()
         while self._ends:
@@ -107,14 +113,14 @@ class Front:
         self._ended.set()
 
     def takes(self, client: "_Client", address: str) -> bool:
-        """Whether there is room for one more connection."""
+        """Adds a connection; returns False if there is no room for one more."""
         if self.connections < self._most or self._drops_a_silent_one():
-            self._there.add(client)
+            self._connected.add(client)
             return True
         self.refused += 1
         now = asyncio.get_running_loop().time()
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        if now - self._logged_at >= LOG_EVERY_S:
+            self._logged_at = now
             logger.warning(
                 "a connection of %s is closed: RocketMQ 5's clients have %d, the most that there may be; %d were "
                 "closed so far. More need a higher limit of open files (ulimit -n), %d at most",
@@ -131,17 +137,17 @@ class Front:
             self._drops_a_silent_one()
 
     def _drops_a_silent_one(self) -> bool:
-        """The oldest one; False if there is none."""
+        """Closes the oldest connection that has sent nothing; returns False if there is none."""
         if not self._silent:
             return False
         next(iter(self._silent)).abort()
         return True
 
     def left(self, client: "_Client") -> None:
-        self._there.discard(client)
+        self._connected.discard(client)
         self._silent.pop(client, None)
 
-    def has_spoken(self, client: "_Client") -> None:
+    def has_sent(self, client: "_Client") -> None:
         self._silent.pop(client, None)
 
     def connecting(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -151,20 +157,20 @@ class Front:
         return task
 
     def name_for(self, client: str) -> str:
-        """One that no other connection has or will have; `forget` follows in any case."""
-        name = f"{self._name}-{secrets.token_hex(8)}"  # by chance: another process cannot take it before
+        """Returns a new name for the inner socket of a client.  Call `forget` when the connection ends."""
+        name = f"{self._name}-{secrets.token_hex(8)}"  # random, so that no other process can bind it before
         self._clients[name] = client
         return name
 
     def forget(self, name: str) -> None:
-        """The address stays a while: a call may be looked at after its connection has ended."""
+        """Frees the name.  `sender_of` knows the address for a while, because calls may outlive their connection."""
         if (client := self._clients.pop(name, None)) is not None:
             self._former[name] = client
             asyncio.get_running_loop().call_later(FORGET_S, self._former.pop, name, None)
 
 
 class _End(asyncio.Protocol):
-    """One end of a connection; what it reads goes to `other`."""
+    """One of the two sockets of a connection.  What it reads is written to `other`."""
 
     transport: asyncio.Transport
 
@@ -186,7 +192,7 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """The other direction goes on, for a while: gRPC and its clients end both."""
+        """Keeps the other direction open for a while.  gRPC and its clients end both directions."""
         self._has_ended = True
         other = self.other
         if other is None or other._has_ended:
@@ -209,7 +215,7 @@ class _End(asyncio.Protocol):
         if self._lingering is not None:
             self._lingering.cancel()
         if self.other is not None and not self.other._is_lost:
-            self.other.transport.close()  # once it has what was read here
+            self.other.transport.close()  # after it has written what was read here
             self.other._linger()
         self._front.ended(self)
 
@@ -227,7 +233,7 @@ class _End(asyncio.Protocol):
 
 
 class _Client(_End):
-    """The end that came to the port."""
+    """The socket to the client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -242,7 +248,8 @@ class _Client(_End):
         if self.other is not None:
             self.other.transport.write(data)
             return
-        self._has_spoken()
+        self._silence.cancel()
+        self._front.has_sent(self)
         self.transport.pause_reading()
         self._connecting = self._front.connecting(self._connect(data))
 
@@ -256,14 +263,14 @@ class _Client(_End):
             await asyncio.get_running_loop().create_unix_connection(lambda: server, sock=inner)
             self.other = server
         except OSError as error:
-            if error.errno != errno.ECONNREFUSED:  # that the server has stopped listening is no news
+            if error.errno != errno.ECONNREFUSED:  # the server has stopped listening, which is expected
                 logger.warning("a connection of RocketMQ 5's clients is closed: %s", error or "the server is busy")
             self.abort()
             return
         finally:
             if self.other is None:
                 front.forget(name)
-        self.transport.resume_reading()  # first: the server may be slow to take what there is
+        self.transport.resume_reading()  # before the write, which pauses it again if the server is slow
         server.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -274,16 +281,12 @@ class _Client(_End):
         super().connection_lost(error)
 
     def abort(self) -> None:
-        self._front.left(self)  # at once: the place is another one's from here on
+        self._front.left(self)  # at once, so that another connection can have the place
         super().abort()
-
-    def _has_spoken(self) -> None:
-        self._silence.cancel()
-        self._front.has_spoken(self)
 
 
 class _Server(_End):
-    """The end behind the port, for one client."""
+    """The socket to the gRPC server, for one client."""
 
     def __init__(self, front: Front, client: _Client, name: str) -> None:
         super().__init__(front)
@@ -296,7 +299,7 @@ class _Server(_End):
 
 
 async def _connected(name: str, to: str) -> socket.socket:
-    """Raises OSError."""
+    """Connects a socket with this name to an inner socket of the server.  Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -305,7 +308,7 @@ async def _connected(name: str, to: str) -> socket.socket:
             try:
                 made.connect(f"\0{to}")
                 return made
-            except BlockingIOError:  # its queue is full; nothing tells when it is not
+            except BlockingIOError:  # the server's queue is full, and no event says when it has room
                 await asyncio.sleep(CONNECT_PAUSE_S)
     except BaseException:
         made.close()
@@ -313,7 +316,7 @@ async def _connected(name: str, to: str) -> socket.socket:
 
 
 def _grpc_peer(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
-    """As `context.peer()` has it."""
+    """Returns the address in the form of `context.peer()`."""
     host, port = address[:2]
     host = host.removeprefix("::ffff:") if "." in host else host
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

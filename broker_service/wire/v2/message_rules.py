@@ -27,9 +27,9 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
-    """Raises Refused with the reason; the topic's name and type are checked elsewhere."""
+    """Raises Refused with the reason if a message is invalid.  The topic's name and type are checked elsewhere."""
     system = message.system_properties
-    body_size = len(message.body)  # each look at the body copies it
+    body_size = len(message.body)  # read once, because each access copies the body
     if not body_size:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if body_size > max_body_size:
@@ -65,7 +65,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
 
 
 def type_of(message: pb.Message) -> pb.MessageType:
-    """The type that a message has by its fields, in RocketMQ's order; only a transaction states its type itself."""
+    """Returns the type by the message's fields, in RocketMQ's order.  Only a transaction states its type itself."""
     system = message.system_properties
     if system.message_type == pb.TRANSACTION:
         return pb.TRANSACTION
@@ -88,7 +88,7 @@ def check_type(message_type: pb.MessageType, of_topic: str) -> None:
 
 
 def is_time(timestamp: Timestamp) -> bool:
-    """Whether it is a valid time: a client may send numbers out of range."""
+    """Returns True if the time is in the range of protobuf's timestamps, which clients need not observe."""
     return 0 <= timestamp.seconds < _END_OF_TIME_S and 0 <= timestamp.nanos < 1_000_000_000
 
 
@@ -139,7 +139,7 @@ def _has_control(text: str) -> bool:
 
 
 def _check_sizes(message: pb.Message) -> None:
-    """Before their characters are looked at."""
+    """Checks the sizes of keys, tag and properties.  Runs before the checks of characters, which take longer."""
     properties, system = message.user_properties, message.system_properties
     if len(properties) > MAX_USER_PROPERTIES:
         raise Refused(

@@ -1,6 +1,7 @@
-"""Names of topics and groups as RocketMQ's proxy checks them.  Pure.
+"""Checks the names of topics and groups as RocketMQ's proxy does.  Pure.
 
-A resource's namespace is ignored, as the proxy ignores it, but bounded: answers repeat it for each queue and message.
+The namespace of a resource is ignored, as in the proxy.  Its length is limited, because answers repeat it for each
+queue and message.
 """
 
 from functools import lru_cache
@@ -17,11 +18,11 @@ from broker_service.names import (
 from broker_service.wire.v2.status import Refused
 
 MAX_NAMESPACE = 255
-_REMEMBERED = 4096  # names that are allowed: each call has one or two
+_REMEMBERED = 4096  # allowed names whose check is cached
 
 
 def topic_of(resource: pb.Resource) -> str:
-    """The topic's name; raises Refused unless users may have such a topic.  %RETRY% and %DLQ% topics may be read."""
+    """Returns the topic's name.  Raises Refused for names that users may not use; %RETRY% and %DLQ% are allowed."""
     _check_namespace(resource)
     return _topic(resource.name)
 
@@ -62,11 +63,11 @@ def _check_namespace(resource: pb.Resource) -> None:
 
 
 def check_broker(asked: str, own: str) -> None:
-    """Refuses a call for a queue of another broker ("": any): its client has an old route."""
+    """Refuses a call for a queue of another broker ("": any), whose client has an old route."""
     if asked not in ("", own):
         raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
 
 
 def topic_not_found(topic: str) -> Refused:
-    """The refusal in the words of RocketMQ, which the clients' own tests look for."""
+    """Returns the refusal in RocketMQ's words, which the clients' own tests expect."""
     return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}")

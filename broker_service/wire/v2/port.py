@@ -1,6 +1,6 @@
-"""Port: the port for RocketMQ 5's clients, open only while this broker is a master that takes writes.
+"""Port: the port for RocketMQ 5's clients, which is open only while this broker is a master that takes writes.
 
-A client that has both addresses of a pair connects to either that listens, so a slave must not listen.
+A client that has both addresses of a pair connects to any that listens, so a slave must not listen.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ logger = logging.getLogger(__name__)
 KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
-IDLE_MS = 120_000  # a connection without a call is closed then, as RocketMQ's proxy closes it; clients connect again
+IDLE_MS = 120_000  # connections without a call are closed after this time, as by RocketMQ's proxy
 FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
 CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
 
 
 class Port:
-    """`opened` is called before the port takes its first call."""
+    """Opens and closes the port.  Calls `opened` each time before the port takes calls."""
 
     def __init__(
         self,
@@ -62,33 +62,33 @@ class Port:
         self._port = broker.config.grpc_server_port
         self._notified = broker.members_changed.waiter()
         broker.description_changed.wakes(self._notified)
-        self._complained = False
-        self._refused = 0  # by fronts before this one
+        self._is_failure_logged = False
+        self._refused = 0  # connections that former fronts have refused
 
     @property
     def connections(self) -> int:
-        """Through the front; 0 without one."""
+        """Returns the number of connections through the front; 0 without a front."""
         return self.endpoint.front.connections if self.endpoint.front is not None else 0
 
     @property
     def connections_refused(self) -> int:
-        """Since the broker's start."""
+        """Returns the number of connections that fronts have refused since the broker's start."""
         return self._refused + (self.endpoint.front.refused if self.endpoint.front is not None else 0)
 
     def figures(self) -> Iterator[Figure]:
         yield gauge("rocketsim_client_streams", "Open streams of clients.", self._clients.stream_count)
         help_text = "Connections to a grpcServerPort that has a certificate."
         yield gauge("rocketsim_front_connections", help_text, self.connections)
-        help_text = "Connections to a grpcServerPort that were closed because of too many connections."
+        help_text = "Connections to a grpcServerPort that were closed because there were too many."
         yield counter("rocketsim_front_connections_refused", help_text, self.connections_refused)
 
     @property
     def address(self) -> str:
-        """host:port; empty while it is closed."""
+        """Returns host:port; empty while the port is closed."""
         return self.endpoint.address
 
     async def run(self) -> None:
-        """Opens and closes the port until cancelled; to be followed by `close`."""
+        """Opens and closes the port until it is cancelled.  Call `close` then."""
         while self._port != OFF:
             self._notified.clear()
             failed = False
@@ -110,12 +110,12 @@ class Port:
         return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
 
     async def _open(self) -> bool:
-        """False if another process has the port: it may be the former master, which is still stopping, so try again."""
+        """Opens the port.  Returns False if another process has it, as a former master that is still stopping."""
         config = self._broker.config
         try:
             server, port, front = self._listen()
         except ConfigError as error:
-            if not self._complained:
+            if not self._is_failure_logged:
                 logger.error(
                     "RocketMQ 5's clients cannot connect to this broker until its port is free, which is tried every "
                     "%g s: %s Give each broker of a machine a port of its own, or 0 for any free one, or -1 if no "
@@ -123,10 +123,10 @@ class Port:
                     TRY_AGAIN_S,
                     error,
                 )
-            self._complained = True
+            self._is_failure_logged = True
             return False
-        self._complained = False
-        self._port = port  # kept, so that it opens with the same number again
+        self._is_failure_logged = False
+        self._port = port  # a port that was chosen freely keeps its number when it is opened again
         MethodTable(server).add(_service(self._servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
@@ -146,7 +146,7 @@ class Port:
         return True
 
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
-        """With certificates there is a front, unless everybody has to speak TLS.  Raises ConfigError."""
+        """Makes the server, and a front if some clients may use TLS and others plaintext.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
@@ -179,7 +179,7 @@ class Port:
         if front is not None:
             front.stop_listening()
         stopping = asyncio.ensure_future(server.stop(grace_s))
-        await asyncio.sleep(0)  # it takes no new stream from here on
+        await asyncio.sleep(0)  # lets `stop` begin, so that no new stream comes after the clients' streams are closed
         self._clients.close()
         await stopping
         if front is not None:

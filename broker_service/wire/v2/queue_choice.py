@@ -1,4 +1,4 @@
-"""The queue that a message goes to.  Pure, except that `RoundRobin` counts."""
+"""Chooses the queue of a message.  Pure, except that `RoundRobin` counts."""
 
 import hashlib
 
@@ -19,9 +19,10 @@ class RoundRobin:
 
 
 def queue_of_group(message_group: str, queue_nums: int) -> int:
-    """The same queue for the same group from all clients; a queue more moves few groups, all of them to that queue.
+    """Returns the queue of a message group, which is the same for all clients.
 
-    The jump consistent hash of Lamping and Veach, as RocketMQ's proxy has it (over another hash of the name).
+    If a queue is added, only few groups move, and all of them to that queue.  This is the jump consistent hash of
+    Lamping and Veach, which RocketMQ's proxy uses, too, over another hash of the name.
     """
     state = int.from_bytes(hashlib.blake2b(message_group.encode(), digest_size=8).digest(), "big")
     bucket, candidate = 0, 0

@@ -1,7 +1,7 @@
-"""Recall handles: RocketMQ's, so that either broker takes the other's.  Pure.
+"""Recall handles, in RocketMQ's format, so that either broker accepts the other's.  Pure.
 
-A handle is the url-safe base64 of "v1 TOPIC BROKER TIME ID", the delivery time in milliseconds since 1970.  It is no
-secret: who may send to the topic may recall from it.
+A handle is the url-safe base64 of "v1 TOPIC BROKER TIME ID", where TIME is the delivery time in milliseconds since
+1970.  It is no secret: a user who may send to the topic may recall messages of the topic.
 """
 
 import base64
@@ -23,7 +23,7 @@ def encode(handle: RecallHandle) -> str:
 
 
 def decode(text: str) -> RecallHandle | None:
-    """None for text that is no handle."""
+    """Returns None for a text that is no handle."""
     try:
         parts = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Receiving: pop, ack, change of the invisible time and dead letters for RocketMQ 5's clients."""
+"""Receiving: converts pops, acks, changes of the invisible time and dead letters of RocketMQ 5's clients."""
 
 from collections.abc import Sequence
 
@@ -28,14 +28,14 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
-REQUEST_TIMEOUT_S = 3.0  # what official clients add to a poll for its deadline
+REQUEST_TIMEOUT_S = 3.0  # official clients add this time to that of a poll for the call's deadline
 
 _EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
 _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
 
 
 class Receiving:
-    """All calls work before a client has sent settings; settings are used for what a call does not say itself."""
+    """All calls work before a client has sent settings.  Settings count only for values that a call does not have."""
 
     def __init__(self, broker: Broker, consumption: Consumption, clients: Clients) -> None:
         self._broker = broker
@@ -45,9 +45,9 @@ class Receiving:
     async def pop(
         self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float
     ) -> tuple[pb.Status, Sequence[Delivery]]:
-        """`left_s`: the rest of the caller's time.
+        """Pops messages of any queue of the topic; `left_s` is the time that the caller has left.
 
-        The messages may be of any queue of the topic, whichever the request names: clients name the queues in turns.
+        The queue in the request is ignored, because clients name the queues in turns.
         """
         topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
         if self._broker.topics.get(topic) is None:
@@ -88,17 +88,19 @@ class Receiving:
         )
 
     def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery], begun: int) -> None:
-        """For a call that ended before all were sent: clients then use none of them.  The writing of the first `begun`
-        had begun."""
+        """Undoes the deliveries of a call that ended before all messages were sent: its client uses none of them.
+
+        The sending of the first `begun` messages had begun.
+        """
         handles = [delivery.receipt_handle for delivery in deliveries]
         deadlines_ms = [delivery.deadline_ms for delivery in deliveries]
         self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun, deadlines_ms)
 
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
-        """The response's status is the one that all entries have, or MULTIPLE_RESULTS.
+        """Acknowledges deliveries.  The response has the status that all entries have, or MULTIPLE_RESULTS.
 
-        Of a topic that is gone the handles are invalid, as in the two calls below: push consumers repeat what is
-        answered with any other code every second.
+        Handles of a topic that does not exist any more are answered as invalid, here and in the two calls below.  After
+        any other code push consumers would repeat the call every second.
         """
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
         check_handle_count(len(request.entries))
@@ -151,7 +153,11 @@ class Receiving:
         return asked_ms
 
     def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
-        """Go's simple consumer has it in its settings only; before these have come, the call's deadline decides."""
+        """Returns how long a pop may wait for a message.
+
+        Go's simple consumer has this time in its settings only.  Before the settings have arrived, it follows from the
+        call's deadline.
+        """
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000
         poll_s = self._clients.poll_s_of(client_id)

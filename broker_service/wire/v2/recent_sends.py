@@ -1,7 +1,7 @@
-"""RecentSends: the messages stored in the last minute.  Pure: times are arguments, in seconds.
+"""RecentSends: remembers the messages stored in the last minute.  Pure: times are arguments, in seconds.
 
-A client sends a message again under its id when it got no answer, or when no slave has it.  The message is then
-answered again and not stored again.
+A client that got no answer, or the answer that no slave has the message, sends it again with the same id.  The broker
+then repeats its answer, and does not store the message again.
 """
 
 from collections import OrderedDict
@@ -13,8 +13,11 @@ MOST = 100_000
 
 
 class SendId(NamedTuple):
-    """What a message has again when it is sent again.  Ids alone can be guessed: who sends something else first, under
-    the id of another client's next message, would have that one answered and not stored."""
+    """The parts of a message that stay the same when it is sent again.
+
+    The id alone is not enough, because it can be guessed.  A client could send another message with the id of
+    somebody's next message, which would then be answered and not stored.
+    """
 
     message_id: str
     body_crc: int
@@ -23,7 +26,7 @@ class SendId(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Stored:
     queue_offset: int
-    end_offset: int  # of the log, behind the frame that it came with
+    end_offset: int  # the log's end after the frame of the message
 
 
 class RecentSends:

@@ -1,4 +1,4 @@
-"""What each call of RocketMQ 5's clients needs of a user, as RocketMQ's proxy has it, and how a refusal is answered."""
+"""The rights that each call of RocketMQ 5's clients needs, as in RocketMQ's proxy, and the answers of refused calls."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,12 +29,12 @@ def _receives(request: Any) -> list[Need]:
 
 
 def _of_its_group(request: Any) -> list[Need]:
-    """A producer has none."""
+    """Returns the need for the request's group; none for a producer, which has no group."""
     return [of_group(request.group.name, Action.SUB)] if request.group.name else []
 
 
 def _declares(command: pb.TelemetryCommand) -> Iterable[Need]:
-    """The topics and the group of a client's settings."""
+    """Returns the needs for the topics and the group of a client's settings."""
     settings = command.settings
     needs = [of_topic(topic.name, Action.PUB) for topic in settings.publishing.topics]
     needs += [of_topic(entry.topic.name, Action.SUB) for entry in settings.subscription.subscriptions]
@@ -73,24 +73,30 @@ V2_RIGHTS: dict[str, Right] = by_path(
 
 
 def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
-    """The answer of that method with nothing but a status; clients take a handle before they look at the status.
-    `parse`: makes the request, or raises DecodeError."""
+    """Returns the answer of a refused call, which has only a status.
+
+    The answer of ChangeInvisibleDuration also repeats the receipt handle, which clients read before they check the
+    status.  `parse` returns the request or raises DecodeError.
+    """
     name = _SERVICE.methods_by_name[method.rpartition("/")[2]].output_type.name
     if repeats(method):
         try:
             handle = parse().receipt_handle
-        except DecodeError:  # of no client
+        except DecodeError:  # no client sends such a request
             handle = ""
         return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
     return getattr(pb, name)(status=status_of(error))
 
 
 def repeats(method: str) -> bool:
-    """Whether the answer of a refusal has something of the request in it."""
+    """Returns True if the answer of a refused call repeats a part of the request."""
     return method == _CHANGE_INVISIBLE
 
 
 def is_free(method: str, headers: Any) -> bool:
-    """Go's client sends a heartbeat without any header when its stream has broken, and gives up the stream if that is
-    not OK.  It says of no client that it is alive."""
+    """Returns True for a heartbeat without a signature and a client id.
+
+    Go's client sends one when its stream has broken, and gives the stream up unless the answer is OK.  Such a heartbeat
+    keeps no client connected, since it names none.
+    """
     return method == _HEARTBEAT and not any(name in ("authorization", "x-mq-client-id") for name, _ in headers)

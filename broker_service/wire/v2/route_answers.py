@@ -1,4 +1,4 @@
-"""What a client is told of a topic: its queues, and the brokers and addresses that have them.  Pure."""
+"""Makes the answers about a topic: its queues, with the brokers and addresses that have them.  Pure."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
     "DELAY": [pb.DELAY],
     "TRANSACTION": [pb.TRANSACTION],
     "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
-    # Types of topics in a store of RocketMQ; older clients do not know them and start with no mixed topic of them.
+    # Topics in a store of RocketMQ may have these types.  MIXED leaves them out: clients that do not know them fail.
     "LITE": [pb.LITE],
     "PRIORITY": [pb.PRIORITY],
 }
@@ -28,7 +28,7 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """A topic's queues on one broker name.  `address`: host:port of its master's port for these clients."""
+    """A topic's queues on one broker name.  `address` is host:port of the master's port for RocketMQ 5's clients."""
 
     broker_name: str
     address: str
@@ -46,10 +46,10 @@ def check_dialled(endpoints: pb.Endpoints) -> None:
 def message_queues(
     topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints
 ) -> list[pb.MessageQueue]:
-    """The queues on masters only, because some clients send to any queue that is listed.
+    """Returns the queues of a topic on masters.  Slaves are left out, because some clients send to any listed queue.
 
-    The queues of the broker that is asked have the endpoints that the client has dialled, which work through port
-    mappings; queues of other brokers have those brokers' own addresses.
+    This broker's queues have the endpoints that the client has dialled, which may be those of a port mapping.  Queues
+    of other brokers have these brokers' own addresses.
     """
     return [
         pb.MessageQueue(
@@ -67,9 +67,10 @@ def message_queues(
 def assignments(
     topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints, *, fifo: bool
 ) -> list[pb.Assignment]:
-    """A push consumer runs one loop of receives for each; every consumer of a group gets all assignments.
+    """Returns the assignments of a push consumer, which runs one loop of receives for each.
 
-    There is one for each broker, for any of its queues; in a group that consumes in order, one for each queue.
+    Every consumer of a group gets the same: one assignment for each broker, which stands for all of its queues.  In a
+    group that consumes in order (`fifo`) it is one for each queue.
     """
     return [
         pb.Assignment(
@@ -92,7 +93,7 @@ def accepted_types(message_type: str) -> list[pb.MessageType]:
 
 
 def endpoints_of(address: str) -> pb.Endpoints:
-    """Sets the scheme, because clients refuse endpoints without one."""
+    """Returns the endpoints of an address, with a scheme, because clients refuse endpoints without one."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=int(port))])
@@ -116,7 +117,7 @@ def _broker(item: Queues, own_broker: str, dialled: pb.Endpoints) -> pb.Broker:
 
 
 def _permissions(item: Queues) -> Iterator[int]:
-    """The permissions of each queue by its number: the topic's, as far as that number has a read or a write queue."""
+    """Yields the permission of each queue: the topic's, without reading or writing beyond the read or write queues."""
     perm = _usable(item.perm)
     for queue_id in range(max(1, item.read_queue_nums, item.write_queue_nums)):
         readable = PERM_READ if queue_id < item.read_queue_nums else 0

@@ -1,4 +1,4 @@
-"""SendPath: passes messages of RocketMQ 5's clients to the put path of all messages."""
+"""SendPath: checks messages of RocketMQ 5's clients, and appends them through the put path that all protocols use."""
 
 import asyncio
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 pb = definition_pb2
 
 FOR_EVER_MS = 2**62
-MAX_MESSAGES = 1024  # of one call: the event loop encodes them in one turn, and official clients send one
+MAX_MESSAGES = 1024  # of one call: the event loop encodes them without a pause; official clients send one
 
 _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
@@ -42,13 +42,16 @@ class SendPath:
         self._turns = RoundRobin()
         self._recent = RecentSends()
         self._accumulator = Accumulator(puts, self._recent, broker.clock)
-        # By topic and ids, until the messages are appended or refused.
+        # The calls whose messages are not yet appended or refused, by topic and ids.
         self._under_way: dict[tuple[str, tuple[SendId, ...]], asyncio.Future[None]] = {}
         self._asks_index_until = 0.0
-        self._opened_at = 0  # the log's end then
+        self._opened_at = 0  # the log's end when the port was opened
 
     def opened(self) -> None:
-        """To be called when the port opens: only the index has messages of another master, or of before a restart."""
+        """Forgets recent sends; for a while sends are looked up in the index instead.  Call it when the port opens.
+
+        Only the index knows the messages that another master has stored, or this broker before its restart.
+        """
         self._recent.clear()
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
         self._opened_at = self._broker.store.end_offset
@@ -56,7 +59,7 @@ class SendPath:
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
-        """Messages of one topic, stored together or refused together; the answer has an entry for each."""
+        """Stores or refuses messages of one topic, all of them together.  The answer has an entry for each message."""
         until = self._broker.clock() + timeout_s
         topic = self._checked(messages)
         ids = tuple(SendId(message.system_properties.message_id, record.body_crc(message.body)) for message in messages)
@@ -66,7 +69,7 @@ class SendPath:
         is_over = self._under_way[call] = asyncio.get_running_loop().create_future()
         try:
             sent = await self._appended(topic, ids, messages, peer, client_id)
-        finally:  # the same messages, sent again, can be looked up
+        finally:  # from now on the same messages can be looked up if they are sent again
             del self._under_way[call]
             is_over.set_result(None)
         put_status = await self._puts.safe(sent.placed, max(0.0, until - self._broker.clock()))
@@ -89,7 +92,7 @@ class SendPath:
         )
 
     def _recall_handle(self, topic: str, message: pb.Message) -> str:
-        """Empty for a message that does not wait."""
+        """Returns the recall handle of a message; empty if the message does not wait for a delivery time."""
         system = message.system_properties
         if not system.HasField("delivery_timestamp"):
             return ""
@@ -100,7 +103,7 @@ class SendPath:
         return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
 
     def elsewhere(self, request: service_pb2.RecallMessageRequest) -> str:
-        """The other broker that has taken the message of a recall; "" if it is this one, or cannot be told."""
+        """Returns the name of another broker that has the message of a recall; "" for this one or an invalid handle."""
         recalled = recall_handle.decode(request.recall_handle)
         if recalled is None or recalled.topic != names.topic_of(request.topic):
             return ""
@@ -169,8 +172,10 @@ class SendPath:
     async def _appended_before(
         self, topic: str, ids: Sequence[SendId], records: Sequence[Record], begins: bool
     ) -> SentCall | None:
-        """Where these messages are, if all were appended within the last minute.  `begins`: the message of a
-        transaction is looked for as long as the transaction is open."""
+        """Returns the offsets of these messages if all of them were appended within the last minute.
+
+        With `begins`, the message begins a transaction, and is also found later, as long as the transaction is open.
+        """
         broker = self._broker
         broker.check_writable()
         if len(set(ids)) < len(ids):
@@ -186,9 +191,11 @@ class SendPath:
         return None if None in found else _found([stored for stored in found if stored is not None])
 
     async def _look_up(self, topic: str, sent: SendId, where: str) -> None:
-        """Looks up a message in the index, under the topic where it is stored, unless it is known already.  What was
-        stored since the port was opened need not be looked for: the index is then brought up to date once, not again
-        for each message."""
+        """Looks a message up in the index, under the topic in which it is stored, unless it is known already.
+
+        Messages that were stored after the port was opened are known.  So the search goes only to that log offset, for
+        which the index is brought up to date once, and not for each message.
+        """
         broker = self._broker
         if self._recent.get(topic, sent, broker.clock()) is not None:
             return
@@ -203,7 +210,7 @@ class SendPath:
                 self._recent.put(topic, sent, stored, broker.clock())
 
     def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
-        """The topic of the messages, each of which it takes."""
+        """Checks all messages; returns their topic.  Raises Refused."""
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
         if len(messages) > MAX_MESSAGES:
@@ -230,8 +237,11 @@ class SendPath:
         return topic
 
     def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
-        """The queue of each, by its message group: clients of different languages choose different queues for a group.
-        Messages without a group take turns; those of one call go to one queue."""
+        """Chooses the queue of each message by its message group.
+
+        The client's choice is ignored, since clients in different languages choose different queues for a group.
+        Messages without a group go to the queues in turns, those of one call to the same queue.
+        """
         queue_nums = topic.write_queue_nums
         if not queue_nums:
             raise Refused(pb.FORBIDDEN, f"no writable queue of topic {topic.name}: its writeQueueNums is 0")

@@ -1,4 +1,4 @@
-"""The servicer of apache.rocketmq.v2: turns its calls into calls of the broker, and results into responses."""
+"""V2Servicer: the service apache.rocketmq.v2, which converts its calls to calls of the broker, and answers them."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -74,7 +74,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.QueryAssignmentResponse)
     async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
-        """The group need not exist."""
+        """Answers with the queues from which a push consumer receives.  The group need not exist."""
         self._clients.called(client_id_of(context))
         group = self._group(request.group)
         queues = await self._queues_of(request.topic, request.endpoints)
@@ -102,7 +102,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     # --- clients ----------------------------------------------------------------------------------------------------
 
     async def Telemetry(self, request_iterator: AsyncIterator[pb.TelemetryCommand], context: Context) -> None:
-        """The stream stays open until the client ends it, however long it is idle."""
+        """Exchanges settings and commands with a client, until the client ends the stream."""
         try:
             stream = ClientStream(client_id_of(context), context, self._transactions.question)
             self._clients.opened(stream)
@@ -110,14 +110,17 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
         with self._clients.ending(stream):
-            # Not `request_iterator`: gRPC's holds the last command while the stream is idle.
+            # `request_iterator` would keep the last command in memory while the stream is idle.
             while (command := await context.read()) is not grpc.aio.EOF:
                 if command.WhichOneof("command") == "settings":
                     await self._answer_settings(stream, command.settings, context)
                 del command
 
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
-        """The call ends with INVALID_ARGUMENT for invalid settings; the topic or group need not exist."""
+        """Answers settings with those of the broker.  The topic or group need not exist.
+
+        Invalid settings end the call with INVALID_ARGUMENT.
+        """
         try:
             check_settings(settings)
             for topic in topics_in(settings):
@@ -136,7 +139,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
-        """OK to all clients, also without a client id: Go's client sends none, and gives up its stream on an error."""
+        """Keeps a consumer connected.  Always answers OK, because Go's client may send no id, and fails on an error."""
         if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
             self._clients.called(client_id)
         return pb.HeartbeatResponse(status=OK)
@@ -145,7 +148,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: Context
     ) -> pb.NotifyClientTerminationResponse:
-        """A producer names no group, or an empty one."""
+        """Removes a client.  A producer names no group, or an empty one."""
         self._clients.terminated(client_id_of(context))
         return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -170,7 +173,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
-        """Clients ask any endpoint that they were given, not the one that took the message."""
+        """Recalls a message; passes the call on to the broker that has the message, because clients ask any broker."""
         client_id_of(context)
         headers = context.invocation_metadata() or ()
         if (other := self._sends.elsewhere(request)) and PASSED_ON not in dict(headers):
@@ -183,10 +186,10 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
-        """Sends a status, the messages and the delivery time.  All are given back if the client ends the call early.
+        """Sends a status, the messages and the delivery time.  If the client ends the call early, all are given back.
 
-        All messages are made before the first one is sent: gRPC takes less time for writes that follow each other.  One
-        that cannot be made counts as one whose sending had begun.
+        All messages are made before the first one is sent, because gRPC is faster if no other work comes between the
+        writes.  A message that cannot be made counts as one whose sending had begun.
         """
         deliveries: Sequence[Delivery] = ()
         topic, answers = request.message_queue.topic, []
@@ -204,7 +207,10 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                     message = self._receiving.message_of(delivery, topic)
                     answers.append(pb.ReceiveMessageResponse(message=message))
                     size += max(len(delivery.record), len(message.body))  # the body may have been unpacked
-                begun, deliveries = 0, [delivery._replace(record=b"") for delivery in deliveries]  # held once
+                begun, deliveries = (
+                    0,
+                    [delivery._replace(record=b"") for delivery in deliveries],
+                )  # `answers` has the bodies
                 if deliveries:
                     held = self._unsent.take(client_id, size)
             except (RocketSimError, OSError) as error:
@@ -231,8 +237,10 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
     ) -> pb.ChangeInvisibleDurationResponse:
-        """The handle stays the same.  It is in every answer, refusals included, because clients take it before they
-        check the status."""
+        """Moves the deadline of a delivery.  The handle stays the same.
+
+        Every answer has the handle, also refusals, because clients read it before they check the status.
+        """
         try:
             self._clients.called(client_id_of(context))
             changed = await self._receiving.change_invisible(request, longest_wait_s(context))
@@ -244,7 +252,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ForwardMessageToDeadLetterQueue(
         self, request: pb.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> pb.ForwardMessageToDeadLetterQueueResponse:
-        """A second call for the same delivery is OK and makes no second copy."""
+        """Makes the message a dead letter.  A second call for the same delivery is OK and makes no second copy."""
         self._clients.called(client_id_of(context))
         moved = await self._receiving.forward_to_dlq(request, longest_wait_s(context))
         return pb.ForwardMessageToDeadLetterQueueResponse(status=moved)
@@ -268,7 +276,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.GetOffsetResponse)
     async def GetOffset(self, request: pb.GetOffsetRequest, context: Context) -> pb.GetOffsetResponse:
-        """The group's committed offset of one queue, the next to be consumed."""
+        """Answers with the group's committed offset of one queue, which is the next to be consumed."""
         client_id_of(context)
         group = names.group_of(request.group)
         topic, queue_id = self._queue(request.message_queue)
@@ -282,7 +290,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.QueryOffsetResponse)
     async def QueryOffset(self, request: pb.QueryOffsetRequest, context: Context) -> pb.QueryOffsetResponse:
-        """A queue's first offset, its end, or the offset of the first message stored at or after a time."""
+        """Answers with a queue's first offset, its end, or the first offset stored at or after a time."""
         client_id_of(context)
         topic, queue_id = self._queue(request.message_queue)
         if request.query_offset_policy == definition_pb2.TIMESTAMP:
@@ -323,7 +331,7 @@ def unsupported(call: str) -> Refused:
 
 @lru_cache(maxsize=4096)
 def peer_of(peer: str) -> tuple[str, bytes]:
-    """A caller's address, as text and as records keep it; loopback for callers without one, as on a socket file."""
+    """Returns a caller's address, as text and in the bytes of a record; loopback for callers on a Unix socket."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdigit():

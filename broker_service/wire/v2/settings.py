@@ -1,6 +1,7 @@
-"""The settings that the broker sends to a client on its Telemetry stream.  Pure.
+"""Makes the settings that the broker sends to a client on its Telemetry stream.  Pure.
 
-Clients need all of them: Java's fails without a back-off, Python's without `metric`, Go's and Node's wait forever.
+Clients need all of them.  Without a back-off the Java client fails, and without `metric` the Python client.  The
+clients for Go and Node wait for settings forever.
 """
 
 from collections.abc import Iterable
@@ -22,12 +23,12 @@ MAX_TOPICS = 10_000
 
 _LITE = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
 
-# Small and growing quickly: a producer that sends again.  Java's takes no other kind.
+# The back-off of a producer that sends again.  Java's producer accepts only the exponential kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
 
 
 def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -> pb.Settings:
-    """`group` is that of `asked.subscription`, or any for a producer.  One of the two parts must be there."""
+    """Returns the settings for a client that has sent `asked`, as a producer or as a consumer of `group`."""
     reply = pb.Settings(
         client_type=asked.client_type,
         access_point=asked.access_point,
@@ -43,9 +44,9 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.validate_message_type = True
         return reply
     reply.backoff_policy.max_attempts = group.max_attempts
-    # An exponential policy is told as a list, too: Python's client knows only those, and Node's, which knows only the
-    # other kind, takes its seconds for milliseconds.  With a list Node's gives messages back with no delay, for which
-    # `receiving.py` has the group's back-off.
+    # An exponential policy is sent as a list of times, too.  Python's client knows only lists.  Node's client knows
+    # only the exponential kind, and takes its seconds for milliseconds.  With a list it gives messages back without a
+    # delay, and `pop/settling.py` then uses the group's back-off.
     times = map(_duration, retry_times_ms(group.group_retry_policy))
     reply.backoff_policy.customized_backoff.next.extend(times)
     subscription = asked.subscription
@@ -68,9 +69,10 @@ def _duration(ms: int) -> Duration:
 
 
 def check_settings(asked: pb.Settings) -> None:
-    """Raises Refused for a client that no settings can be sent to; names of topics and groups are checked elsewhere.
+    """Raises Refused for a client that cannot be served.  Names of topics and groups are checked elsewhere.
 
-    A client of lite topics would start, and then consume the ordinary topic that it has bound its lite topics to.
+    A client of lite topics is refused here, because it would start, and then consume the ordinary topic to which its
+    lite topics belong.
     """
     if asked.WhichOneof("pub_sub") is None:
         raise Refused(pb.BAD_REQUEST, "settings are neither of a producer nor of a consumer")
@@ -79,7 +81,7 @@ def check_settings(asked: pb.Settings) -> None:
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
-    """Raises Refused if there are too many."""
+    """Yields all topics of a client's settings.  Raises Refused if there are too many."""
     count = len(asked.publishing.topics) + len(asked.subscription.subscriptions)
     if count > MAX_TOPICS:
         raise Refused(pb.BAD_REQUEST, f"settings with {count} topics; {MAX_TOPICS} at most")
@@ -88,7 +90,7 @@ def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
 
 
 def poll_s_in(settings: pb.Settings) -> float | None:
-    """How long the client polls; None if its settings do not say."""
+    """Returns how long the client's polls wait; None if its settings have no such time."""
     if not settings.subscription.HasField("long_polling_timeout"):
         return None
     return milliseconds(settings.subscription.long_polling_timeout) / 1000

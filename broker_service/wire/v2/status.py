@@ -1,4 +1,4 @@
-"""The status inside an answer, and how a refusal becomes one.  Codes and texts are those of RocketMQ's proxy."""
+"""Makes the status inside an answer, also from errors.  Codes and texts are those of RocketMQ's proxy."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-# A path of this machine, which the broker's own log has: clients are told the file's name alone.
+# A path of this machine.  Clients get only the file's name, and the broker's log has the complete path.
 _PATH = re.compile(r"(^|[\s'\"(=\[])(?:/[^/\s'\")\],;]+)*/([^/\s'\")\],;:]+)")
 
 
@@ -31,7 +31,7 @@ class Refused(errors.RocketSimError):
         self.status_code = code
 
 
-# For messages that are stored, but less safely than the mode promises.
+# The codes for messages that are stored, but less safely than the mode promises.
 STORED_BUT: dict[PutStatus, pb.Code] = {
     PutStatus.FLUSH_DISK_TIMEOUT: pb.MASTER_PERSISTENCE_TIMEOUT,
     PutStatus.FLUSH_SLAVE_TIMEOUT: pb.SLAVE_PERSISTENCE_TIMEOUT,
@@ -40,7 +40,7 @@ STORED_BUT: dict[PutStatus, pb.Code] = {
 
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
-    """Clients show the text to their users.  It always has the code's name, which users and tests can search for."""
+    """Returns a status.  Its text always contains the code's name, so that users and tests can search for it."""
     if code == pb.OK and not text:
         return OK
     name = pb.Code.Name(code)
@@ -58,7 +58,7 @@ def status_of(error: Exception) -> pb.Status:
     if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
         logger.error("a call failed: %s", refusal)
     text = str(refusal)
-    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # not the caller's own words
+    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # the error is not about the request
         text = _PATH.sub(r"\1\2", text)
     return status(code, text)
 
@@ -69,7 +69,7 @@ def answers_with(
     [Callable[[Any, Request, Context], Awaitable[Response]]],
     Callable[[Any, Request, Context], Awaitable[Response]],
 ]:
-    """Decorates a unary method of a servicer: its refusal becomes a response that has only a status."""
+    """Decorates a unary method of a servicer, so that its errors become a response that has only a status."""
 
     def decorated(
         method: Callable[[Any, Request, Context], Awaitable[Response]],

@@ -1,7 +1,7 @@
-"""TopicRoutes: the queues of a topic on all brokers, for the answers to RocketMQ 5's clients.
+"""TopicRoutes: finds the queues of a topic on all brokers, and passes on calls that belong to another broker.
 
-Own queues come from the table of topics, those of others from a name server.  A call that belongs to another broker is
-passed on to it, because clients make it to any of the endpoints that they were given.
+This broker's queues come from its table of topics, those of other brokers from a name server.  RocketMQ 5's clients
+send a recall to any broker that they know, so it may have to be passed on.
 """
 
 import asyncio
@@ -21,11 +21,11 @@ from broker_service.wire.v2.route_answers import Queues
 logger = logging.getLogger(__name__)
 
 ASK_WITHIN_S = 1.0
-PASSED_ON = "x-rocketsim-passed-on"  # a header: the call comes from another broker, and is not passed on again
+PASSED_ON = "x-rocketsim-passed-on"  # the header of a call that another broker has passed on, and that stays here
 
 
 class TopicRoutes:
-    """`open_channel` is for name servers, `open_client_channel` for the ports of RocketMQ 5's clients."""
+    """Asks name servers over `open_channel`, and other brokers' ports for RocketMQ 5 over `open_client_channel`."""
 
     def __init__(self, broker: Broker, open_channel: OpenChannel, open_client_channel: OpenChannel) -> None:
         self._broker = broker
@@ -35,9 +35,9 @@ class TopicRoutes:
         self._last_good = ""
 
     async def queues_of(self, topic: str, own_address: str) -> list[Queues]:
-        """The queues of each broker name that has the topic and a master that takes these clients' calls.  Empty: none.
+        """Returns the queues of each broker name that has the topic, and a master with a port for RocketMQ 5's clients.
 
-        If no name server answers, own queues are the answer; raises PeerLost if there are none.
+        If no name server answers, it returns this broker's own queues, or raises PeerLost if there are none.
         """
         own = self._own(topic, own_address)
         names = self._broker.config.name_servers
@@ -59,8 +59,10 @@ class TopicRoutes:
         headers: Iterable[tuple[str, str | bytes]],
         timeout_s: float,
     ) -> service_pb2.RecallMessageResponse | None:
-        """The answer of another broker to a client's call, which goes there with the client's own headers; None if no
-        name server knows a master of this name that has the topic.  Raises PeerLost."""
+        """Passes a recall on to another broker, with the client's headers, and returns its answer.
+
+        Returns None if no name server knows a master of this name that has the topic.  Raises PeerLost.
+        """
         if not (names := self._broker.config.name_servers):
             return None
         route = await self._ask(request.topic.name, names)
@@ -108,7 +110,7 @@ class TopicRoutes:
         ]
 
     async def _ask(self, topic: str, names: tuple[str, ...]) -> namesrv_pb2.TopicRouteResponse:
-        """The first answer of a name server; the one that answered last is asked first."""
+        """Returns the first answer of a name server, beginning with the one that has answered last."""
         lost = ""
         for address in sorted(names, key=lambda name: name != self._last_good):
             try:
@@ -133,7 +135,7 @@ class TopicRoutes:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return namesrv_pb2.TopicRouteResponse()
             if self._channels.get(address) is channel:
-                # The next one has the certificates of then, and connects at once; calls on this one end in time.
+                # A new channel connects at once, with the current certificates.  Calls on the old one may still end.
                 del self._channels[address]
                 await channel.close(ASK_WITHIN_S)
             raise

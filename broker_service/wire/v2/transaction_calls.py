@@ -1,4 +1,4 @@
-"""TransactionCalls: commit and rollback for RocketMQ 5's clients, and the question to their producers."""
+"""TransactionCalls: converts commits and rollbacks of RocketMQ 5's clients, and the questions to their producers."""
 
 from rocketmq_v2 import definition_pb2, service_pb2
 
@@ -20,7 +20,7 @@ class TransactionCalls:
         self._transactions = transactions
 
     async def end(self, request: service_pb2.EndTransactionRequest, timeout_s: float) -> pb.Status:
-        """Without a resolution nothing happens: a checker did not know.  Who asked for it, and why, does not matter."""
+        """Commits or rolls back.  Without a resolution it changes nothing: the producer does not know the outcome."""
         topic = names.topic_of(request.topic)
         name = request.transaction_id
         if not name.strip():
@@ -39,7 +39,7 @@ class TransactionCalls:
         return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
 
     def question(self, check: Check) -> service_pb2.TelemetryCommand:
-        """Asks how the transaction ended."""
+        """Returns the command that asks a producer how the transaction ends."""
         topic, name = check.transaction
         message = delivered_message.message_of(
             check.half,

@@ -1,12 +1,12 @@
-"""Unsent: how many bytes of messages are being sent to consumers.  Pure.
+"""Unsent: counts and limits the bytes of messages that are being sent to consumers.  Pure.
 
-A client that does not read its answers keeps them in the broker's memory, until it goes or its calls' time is over.
+The answers to a client that does not read them stay in the broker's memory until its calls end.
 """
 
 from broker_service.errors import SystemBusy
 
 MOST_BYTES = 256 << 20
-SHARE = 4  # a client may have a quarter, so that it takes no other's place
+SHARE = 4  # one client may have a quarter of all bytes, so that it cannot block the others
 
 
 class Unsent:
@@ -16,7 +16,7 @@ class Unsent:
         self._of: dict[str, int] = {}
 
     def check(self, client_id: str, size: int = 1) -> None:
-        """Raises SystemBusy if there is no room for so many bytes more; there is for one answer of any size."""
+        """Raises SystemBusy if there is no room for `size` more bytes.  One answer of any size always has room."""
         own = self._of.get(client_id, 0)
         if own and own + size > self._most // SHARE:
             raise SystemBusy(f"this client has {own} bytes of messages to read already; receive again when it has")
@@ -24,7 +24,7 @@ class Unsent:
             raise SystemBusy(f"{self._bytes} bytes of messages are being sent to clients; receive again in a moment")
 
     def take(self, client_id: str, size: int) -> int:
-        """Returns `size`, for `give`; raises as `check`."""
+        """Adds `size` bytes and returns `size`, which the caller has to pass to `give`.  Raises SystemBusy."""
         self.check(client_id, size)
         self._bytes += size
         self._of[client_id] = self._of.get(client_id, 0) + size
