@@ -19,7 +19,7 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._logged: set[tuple[str, str, str]] = set()  # in this window: user, address, reason
+        self._logged: set[tuple[str, str, str]] = set()  # user, address and reason of the lines in this window
         self._unlogged = 0  # refusals in this window that were not logged
         self._window = 0.0
 

@@ -1,1 +1,1 @@
-"""Operators' commands, a broker's status, its metrics."""
+"""Operators' commands, and the status and metrics of a broker."""

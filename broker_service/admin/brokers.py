@@ -54,7 +54,7 @@ class BrokerCommands(Commands):
     async def UpdateBrokerConfig(self, request: pb.UpdateBrokerConfigRequest) -> pb.UpdateBrokerConfigResponse:
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
-    # A master that starts may be waiting for this very slave.
+    # A master that starts may be waiting for the slave that is removed.
     @change(user(lambda request: [of_cluster(Action.UPDATE)]), past_start=False)
     async def RemoveSlave(self, request: pb.RemoveSlaveRequest) -> pb.RemoveSlaveResponse:
         self._operations.remove_slave(request.broker_id)
@@ -93,7 +93,7 @@ class BrokerOperations(SubjectOperations):
         return {key: now[key] for key in values}
 
     def remove_slave(self, broker_id: int) -> None:
-        """Forgets a slave that is gone for good: no start waits for it any more, and no promotion asks for it."""
+        """Forgets a slave that is gone for good, so that no start waits for it, and no promotion asks it."""
         broker = self._broker
         if broker_id in broker.acknowledgements.tracker.slaves:
             raise InvalidParameter(f"slave {broker_id} follows this master now: stop it first, and for good")

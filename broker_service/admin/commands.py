@@ -1,7 +1,8 @@
-"""What the commands of all subjects share.
+"""The base classes and decorators of the commands of all subjects.
 
-A command is a method of a subject's `...Commands`, under its name in admin.proto, with the right that it needs.  What
-changes something calls a subject's `...Operations`, which `remoting.py` calls for RocketMQ's tools, too.
+A command is a method of a subject's `...Commands`.  It has its name in admin.proto, and declares the right that it
+needs.  Commands that change something call the subject's `...Operations`, which `remoting.py` also calls for RocketMQ's
+tools.
 """
 
 import functools
@@ -39,7 +40,7 @@ class SubjectOperations:
         self._leadership = leadership
 
     async def past_start(self) -> None:
-        """Waits until a master that has just started takes changes; awaited before each of them."""
+        """Waits until a master that has just started takes changes.  Await it before each change."""
         await self._leadership.settled(START_WAIT_S)
 
     async def shared(
@@ -50,7 +51,9 @@ class SubjectOperations:
         past_start: bool = True,
         in_any_mode: bool = False,
     ) -> tuple[Response, CommitStatus]:
-        """Makes a change that slaves get, too; returns its result, and which brokers have it within `wait_s`.
+        """Makes a change that is replicated to slaves, and waits up to `wait_s` for them.
+
+        Returns the result of the change, and a status that says which brokers have it.
 
         With `past_start`, a master that has just started waits until it takes writes.  `Broker.shared_change` describes
         `in_any_mode`.
@@ -90,9 +93,9 @@ def command(right: Right) -> Callable[[Asked[Request, Response]], Called[Request
 def change(
     right: Right, *, past_start: bool = True, in_any_mode: bool = False
 ) -> Callable[[Asked[Request, Response]], Called[Request, Response]]:
-    """Makes a method into a command whose change slaves get, too.
+    """Makes a method into a command whose change is replicated to slaves.
 
-    The `status` of the response says which brokers have the change; `SubjectOperations.shared` describes the options.
+    The `status` of the response says which brokers have the change.  `SubjectOperations.shared` describes the options.
     """
 
     def decorated(method: Asked[Request, Response]) -> Called[Request, Response]:

@@ -1,7 +1,7 @@
-"""GroupFigures: the metrics that a broker has for each topic and each consumer group.
+"""GroupFigures: the metrics of each topic and each consumer group.
 
-The thread that answers a scrape makes them, from counts that the event loop keeps anyway; so a scrape costs the loop
-nothing, whatever the number of topics.
+The thread that answers a scrape makes them, from counts that the event loop keeps in any case.  So a scrape costs the
+event loop nothing, even with many topics.
 """
 
 import logging
@@ -29,7 +29,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What has passed the broker: `taken` by topic, everything else by topic and group."""
+    """Counts of messages and bytes: `taken` from producers by topic, all others by topic and group."""
 
     taken: Traffic
     given: Traffic
@@ -42,9 +42,9 @@ class Passed:
 
 
 class GroupFigures:
-    """`most`: how many topics, or topics with a group, a metric shows by themselves.
+    """Makes metrics, each with samples for at most `most` topics or pairs of topic and group.
 
-    The event loop replaces `lags` (by group and topic) and `consumers` (by group) as wholes, from time to time.
+    The event loop periodically replaces `lags` (by group and topic) and `consumers` (by group) by new mappings.
     """
 
     def __init__(self, cluster: str, broker_name: str, most: int, passed: Passed) -> None:
@@ -56,7 +56,7 @@ class GroupFigures:
         self._cut: dict[str, bool] = {}
 
     def figures(self) -> Iterator[Figure]:
-        """Called by one thread at a time.  The samples are made while they are read."""
+        """Yields the metrics, for one thread at a time.  The samples are made while they are read."""
         passed = self.passed
         taken = passed.taken.rows()
         yield self._of_topics("rocketmq_messages_in", "Messages that producers have sent.", taken, 0)
@@ -83,14 +83,14 @@ class GroupFigures:
         self._note("retries", passed.retried.is_cut or passed.dead_letters.is_cut)
         yield by_labels(
             "rocketsim_metrics_cut",
-            "1: more topics and groups exist than metricsOtelCardinalityLimit lets these metrics show by themselves.",
+            "1: these metrics do not show all topics and groups separately (metricsOtelCardinalityLimit).",
             ("metrics",),
             [((what,), is_cut) for what, is_cut in self._cut.items()],
         )
 
     def _lag_figures(self) -> Iterator[Figure]:
         shown = self._most_of("lags", self.lags, lambda lag: lag.messages)
-        help_text = "Messages that a group has yet to settle. The master and its slaves each have a figure."
+        help_text = "Messages that a group has yet to settle. The master and each slave report it."
         yield self._of_lags("rocketmq_consumer_lag_messages", help_text, shown, lambda lag: lag.messages)
         help_text = "Messages that consumers were given and have not acknowledged."
         yield self._of_lags("rocketmq_consumer_inflight_messages", help_text, shown, lambda lag: lag.under_way)
@@ -127,7 +127,7 @@ class GroupFigures:
         return (*self._node, topic, group, _text(topic.startswith(RETRY_PREFIX)), _text(is_system))
 
     def _most_of(self, what: str, values: Mapping[K, V], size: Callable[[V], int]) -> list[tuple[K, V]]:
-        """All of them, or those with the largest values."""
+        """Returns all values, or the `most` largest ones, in which case it logs that some are left out."""
         found = list(values.items())
         self._note(what, len(found) > self._most)
         if len(found) > self._most:
@@ -137,8 +137,8 @@ class GroupFigures:
     def _note(self, what: str, is_cut: bool) -> None:
         if is_cut and not self._cut.get(what):
             logger.warning(
-                "metrics of %s: more than %d topics and groups have figures; the metrics do not show all of them by "
-                "themselves; raise metricsOtelCardinalityLimit if Prometheus has room for more",
+                "metrics of %s: not all topics and groups are shown separately, because there are more than %d; raise "
+                "metricsOtelCardinalityLimit if Prometheus has room for more",
                 what,
                 self._most,
             )

@@ -93,7 +93,7 @@ class GroupCommands(Commands):
 
 
 def asked_group(asked: metadata_pb2.SubscriptionGroupConfig) -> SubscriptionGroup:
-    """Reads the settings of a request; a field that is absent means the default."""
+    """Returns the settings of a request, with the default for each absent field."""
     own = ("group_name", "attributes", "group_retry_policy")
     names = [field.name for field in fields(SubscriptionGroup) if field.name not in own]
     values = {name: getattr(asked, name) for name in names if asked.HasField(name)}
@@ -138,7 +138,7 @@ class GroupOperations(SubjectOperations):
         logger.info("consumer group %s deleted%s", name, " with all that it has read" if remove_offset else "")
 
     def _has_read(self, group: str) -> bool:
-        """Tells if the group still has offsets or retry topics."""
+        """Returns True if the group still has offsets or retry topics."""
         retries = retry_topic(group, "")
         return group in self._broker.offsets.groups() or any(
             topic.startswith(retries) for topic in self._broker.topics.entries
@@ -158,10 +158,10 @@ class GroupOperations(SubjectOperations):
     async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
-        """Resets the group on a topic, and returns for each queue the offset now and the one before.
+        """Resets the group's offsets on a topic to a time; returns the new and the previous offset of each queue.
 
-        Without `force` an offset only moves back, as with mqadmin: a queue whose offset would move forward keeps it,
-        with its deliveries under way.  If a disk refuses the reset, nothing has moved, or the error says what has.
+        Without `force` an offset only moves back, as with mqadmin.  A queue whose offset would move forward keeps it,
+        with its open deliveries.  If a disk refuses the reset, either nothing has moved, or the error says what has.
         """
         broker = self._broker
         queue_ids = self._check_resets(group, topic_name, queue_ids)

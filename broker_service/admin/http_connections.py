@@ -1,4 +1,4 @@
-"""HttpConnections: a bound on the connections to an HTTP server of the standard library, each of which has a thread."""
+"""HttpConnections: limits the connections to an HTTP server of the standard library, each of which has a thread."""
 
 import logging
 import socket
@@ -13,26 +13,29 @@ from broker_service.runtime.clocks import Monotonic
 logger = logging.getLogger(__name__)
 
 BACKLOG = 128  # connections that are not accepted yet
-MOST = 16  # who asks for metrics is answered within milliseconds
-LONGEST_S = 10.0  # from its begin to the end of its answer
-TELL_S = 60.0  # between two lines about connections that failed
+MOST = 16  # enough, because a scrape is answered within milliseconds
+LONGEST_S = 10.0  # the longest time of a connection
+LOG_EVERY_S = 60.0  # the shortest time between two log lines about failed connections
 
 
 class HttpConnections:
-    """Of one server, from `guard` on.  For one more than MOST the oldest is closed, so that those who say nothing keep
-    nobody out; one that is older than LONGEST_S is closed, too."""
+    """Limits the connections of one server, after a call of `guard`.
+
+    Closes the oldest connection when there are more than MOST, so that idle connections keep nobody out.  Closes every
+    connection after LONGEST_S.
+    """
 
     def __init__(self, key: str, clock: Monotonic = time) -> None:
         self._key = key
         self._clock = clock
         self._begun: dict[socket.socket, float] = {}  # the oldest first
         self._lock = threading.Lock()
-        self._told_at = -TELL_S
+        self._logged_at = -LOG_EVERY_S
         self._failed = 0
 
     def guard(self, server: Any) -> None:
-        """`server`: a socketserver.TCPServer that has a thread for each connection."""
-        server.socket.listen(BACKLOG)  # the standard library's five are filled at once
+        """Limits the connections of a socketserver.TCPServer that has a thread for each connection."""
+        server.socket.listen(BACKLOG)  # the standard library's default is 5
         accept, end = server.get_request, server.shutdown_request
 
         def get_request() -> Any:
@@ -67,17 +70,18 @@ class HttpConnections:
                 self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Its thread reads the end of the connection, and ends."""
+        """Closes a connection.  Its thread then reads the end of the connection, and ends."""
         del self._begun[connection]
         with suppress(OSError):
-            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of TLS, too: what its thread uses stays
+            # Not the shutdown of an SSLSocket, which would also drop the TLS state that the thread still uses.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _did_fail(self, _: Any, address: Any) -> None:
         self._failed += 1
         now = self._clock.monotonic()
-        if now - self._told_at < TELL_S:
+        if now - self._logged_at < LOG_EVERY_S:
             return
-        self._told_at = now
+        self._logged_at = now
         logger.warning(
             "a connection of %s to %s failed, %d so far: %s",
             address[0],

@@ -1,7 +1,8 @@
-"""Lags: for the metrics, how far each group is behind in each topic, and how old its oldest unsettled message is.
+"""Lags: measures for the metrics how far each group is behind in each topic, and how old its oldest message is.
 
-Looking at ten thousand queues takes the event loop a tenth of a second, so `take` looks only at what has changed since
-its last call, and every `FULL_EVERY` calls at everything: for what nobody tells it, such as expired messages.
+Measuring ten thousand queues takes the event loop a tenth of a second.  So `take` measures only the groups and topics
+that have changed since its last call.  Every `FULL_EVERY` calls it measures all of them, because some changes, such as
+the expiry of messages, are not announced.
 """
 
 import asyncio
@@ -24,8 +25,10 @@ Key = tuple[str, str]  # group and topic
 
 
 class GroupLag(NamedTuple):
-    """`messages`: that the group has yet to settle; `under_way` of these are delivered and not acknowledged.
-    `oldest_ms`: the age of the oldest one, 0 if there is none, None if it cannot be read."""
+    """The messages that a group has yet to settle, of which `under_way` are delivered and not acknowledged.
+
+    `oldest_ms` is the age of the oldest one: 0 without messages, None if the message cannot be read.
+    """
 
     messages: int
     under_way: int
@@ -33,7 +36,7 @@ class GroupLag(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """As GroupLag, with the time at which the oldest message was stored; 0: all are settled."""
+    """A GroupLag with the store time of the oldest message instead of its age; 0 if all are settled."""
 
     messages: int = 0
     under_way: int = 0
@@ -46,8 +49,8 @@ class Lags:
         self._consumption = consumption
         self._progress = progress
         self._found: dict[Key, _Found] = {}
-        self._groups: dict[str, set[str]] = {}  # by topic, of what was found
-        self._times: dict[Place, tuple[int, int]] = {}  # where a group stands, and when that message was stored
+        self._groups: dict[str, set[str]] = {}  # the groups in `_found` by topic
+        self._times: dict[Place, tuple[int, int]] = {}  # a group's next offset, and the store time of its message
         self._topics_with_news: set[str] = set()
         self._commits: set[Key] = set()
         self._until_full = 0
@@ -63,29 +66,29 @@ class Lags:
         self._until_full = FULL_EVERY - 1 if is_full else self._until_full - 1
         self._topics_with_news, self._commits = set(), set()
         if is_full:
-            self._found, self._groups = await self._look_at(self._progress.places()), {}
+            self._found, self._groups = await self._measure(self._progress.places()), {}
             for group, topic in self._found:
                 self._groups.setdefault(topic, set()).add(group)
             self._times = {place: at for place, at in self._times.items() if (place.group, place.topic) in self._found}
         else:
             changed |= {(group, topic) for topic in topics for group in self._groups.get(topic, ())}
-            self._found |= await self._look_at(
+            self._found |= await self._measure(
                 Place(*key, queue_id) for key in sorted(changed) for queue_id in range(self._queues_of(key[1]))
             )
         store = self._broker.store
         if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
-            self._topics_with_news |= topics  # what arrived last is seen when a slave has it
+            self._topics_with_news |= topics  # the newest messages count when a slave has them, and consumers see them
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
 
     def skip(self) -> None:
-        """To be called in place of `take` where nobody wants to know: it forgets what has changed."""
+        """Forgets the changes.  Called instead of `take` on a broker without metrics."""
         self._topics_with_news.clear()
         self._commits.clear()
         self._until_full = 0
 
-    async def _look_at(self, places: Iterable[Place]) -> dict[Key, _Found]:
-        """May take several turns of the event loop."""
+    async def _measure(self, places: Iterable[Place]) -> dict[Key, _Found]:
+        """Measures these places, with pauses for other work of the event loop."""
         found: dict[Key, _Found] = {}
         queues = self._consumption.state.queues
         for number, place in enumerate(places, start=1):
@@ -105,12 +108,12 @@ class Lags:
         return found
 
     async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
-        """Returns where the group goes on, and when that message was stored; None if it cannot be read."""
+        """Returns the group's next offset, and the store time of its message; None if that cannot be read."""
         place, offset = one.place, one.consumer_offset
         read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)
         try:
             stored_ms = await cold_reads.read(self._broker.store, read)
-        except (RocketSimError, OSError):  # who reads the message gets the error, and the log has it
+        except (RocketSimError, OSError):  # consumers that read the message get the error, which is logged then
             return None
         if not stored_ms:  # it has expired since
             return None

@@ -104,7 +104,10 @@ class MessageOperations(SubjectOperations):
         return await cold_reads.read(store, search.run)
 
     async def _records(self, offsets: Sequence[int]) -> tuple[list[bytes], int]:
-        """Returns the records that fit into one answer, at least one, and how many of the offsets were read for it."""
+        """Reads as many of the records as fit into one answer, but at least one.
+
+        Returns the records, and the number of offsets that were read.
+        """
         records: list[bytes] = []
         size = 0
         for looked_at, offset in enumerate(offsets):
@@ -147,7 +150,7 @@ class MessageOperations(SubjectOperations):
         data = await cold_reads.read(store, partial(store.log.find_record, offset))
         if data is None:
             return None
-        # The records of a pair have the address of the master, at the slave, too, so only the offset is looked up.
+        # Only the offset is looked up: the records of both brokers of a pair have the address of the master.
         message = decode(data, check_crc=False)
         host = bytes.fromhex(message_id)[:-8]
         return data if host == message.store_host else None

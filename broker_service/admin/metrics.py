@@ -1,9 +1,10 @@
-"""Metrics over HTTP for Prometheus.
+"""Metrics: serves metrics over HTTP for Prometheus.
 
-The event loop takes a picture of the broker's figures once a second.  The thread that answers a scrape makes the text,
-adds what each topic and group has, which may be ten thousand lines, and gives way to the event loop all the time.
+The event loop takes a snapshot of the broker's figures once a second.  The thread that answers a scrape converts it to
+text, and adds the metrics of topics and groups, which may be ten thousand lines.  It pauses often, so that it does not
+delay the event loop.
 
-prometheus_client is imported by who needs it: a broker without metricsPort does not.
+prometheus_client is imported inside functions, because a broker without metricsPort does not need it.
 """
 
 import socket
@@ -27,28 +28,28 @@ PAUSE_S = 0.0005
 
 
 class Metrics:
-    """`serve` needs `picture` to have been called once."""
+    """Serves the metrics of `parts`, `groups` and `histograms`.  Call `take_snapshot` once before `serve`."""
 
     def __init__(self, parts: Iterable[HasFigures], groups: GroupFigures, histograms: Iterable[Histogram]) -> None:
         self.groups = groups
         self._parts = list(parts)
         self._histograms = tuple(histograms)
-        self._picture: list[Metric] = []
-        self._reading = threading.Lock()  # scrapes come one after the other, each in a thread of its own
+        self._snapshot: list[Metric] = []
+        self._reading = threading.Lock()  # held by the thread of one scrape at a time
         self._server: Any = None
 
     def add(self, part: HasFigures) -> None:
-        """A part that not every broker has."""
+        """Adds the metrics of a part that not every broker has."""
         self._parts.append(part)
 
-    def picture(self) -> None:
-        """What the next reader sees; called on the event loop."""
-        self._picture = list(self._families())
+    def take_snapshot(self) -> None:
+        """Takes the figures that later scrapes return.  Call it on the event loop."""
+        self._snapshot = list(self._families())
 
     def serve(
         self, address: str, port: int, certificates: Certificates | None = None, *, client_auth: bool = False
     ) -> int:
-        """The port that listens, for HTTPS if there are certificates."""
+        """Starts to serve HTTP, or HTTPS if there are certificates; returns the port."""
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
@@ -76,9 +77,9 @@ class Metrics:
             self._server.server_close()
 
     def collect(self) -> "Iterator[Metric]":
-        """The HTTP thread's.  The samples are made while they are read."""
+        """Yields all metrics, in the thread of a scrape.  Samples of topics and groups are made while they are read."""
         with self._reading:
-            yield from self._picture
+            yield from self._snapshot
             yield from map(_histogram, self._histograms)
             yield from map(_long_family, self.groups.figures())
 
@@ -88,7 +89,7 @@ class Metrics:
 
 
 def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bool) -> tuple[ssl.SSLSocket, Any]:
-    """The handshake is left to the thread that answers: a client which says nothing holds up no other one."""
+    """Accepts a connection.  The thread that answers does the TLS handshake, so that a slow client delays no other."""
     connection, address = socket.socket.accept(listening)
     context.verify_mode = ssl.CERT_REQUIRED if client_auth else ssl.CERT_NONE
     return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
@@ -105,7 +106,7 @@ def _family(figure: Figure) -> "Metric":
 
 
 def _long_family(figure: Figure) -> "Metric":
-    """As `_family`, of a figure that may have ten thousand samples."""
+    """Converts a figure that may have ten thousand samples, which are made while they are read."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     family = (CounterMetricFamily if figure.is_counter else GaugeMetricFamily)(figure.name, figure.help_text)
@@ -114,10 +115,10 @@ def _long_family(figure: Figure) -> "Metric":
 
 
 class _Samples:
-    """The samples of a figure.  The thread that reads them pauses after each few.
+    """The samples of a figure.  The thread that reads them pauses after every `SAMPLES_A_TURN`.
 
-    Python runs one thread at a time.  Whoever computes on and on keeps the event loop waiting for five milliseconds
-    each time that it has waited for anything itself.
+    Python runs one thread at a time.  If this thread did not pause, the event loop would have to wait five milliseconds
+    for its turn after each of its own pauses.
     """
 
     def __init__(self, figure: Figure) -> None:

@@ -1,4 +1,4 @@
-"""Operations: what operators ask of a broker, in mqadmin's words.  Only a master makes changes."""
+"""Operations: the operators' operations on a broker, with mqadmin's names.  Only a master makes changes."""
 
 from broker_service.admin.brokers import BrokerOperations
 from broker_service.admin.groups import GroupOperations

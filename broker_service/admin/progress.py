@@ -1,4 +1,4 @@
-"""Progress: how far groups have come and what they have yet to settle, for consumerProgress and `Lags`."""
+"""Progress: returns the offsets of groups, and how many messages they have yet to settle."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -15,12 +15,15 @@ from broker_service.runtime import cold_reads
 from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
-ENTRIES_A_TURN = 64  # of a long list, before other calls get their turn
+ENTRIES_A_TURN = 64  # entries of a long list after which other work of the event loop has a turn
 
 
 class QueueProgress(NamedTuple):
-    """`consumer_offset`: where the group goes on.  `lag`: the messages that it has yet to settle, which are those from
-    there on, but for messages that a group which pops has settled out of turn."""
+    """A group's progress in one queue.
+
+    The group goes on at `consumer_offset`.  `lag` counts the messages that it has yet to settle: those from there on,
+    without messages that a group which pops has settled already.
+    """
 
     place: Place
     broker_offset: int
@@ -41,8 +44,10 @@ class Progress:
         self._consumption = consumption
 
     async def of(self, group: str, topic: str) -> list[tuple[QueueProgress, int]]:
-        """Every queue of each topic that the group has read from, and of the retry topics that belong to these; of all
-        groups and topics if none is named.  With each the store time of the last message that was consumed; 0: none."""
+        """Returns the progress in each queue of `places`, with the store time of the last consumed message.
+
+        The store time is 0 if nothing was consumed.
+        """
         if group:
             check_known_group(self._broker, group)
         store, found = self._broker.store, []
@@ -54,9 +59,9 @@ class Progress:
         return found
 
     def places(self, group: str = "", topic: str = "") -> Iterator[Place]:
-        """Every queue of each topic that a group has read from, and of their retry topics; all of them without names.
+        """Yields every queue of each topic that a group has read, and of its retry topics; of all groups without names.
 
-        May be read over several turns of the event loop: what changes meanwhile is told as it is then.
+        The caller may pause between two queues.  The settings of a topic are read when its queues are reached.
         """
         read = self._broker.offsets.topics_by_group()
         for name in [group] if group else sorted(read):

@@ -1,4 +1,4 @@
-"""Rates: how fast counters rise, over the last 10, 60 and 600 seconds, as RocketMQ's brokerStatus has it.  Pure."""
+"""Rates: the rates of counters over the last 10, 60 and 600 seconds, as in RocketMQ's brokerStatus.  Pure."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ class Rates:
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
 
     def sample(self, now: float, counters: Mapping[str, int]) -> None:
-        """To be called about once a second."""
+        """Notes the counters.  Call it about once a second."""
         self._samples.append((now, dict(counters)))
         while now - self._samples[0][0] > WINDOWS_S[-1] + 1:
             self._samples.popleft()
 
     def per_second(self, name: str, window_s: float) -> float:
-        """Over the window, or over what there is of it."""
+        """Returns the rate over the window, or since the first sample if that is shorter."""
         if len(self._samples) < 2:
             return 0.0
         now, newest = self._samples[-1]

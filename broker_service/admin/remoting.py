@@ -1,7 +1,7 @@
 """A broker's answers to RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
 
-Each method turns a request into a call of Operations, Progress, Status or QueueLookup, which the commands of our own
-tools call, too, and turns the result into what RocketMQ's tools read.
+Each method converts a request to a call of Operations, Progress, Status or QueueLookup, as the commands of our own
+tools do, and converts the result to the form that RocketMQ's tools read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -57,8 +57,8 @@ _NOTHING = {
 class Consumers(Protocol):
     """The consumers that are connected over the remoting protocol.  They keep offsets of their own while they run."""
 
-    def tell_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Tells the members of the group where to continue; `body` has the offset of each queue."""
+    def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
+        """Sends the members of the group the offset at which they go on in each queue, which is in `body`."""
 
 
 class AdminAnswers:
@@ -121,7 +121,7 @@ class AdminAnswers:
         return answer
 
     async def delete_topic(self, request: Request) -> Answer:
-        """Deletes nothing at a slave, which gets the change from its master: mqadmin asks both brokers of a pair."""
+        """Deletes a topic.  Does nothing on a slave, which mqadmin asks, too: it gets the change from its master."""
         topic = request.text("topic")
         if self._broker.is_slave:
             return Answer()
@@ -243,9 +243,10 @@ class AdminAnswers:
         return Answer(to_json({"topicList": sorted(found)}))
 
     async def reset_offset(self, request: Request) -> Answer:
-        """Moves the offsets on the broker, and then tells the consumers that are online.
+        """Moves the offsets on the broker, and then notifies the connected consumers.
 
-        Otherwise these would commit their own offsets again.  RocketMQ lets the consumers move, so they must be online.
+        Without the notification they would commit their own offsets again.  In RocketMQ the consumers move the offsets,
+        so they must be connected.
         """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []
@@ -254,7 +255,7 @@ class AdminAnswers:
             partial(self._operations.reset_offset_by_time, group, topic, timestamp, queue_ids, force=force)
         )
         answer.body = by_queue("offsetTable", self._name, [(topic, one.queue_id, one.offset) for one in resets])
-        self._consumers.tell_of_reset(group, topic, timestamp, answer.body)
+        self._consumers.notify_of_reset(group, topic, timestamp, answer.body)
         return answer
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -346,7 +347,7 @@ class AdminAnswers:
         return self._broker.config.broker_name
 
     async def _change(self, change: Callable[[], Awaitable[T]], *, past_start: bool = True) -> tuple[T, Answer]:
-        """Makes a change; returns its result, and an answer that says so if no slave has the change yet."""
+        """Makes a change; returns its result, and an answer whose remark says if no slave has the change yet."""
         changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
         remark = "" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here"
         return changed, Answer(remark=remark)

@@ -1,4 +1,4 @@
-"""Sampling: takes what the status and the metrics show, from time to time."""
+"""Sampling: periodically takes the samples that the status and the metrics show."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from broker_service.pop.consumers import Consumers
 from broker_service.runtime.tasks import OwnedTasks
 
 SAMPLE_EVERY_S = 1.0
-LAGS_EVERY_S = 15.0  # as often as Prometheus asks; 10,000 groups take it a second of the event loop, in turns
+LAGS_EVERY_S = 15.0  # Prometheus' usual interval; 10,000 groups take a second of the event loop, with pauses
 
 
 class Sampling:
@@ -39,7 +39,7 @@ class Sampling:
         while True:
             self._status.sample()
             if self._broker.config.metrics_port:
-                self._metrics.picture()
+                self._metrics.take_snapshot()
             if self._broker.is_slave and not self._following.is_following():
                 self._broker.description_changed.notify()  # the master may have come back at another address
             await asyncio.sleep(SAMPLE_EVERY_S)

@@ -59,7 +59,7 @@ class Status:
         self._booted_ms = broker.now_ms()
 
     def sample(self) -> None:
-        """To be called about once a second."""
+        """Takes the samples for rates.  Call it about once a second."""
         acked = {f"slave-{slave.slave_id}": slave.ack_offset or 0 for slave in self._slaves()}
         all_have = min(acked.values(), default=None)
         self._rates.sample(self._broker.clock(), {**self.counters(), **acked})
@@ -95,7 +95,7 @@ class Status:
         yield counter("rocketsim_clock_steps", "Steps of this machine's clock since the start.", broker.time.steps)
         yield gauge(
             "rocketsim_clock_doubted_seconds",
-            "How far this machine's clock is ahead of the time that the broker believes; 0: it believes the clock.",
+            "How far this machine's clock is ahead of the time that the broker uses; 0: it uses the clock's time.",
             broker.time.doubted_s,
         )
         yield gauge(
@@ -105,7 +105,7 @@ class Status:
         )
         yield gauge(
             "rocketsim_pulls_held",
-            "Pulls and idle Spark queries that wait.",
+            "Pulls and idle Spark queries that wait for messages.",
             broker.long_polling.held,
         )
         yield gauge("rocketsim_topics", "Topics of users.", len(broker.topics.of_users()))
@@ -144,7 +144,7 @@ class Status:
             usage = store.disk.disk_usage(config.store_path_root_dir)
             refused = store.admission.why_no_sends() is not None
         except OSError:
-            return  # figures that are missing say it
+            return  # a failing disk shows as missing metrics
         levels = (
             config.disk_max_used_space_ratio,
             config.disk_space_clean_forcibly_ratio,
@@ -188,7 +188,7 @@ class Status:
         return self._broker.store.end_offset if visible is None else visible
 
     def line(self) -> str:
-        """One line, as in the log."""
+        """Returns the state of this broker as one line."""
         if self._broker.is_slave:
             promised = self._promises.promised
             return f"{self._broker} | {self._slave}" + (f" | has promised {promised}" if promised else "")
@@ -196,7 +196,7 @@ class Status:
         return f"{self._broker} | {self._master}" + (f" | waits: {self._broker.waits_for()}" if waiting else "")
 
     def values(self) -> dict[str, str]:
-        """brokerStatus: RocketMQ's names where it has the thing, ours for the rest."""
+        """Returns the values of brokerStatus, under RocketMQ's names if it has them, else under our own."""
         broker, store = self._broker, self._broker.store
         usage = store.disk.disk_usage(broker.config.store_path_root_dir)
         values = {

@@ -54,7 +54,7 @@ class TopicCommands(Commands):
 
 
 def asked_topic(asked: metadata_pb2.TopicConfig) -> TopicConfig:
-    """Reads the settings of a request; a field that is absent means the default."""
+    """Returns the settings of a request, with the default for each absent field."""
     values = {
         name: getattr(asked, name) for name in ("read_queue_nums", "write_queue_nums", "perm") if asked.HasField(name)
     }
@@ -76,7 +76,7 @@ class TopicOperations(SubjectOperations):
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        """Deletes the topic with its queues and the offsets of its groups.  Its records go when the log's files expire.
+        """Deletes the topic with its queues and the offsets of its groups.  Its records expire with the log files.
 
         If the disk refuses to delete the offsets, `Saving` deletes them as soon as the disk allows it.
         """
@@ -84,8 +84,8 @@ class TopicOperations(SubjectOperations):
         group = group_of(name)
         if group and (group in self._broker.groups.entries or group in self._broker.offsets.groups()):
             raise InvalidParameter(
-                f"topic {name} has the messages that group {group} gets again; to do without them reset the group on "
-                "this topic, or delete the group with its offsets"
+                f"topic {name} has the messages that group {group} gets again; to drop them, reset the group on this "
+                "topic, or delete the group with its offsets"
             )
         await to_its_end(self._delete_topic(name))
 
@@ -94,8 +94,7 @@ class TopicOperations(SubjectOperations):
         ends: dict[int, int] = {}
 
         def removing() -> Planned[TopicConfig]:
-            # From here until the table is changed nothing is appended to the topic (`Broker.append`), so these are
-            # also the ends at that moment.
+            # Nothing is appended to the topic from now until the table has changed (`Broker.append`), so the ends stay.
             ends.update(broker.store.queues.ends(name))
             return broker.topics.removing(name, broker.now_ms(), ends)
 

@@ -1,6 +1,6 @@
 """Operators' commands for users and their policies.  Only a master changes them.
 
-A change that is answered is on the master's disk; the status of the answer says if a slave has it, as for a commit.
+An answered change is on the master's disk.  The status of the answer says if a slave has it, as for a commit.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def _policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
 class UserOperations(SubjectOperations):
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
         super().__init__(broker, leadership)
-        self._turn = asyncio.Lock()  # a user and its policies are in two tables
+        self._turn = asyncio.Lock()  # held by one change at a time, because a user and its policies are in two tables
 
     async def create_user(self, username: str, password: str, user_type: str, status: str) -> User:
         tables = await self._writable()
@@ -109,7 +109,7 @@ class UserOperations(SubjectOperations):
         return user
 
     async def delete_user(self, username: str) -> None:
-        """Deletes the user, and its policies first: a later user of that name must not have them."""
+        """Deletes the user's policies and then the user, so that a later user of that name does not get them."""
         tables = await self._writable()
         self._check_not_inner(username)
         tables.users.existing(username)
@@ -197,8 +197,10 @@ class UserOperations(SubjectOperations):
 
 
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
-    """Returns the policies.  Raises ValueError if none is given, or if one of them could never apply: whoever denies
-    something must not believe that it is denied."""
+    """Returns the policies.  Raises ValueError if none is given, or if one of them could never apply.
+
+    An operator must not believe that a policy denies something when it does not.
+    """
     if not policies:
         raise ValueError("no resource is named")
     for resource in (policy.resource for policy in policies):

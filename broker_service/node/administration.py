@@ -83,7 +83,7 @@ class Administration:
         config, network = self._broker.config, self._machine.network
         if not config.metrics_port:
             return
-        self.metrics.picture()
+        self.metrics.take_snapshot()
         try:
             port = self.metrics.serve(
                 config.bind_address,

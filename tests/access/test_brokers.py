@@ -130,7 +130,7 @@ async def test_users_and_policies_are_made_changed_listed_and_deleted(
             assert stat.S_IMODE((tmp_path / "rocketsim" / name).stat().st_mode) == 0o600
         assert stat.S_IMODE((tmp_path / "rocketsim" / "users.json.bak").stat().st_mode) == 0o600
         assert NORMAL.secret_key in (tmp_path / "rocketsim" / "users.json").read_text()
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         said = caplog.text + str(listed) + str(config) + status + repr(node.config) + repr(node.access)
         assert not [secret for secret in SECRETS if secret in said]
         # What is wrong is refused as such.

@@ -305,7 +305,7 @@ async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.Lo
         assert "MessagingService/SendMessage by User:n from 127.0.0.1 (forbidden)" in lines[0]
         assert "by User:n from 127.0.0.1 (bad_signature)" in lines[1] and "an unknown user" in lines[2]
         assert not any(word in caplog.text for word in (WHO.secret_key, "wr0ng", "by-mistake"))
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         (family,) = [found for found in node.metrics.collect() if found.name == "rocketsim_calls_refused"]
         assert {(*one.labels.values(), one.value) for one in family.samples} == {
             ("forbidden", "MessagingService", 2.0),

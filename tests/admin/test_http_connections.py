@@ -92,7 +92,7 @@ def test_failed_connections_are_a_line_a_minute(caplog: pytest.LogCaptureFixture
     connections, server = HttpConnections("metricsPort", SimpleNamespace(monotonic=lambda: now[0])), Server()
     connections.guard(server)
     caplog.set_level(logging.WARNING)
-    for seconds in (0, 1, http_connections.TELL_S - 1, http_connections.TELL_S):
+    for seconds in (0, 1, http_connections.LOG_EVERY_S - 1, http_connections.LOG_EVERY_S):
         now[0] = seconds
         try:
             raise ConnectionResetError(104, "Connection reset by peer")

@@ -30,7 +30,7 @@ Labels = dict[str, str]
 async def page(node: BrokerNode) -> str:
     """As a scrape gets it, with all figures as they are now."""
     node.status.sample()
-    node.metrics.picture()
+    node.metrics.take_snapshot()
     node.metrics.groups.lags = await node.lags.take()
     node.metrics.groups.consumers = node.consumption.popping.consumers.counts(node.broker.clock())
     registry = CollectorRegistry()

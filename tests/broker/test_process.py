@@ -104,7 +104,7 @@ async def test_the_role_of_a_promotion_overrides_the_file_and_is_said(
 async def test_metrics_are_served_where_the_configuration_says(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", b"a", b"b")
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         port = node.metrics.serve("127.0.0.1", 0)
         page = await asyncio.to_thread(lambda: urlopen(f"http://127.0.0.1:{port}/metrics").read().decode())
         values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))

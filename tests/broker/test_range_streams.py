@@ -213,7 +213,7 @@ async def test_requests_have_a_bounded_number_of_bytes_together(
         await until(lambda: node.range_streams.requested_bytes > 3_000, "the head to be read")
         await loop.sock_sendall(second, whole[: range_stream.REQUEST_HEAD.size])
         assert await next_answer(second) == (Kind.NO_ROOM, None)
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
         assert shown["rocketsim_stream_request_bytes"] == len(whole) - range_stream.REQUEST_HEAD.size
         await loop.sock_sendall(first, whole[-1:])
@@ -397,7 +397,7 @@ async def test_metrics_show_streams_and_what_waits_for_their_clients(tmp_path: P
     async with running(tmp_path) as node, connected(node) as connection:
         await fill(node)
         await stalled(node, connection)
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
         unsent, queued = (shown[f"rocketsim_range_stream_{name}_bytes"] for name in ("unsent", "queued"))
         assert shown["rocketsim_range_streams"] == 1

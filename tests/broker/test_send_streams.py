@@ -285,7 +285,7 @@ async def test_more_than_there_is_room_for_is_sent_to_grpc(tmp_path: Path, monke
         assert node.range_streams.taken_bytes > 100_000
         await say(second, asked(node, request(records, 100), b"", records_bytes=len(records)))
         assert await next_answer(second) == (Kind.NO_ROOM, None)
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         shown = {sample.name: sample.value for metric in node.metrics.collect() for sample in metric.samples}
         assert shown["rocketsim_send_streams"] == 1
         assert shown["rocketsim_send_stream_bytes"] == node.range_streams.taken_bytes

@@ -57,7 +57,7 @@ def test_each_alert_is_tested_to_fire_and_to_clear() -> None:
 async def test_alerts_and_dashboard_ask_for_metrics_that_a_broker_has(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     async with running(tmp_path) as node:
-        node.metrics.picture()
+        node.metrics.take_snapshot()
         registry.register(node.metrics)
         page = (await asyncio.to_thread(generate_latest, registry)).decode()
     histogram = ("_bucket", "_sum", "_count")
