@@ -44,6 +44,13 @@ def test_any_properties_are_read_as_the_plain_reader_reads_them(rows: list[bytes
     assert_agrees(rows)
 
 
+def test_a_batch_of_rocketmq_4_is_a_table_without_its_last_separators() -> None:
+    """A broker of 4.9 stores no separator behind the last property."""
+    rows = [b"UNIQ_KEY\x01%032X\x02TAGS\x01a\x02CLUSTER\x01c" % number for number in range(100)]
+    assert split(rows).matrix is not None
+    assert_reads(rows)
+
+
 @given(anything, st.integers(1, 4), st.lists(anything, max_size=2))
 def test_a_batch_of_one_shape_is_read_the_same_way(row: bytes, count: int, others: list[bytes]) -> None:
     assert_agrees([row] * count)
