@@ -37,6 +37,7 @@ from rocketsim_client.errors import (
 )
 from rocketsim_client.model import Message, MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
+from rocketsim_client.pull_consumer import PullConsumer
 from rocketsim_client.tls import Tls
 from rocketsim_client.transport.look import Speaks, look_at, protocol_of
 from rocketsim_client.transport.opening import decided
@@ -94,6 +95,54 @@ def test_what_is_beyond_the_end_is_never_asked_for():
         assert offsets(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)) == list(range(40))
         pulls = [one.fields for one in peer.requests if one.code == RequestCode.PULL_MESSAGE]
         assert all(int(one["queueOffset"]) + int(one["maxMsgNums"]) <= 40 for one in pulls)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "says"),
+    [
+        ({"cleanup.policy": "COMPACTION"}, r"is compacted \(cleanup.policy=COMPACTION\)"),
+        ({"queue.type": "BatchCQ"}, r"batches in its queues \(queue.type=BatchCQ\)"),
+        ({"message.type": "NORMAL"}, ""),
+    ],
+)
+def test_kinds_of_topics_that_cannot_be_read_are_refused_by_name(attributes, says):
+    def answer(request: Header, body: bytes) -> bytes | None:
+        if request.code == RequestCode.GET_TOPIC_CONFIG:
+            return answer_to(request, body=json.dumps({"attributes": attributes}).encode())
+        return recorded(request, body)
+
+    recorded = Recording("5.5.0")
+    with RemotingPeer(answer) as peer, Cluster(connection(peer.address)) as cluster:
+        recorded.address = peer.address
+        if says:
+            with pytest.raises(NotSupported, match=says):
+                cluster.bounds(TOPIC)
+        else:
+            for _ in range(3):
+                assert len(cluster.bounds(TOPIC)) == 2
+            asked = [one.code for one in peer.requests].count(RequestCode.GET_TOPIC_CONFIG)
+            assert asked == 1
+
+
+def test_a_pull_of_inner_batches_is_refused_by_name():
+    """The flag that says so is in each record."""
+
+    def answer(request: Header, body: bytes) -> bytes | None:
+        found = recorded(request, body)
+        if request.code != RequestCode.PULL_MESSAGE or found is None:
+            return found
+        header, records = frame.decode(found)
+        batch = bytearray(records)
+        batch[39] |= 0x80
+        return frame.encode(header, batch)
+
+    recorded = Recording("5.5.0")
+    with RemotingPeer(answer) as peer, PullConsumer(connection(peer.address), group=GROUP) as consumer:
+        recorded.address = peer.address
+        with pytest.raises(NotSupported, match="BatchCQ"):
+            consumer.pull(QUEUE, 0)
+        with pytest.raises(NotSupported, match="BatchCQ"):
+            list(consumer.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)]))
 
 
 def test_a_pull_without_a_group_names_one_that_every_broker_has():

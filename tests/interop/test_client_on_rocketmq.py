@@ -412,6 +412,19 @@ def test_what_is_not_supported_says_so_by_name(bench: Bench) -> None:
             call()
 
 
+def test_kinds_of_topics_that_cannot_be_read_are_refused_by_name(bench: Bench) -> None:
+    if is_version_4(bench.rocketmq.version):
+        pytest.skip("RocketMQ 4 has no such topics")
+    compacted, batched, static = (f"{kind}{next(numbers)}" for kind in ("compacted", "batched", "static"))
+    bench.admin.update_topic(compacted, attributes={"cleanup.policy": "COMPACTION"})
+    bench.admin.update_topic(batched, attributes={"queue.type": "BatchCQ"})
+    bench.mqadmin(f"updateStaticTopic -b {BROKER_NAME} -t {static} -qn 2")
+    wait_until(lambda: {compacted, batched, static} <= {*bench.cluster.topics()}, "the name server to know all three")
+    for topic, says in ((compacted, "COMPACTION"), (batched, "BatchCQ"), (static, "static topic")):
+        with pytest.raises(NotSupported, match=says):
+            bench.read(topic)
+
+
 def test_a_wrong_address_is_told_what_answers_there(bench: Bench) -> None:
     def said(address: str, protocol: str) -> str:
         where = Connection.of(address, timeout_s=5.0, protocol=protocol)

@@ -68,6 +68,7 @@ class RemotingReads:
         self._members = members
         self._groups = groups
         self._pace = pace
+        self._supported: set[tuple[str, str]] = set()  # address, topic
         self._steps: dict[str, int] = {}  # by address: how many messages the broker returns for a pull
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -88,6 +89,7 @@ class RemotingReads:
         if header.code not in PULL_CODES:
             raise self._pull_refused(reply, what, call.group)
         begin = field(header, "nextBeginOffset", address)
+        refuse_inner_batch(call.topic, reply.body)
         status = pull_status(header.code, header.remark)
         sizes = _sizes(reply.body, address)
         return PullAnswer(
@@ -320,9 +322,17 @@ class RemotingReads:
     ) -> dict[int, QueueBounds]:
         """Takes the bounds from the broker's statistics, which have all queues that can be written, and say if the
         topic does not exist.  Further queues are asked for one by one; at a proxy, which has no statistics, all of
-        them."""
+        them.  The first call for a topic refuses kinds of topics that are not supported."""
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the bounds of topic {topic!r}", {"topic": topic})
-        (reply,) = self._connections.calls(address, [request], timeout_s)
+        requests = [request]
+        if (address, topic) not in self._supported:
+            requests.append(Request(RequestCode.GET_TOPIC_CONFIG, f"the settings of topic {topic!r}", {"topic": topic}))
+        reply, *settings = self._connections.calls(address, requests, timeout_s)
+        for answer in settings:
+            # A broker of 4.x and a proxy do not know this call, and some users may not make it.
+            if answer.header.code == ResponseCode.SUCCESS:
+                refuse_kind(topic, body_of(answer.body, address).get("attributes"))
+            self._supported.add((address, topic))
         table: dict[int, tuple[int, int, int]] = {}
         is_proxy = reply.header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         if not is_proxy:
@@ -421,6 +431,23 @@ class RemotingReads:
     ) -> Request:
         fields = {"topic": topic, "queueId": str(queue_id), "bname": self._members.broker_name(address)}
         return Request(code, f"an offset of queue {queue_id} of topic {topic!r}", fields | dict(also or {}))
+
+
+def refuse_kind(topic: str, attributes: object) -> None:
+    """Refuses a topic with these attributes if its messages cannot be read one by one, without gaps."""
+    found = attributes if isinstance(attributes, dict) else {}
+    if found.get("queue.type") == "BatchCQ":
+        raise NotSupported(f"topic {topic!r} has batches in its queues (queue.type=BatchCQ): not supported")
+    if found.get("cleanup.policy") == "COMPACTION":
+        raise NotSupported(
+            f"topic {topic!r} is compacted (cleanup.policy=COMPACTION): not supported, since a message that was "
+            "compacted could not be told from one that was lost"
+        )
+
+
+def refuse_inner_batch(topic: str, records: bytes | memoryview) -> None:
+    if len(records) >= MIN_SIZE and _SYS_FLAG.unpack_from(records, _SYS_FLAG_AT)[0] & _INNER_BATCH:
+        refuse_kind(topic, {"queue.type": "BatchCQ"})
 
 
 def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, expression: str) -> dict[str, str]:
@@ -573,8 +600,7 @@ class _Frames:
         one = self._ranges[piece.range_index]
         if len(records) < MIN_SIZE:
             raise BadAnswer(f"{self._address} sent {len(records)} bytes, which are not a record", address=self._address)
-        if _SYS_FLAG.unpack_from(records, _SYS_FLAG_AT)[0] & _INNER_BATCH:
-            raise NotSupported(f"topic {one.topic!r} has batches in its queues (queue.type=BatchCQ): not supported")
+        refuse_inner_batch(one.topic, records)
         first: int = _OFFSET.unpack_from(records, _OFFSET_AT)[0]
         if first < piece.begin:
             raise BadAnswer(
