@@ -42,8 +42,8 @@ def table_of(queues: Mapping[Place, QueueState], now_ms: int) -> dict[str, Any]:
     table: dict[str, dict[int, Any]] = {}
     for place, queue in queues.items():
         if queue.locks is not None and (delivered := _delivered(queue.locks)):
-            told = _told(queue, delivered, _attempt_id(queue.locks), now_ms)
-            table.setdefault(f"{place.topic}@{place.group}", {})[place.queue_id] = told
+            info = _queue_info(queue, delivered, _attempt_id(queue.locks), now_ms)
+            table.setdefault(f"{place.topic}@{place.group}", {})[place.queue_id] = info
     return {"table": table}
 
 
@@ -59,10 +59,10 @@ def _attempt_id(locks: Locks) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _told(queue: QueueState, delivered: list[Ordered], attempt_id: str, now_ms: int) -> dict[str, Any]:
+def _queue_info(queue: QueueState, delivered: list[Ordered], attempt_id: str, now_ms: int) -> dict[str, Any]:
     first = delivered[0].queue_offset
     offsets = [one.queue_offset for one in delivered]
-    told = {
+    info = {
         "popTime": now_ms,
         "i": 1,  # the invisible time of messages that are not in `ot`, which no consumer has
         "o": [first, *(offset - first for offset in offsets[1:])],
@@ -71,7 +71,7 @@ def _told(queue: QueueState, delivered: list[Ordered], attempt_id: str, now_ms: 
         "cm": _signed(sum(1 << at for at, one in enumerate(delivered) if one.step is Step.ACKED)),
         "l": now_ms,
     }
-    return told | ({"a": attempt_id} if attempt_id else {})
+    return info | ({"a": attempt_id} if attempt_id else {})
 
 
 def _signed(bits: int) -> int:

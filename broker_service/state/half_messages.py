@@ -35,7 +35,7 @@ PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
 OP_BODY = 4096  # bytes, as RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; each of ours has its own time
+DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; our own name their time
 
 # What clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(
@@ -58,7 +58,7 @@ _NOT_CONTENT = frozenset(
 _NOT_IN_COPIES = (PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID, PROPERTY_CHECK)
 
 
-def is_told_by(topic: str) -> bool:
+def has_changes(topic: str) -> bool:
     """Returns True if records of this topic may change the state of transactions."""
     return topic in (HALF_TOPIC, OP_TOPIC, DISCARDED_TOPIC)
 
@@ -136,8 +136,8 @@ def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) ->
     return [Record(OP_TOPIC, body, born_timestamp=now_ms, properties=properties) for body in bodies]
 
 
-def told(message: Record) -> Prepared | Ended | Resolved | None:
-    """Returns the change in a record of one of the three topics; None if it has none, whoever has written it."""
+def change_in(message: Record) -> Prepared | Ended | Resolved | None:
+    """Returns the change in a record of one of the three topics, of whatever broker; None if the record has none."""
     properties = message.properties
     if message.topic == OP_TOPIC:
         offsets = tuple(int(text) for text in message.body.decode("ascii", "replace").split(",") if text.isdecimal())

@@ -1,4 +1,4 @@
-"""NeededLog knows from which offset on the log has records that wait for something, and must not expire."""
+"""NeededLog knows from which offset on the log has records that still wait, and must not be deleted by age."""
 
 from broker_service.store.message_store import MessageStore
 
@@ -12,9 +12,10 @@ class NeededLog:
         self._noted: tuple[int, int] | None = None  # an end of the log, and the offset from which it was needed then
 
     def begins_at(self, oldest: int | None) -> int:
-        """Returns the log offset from which on the log is needed; `oldest` is that of the oldest record that waits.
+        """Returns the log offset from which on the log is needed.  `oldest` is the offset of the oldest waiting record.
 
-        To be called from time to time: an answer is based on an earlier call whose log end has been flushed since.
+        It is called again and again: an answer takes account of an earlier call only once the log end of that call is
+        on disk.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

@@ -48,7 +48,7 @@ SNAPSHOT_LOG_BYTES = 64 << 20  # bytes of the log after which another snapshot i
 _READ_BYTES = 256 << 10  # bytes to read from a queue at a time
 _MANY = 16  # from this number of records on, columns are faster than one record after the other
 
-Told = tuple[int, list[Change]]  # the log offset of a record, and its changes
+RecordChanges = tuple[int, list[Change]]  # the log offset of a record, and its changes
 Extent = tuple[int, int]  # the log offset and size of a record
 
 
@@ -80,7 +80,7 @@ class StateLog:
         self._unapplied: list[Extent] = []
         self._is_reload_due = False  # the last reload has failed
         self._failed_at: _Entry | None = None
-        self._untold: tuple[_Entry, RocketSimError] | None = None  # the first unreadable record of a transaction
+        self._unread: tuple[_Entry, RocketSimError] | None = None  # the first unreadable record of a transaction
         store.dispatched.append(self._dispatched)
 
     @not_collected()
@@ -91,8 +91,8 @@ class StateLog:
         next `catch_up` repeats it, so that no snapshot is made of an incomplete state.
         """
         self._is_reload_due = True
-        self._check(self._failed_at)  # before all others are read again
-        self._failed_at = self._untold = None
+        self._check(self._failed_at)  # tried first, before all others are read again
+        self._failed_at = self._unread = None
         self.state, self._unapplied = State(), []
         begin = self._saved_at = self._store.min_offset
         snapshot = self._snapshot()
@@ -101,16 +101,20 @@ class StateLog:
             for made_again in snapshot.transitions:
                 self.state.apply(made_again)
         self._is_saved = True
-        sources = [self._told(topic, queue_id, begin) for topic, queue_id in self._store.queues.keys() if _tells(topic)]
-        for _, told in heapq.merge(*sources, key=itemgetter(0)):
+        sources = [
+            self._changes_from(topic, queue_id, begin)
+            for topic, queue_id in self._store.queues.keys()
+            if _has_changes(topic)
+        ]
+        for _, changes in heapq.merge(*sources, key=itemgetter(0)):
             self._is_saved = False
-            for transition in told:
+            for transition in changes:
                 self.state.apply(transition)
         self._is_reload_due = False
 
     @property
     def is_snapshot_due(self) -> bool:
-        """True if a start would have to read so much of the log that another snapshot should be written."""
+        """True if a start would have to read so much of the log that another snapshot is worth writing."""
         return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
@@ -119,7 +123,7 @@ class StateLog:
         Returns None if nothing has changed since the last one, or if a record of a transaction cannot be read.
         """
         self.catch_up()
-        if self._is_saved or self._untold is not None:
+        if self._is_saved or self._unread is not None:
             return None
         store = self._store
         try:
@@ -168,7 +172,9 @@ class StateLog:
         return None
 
     def catch_up(self, written: Written | None = None) -> None:
-        """Applies the records appended since the last call; raises, also later, at one that cannot be applied."""
+        """Applies the records that were appended since the last call.  Raises for a record that cannot be applied, at
+        each call.
+        """
         if self._is_reload_due:
             self.reload()
         if not self._unapplied:
@@ -178,15 +184,15 @@ class StateLog:
         applied = 0
         try:
             for extents in _runs(unapplied):
-                for _, told in self._timers_of(extents) or (self._told_at(extent, written) for extent in extents):
-                    for transition in told:
+                for _, changes in self._timers_of(extents) or (self._changes_at(extent, written) for extent in extents):
+                    for transition in changes:
                         self.state.apply(transition)
                     applied += 1
         except BaseException:
             self._unapplied = unapplied[applied:]
             raise
 
-    def _timers_of(self, extents: Sequence[Extent]) -> list[Told] | None:
+    def _timers_of(self, extents: Sequence[Extent]) -> list[RecordChanges] | None:
         """Returns the changes of these records, which lie back to back; None if each must be read by itself."""
         if len(extents) < _MANY:
             return None
@@ -196,7 +202,7 @@ class StateLog:
         except (NotFound, ReadFailed, StoreCorrupt):
             return None
 
-    def _told_at(self, extent: Extent, written: Written | None) -> Told:
+    def _changes_at(self, extent: Extent, written: Written | None) -> RecordChanges:
         offset, _ = extent
         if written is not None and sum(extent) == written.end_offset:
             return offset, _in_body(written.body, offset)
@@ -211,72 +217,74 @@ class StateLog:
     @property
     def unapplied_from(self) -> int | None:
         """The log offset of the first record that is not applied; None if all are."""
-        if self._is_reload_due or self._untold is not None:
+        if self._is_reload_due or self._unread is not None:
             return self._saved_at
         return min(self._unapplied)[0] if self._unapplied else None
 
     def check_transactions(self) -> None:
-        """Raises if a record that tells of transactions could not be read."""
-        if self._untold is not None:
-            raise self._untold[1].with_traceback(None)  # otherwise its traceback grows each time
+        """Raises if a record that may change transactions could not be read."""
+        if self._unread is not None:
+            raise self._unread[1].with_traceback(None)  # otherwise its traceback grows each time
 
     def read_again(self) -> bool:
-        """Reads the state anew, and returns true, if a record of a transaction could not be read and can be read now.
+        """Reads the state anew if a record of a transaction could not be read before; returns True if it did so.
 
-        Raises if it still cannot be read.
+        Raises if the record still cannot be read.
         """
-        if self._untold is None:
+        if self._unread is None:
             return False
-        self._check(self._untold[0])
+        self._check(self._unread[0])
         self.reload()
         self.check_transactions()
         return True
 
     def _dispatched(self, extents: Iterable[QueueExtent]) -> None:
         for extent in extents:
-            if _tells(extent.topic):
+            if _has_changes(extent.topic):
                 columns = extent.entries["commit_log_offset"], extent.entries["size"]
                 self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
-    def _told(self, topic: str, queue_id: int, log_offset: int) -> Iterator[Told]:
+    def _changes_from(self, topic: str, queue_id: int, log_offset: int) -> Iterator[RecordChanges]:
         """Yields the changes in the queue's records from that log offset on."""
         at, end = self._store.queues.bounds(topic, queue_id)
         at = max(at, self._store.queues.end_at(topic, queue_id, log_offset))
         alone = 1
         while at < end:
             try:
-                at, told = self._read(_Entry(topic, queue_id, at), end)
-                yield from told
+                at, changes = self._read(_Entry(topic, queue_id, at), end)
+                yield from changes
                 alone = 1
             except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-                for one in range(at, min(at + alone, end)):  # a bad sector is in the way of all that lies near it
+                for one in range(at, min(at + alone, end)):  # a bad sector may make its whole neighbourhood unreadable
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
         for one in range(end, self._store.queues.end(topic, queue_id)):  # records that readers do not see yet
             yield self._read_alone(_Entry(topic, queue_id, one))
 
-    def _read(self, entry: _Entry, end: int) -> tuple[int, list[Told]]:
+    def _read(self, entry: _Entry, end: int) -> tuple[int, list[RecordChanges]]:
         """Reads as many records as fit; returns the queue offset of the next one, and the changes."""
         topic, queue_id, at = entry
         found = self._store.queues.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
         if found.answers[0].next_offset <= at:
             raise _unreadable(entry)
         data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
-        told = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
-        if told is None:
-            told = []
+        changes = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
+        if changes is None:
+            changes = []
             for size in sizes.tolist():
                 with self._store.log.decoding(data):
                     message = record.decode(data)
-                told.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
+                changes.append((message.commit_log_offset, _transitions(message, message.commit_log_offset)))
                 data = data[size:]
-        return found.answers[0].next_offset, told
+        return found.answers[0].next_offset, changes
 
-    def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> Told:
-        """Returns the changes of this record, or their substitute; `error` came when it was read with others."""
+    def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> RecordChanges:
+        """Returns the changes of one record, or their substitute.  `error` was raised when it was read together with
+        others.
+        """
         log_offset, size = self._store.queues.entry(*entry) or (0, 0)
         try:
-            return log_offset, self._told_by(entry, log_offset)
+            return log_offset, self._changes_of(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
             # If the log continues behind the record, only the record is damaged; otherwise the queue may be.
             if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
@@ -284,22 +292,22 @@ class StateLog:
                 raise error or _unreadable(entry) from of_this_one
             return log_offset, self._stands_for(entry, log_offset, of_this_one)
 
-    def _told_by(self, entry: _Entry, log_offset: int) -> list[Change]:
+    def _changes_of(self, entry: _Entry, log_offset: int) -> list[Change]:
         message = record.decode(self._store.log.record_at(log_offset), check_crc=False)
         if (message.topic, message.queue_id, message.queue_offset) != entry:
             raise self._store.log.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
         return _transitions(message, log_offset)
 
     def _check(self, entry: _Entry | None) -> None:
-        """Raises if that record is still there and still cannot be read."""
+        """Raises if that record still exists and still cannot be read."""
         found = self._store.queues.entry(*entry) if entry is not None else None
         if entry is not None and found is not None:
             with suppress(NotFound):
-                self._told_by(entry, found[0])
+                self._changes_of(entry, found[0])
 
     def _entry_of(self, log_offset: int) -> _Entry | None:
         for topic, queue_id in self._store.queues.keys():
-            if _tells(topic):
+            if _has_changes(topic):
                 entry = _Entry(topic, queue_id, self._store.queues.end_at(topic, queue_id, log_offset))
                 if (self._store.queues.entry(*entry) or (None,))[0] == log_offset:
                     return entry
@@ -313,16 +321,16 @@ class StateLog:
         if entry is None or entry.topic == STATE_TOPIC:
             self._failed_at = entry
             raise error
-        told: list[Change] = []
+        changes: list[Change] = []
         if entry.topic == TIMER_TOPIC:
-            told, why = [Timer(UNKNOWN, log_offset)], "a message with a delivery time waits, or is not recalled"
-        elif half_messages.is_told_by(entry.topic):
-            self._untold, why = self._untold or (entry, error), "transactions wait until it can be read"
+            changes, why = [Timer(UNKNOWN, log_offset)], "a message with a delivery time waits, or is not recalled"
+        elif half_messages.has_changes(entry.topic):
+            self._unread, why = self._unread or (entry, error), "transactions wait until it can be read"
         else:
             why = "if it is a copy, the delivery that it settles comes again"
         where = f"the record of {entry.topic} at log offset {log_offset}"
         logger.error("%s cannot be read, %s: %s", where, why, error)
-        return told
+        return changes
 
 
 def _unreadable(entry: _Entry) -> StoreCorrupt:
@@ -330,9 +338,9 @@ def _unreadable(entry: _Entry) -> StoreCorrupt:
     return StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
 
 
-def _tells(topic: str) -> bool:
+def _has_changes(topic: str) -> bool:
     is_of_broker = topic in (STATE_TOPIC, TIMER_TOPIC) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
-    return is_of_broker or half_messages.is_told_by(topic)
+    return is_of_broker or half_messages.has_changes(topic)
 
 
 def _transitions(message: record.Record, log_offset: int) -> list[Change]:
@@ -340,10 +348,10 @@ def _transitions(message: record.Record, log_offset: int) -> list[Change]:
         return _timers(message, log_offset)
     if message.topic == STATE_TOPIC:
         return _in_body(message.body, log_offset)
-    told: Change | None = move_of(message)
-    if half_messages.is_told_by(message.topic):
-        told = half_messages.told(message)
-    return [] if told is None else [told]
+    change: Change | None = move_of(message)
+    if half_messages.has_changes(message.topic):
+        change = half_messages.change_in(message)
+    return [] if change is None else [change]
 
 
 def _in_body(body: bytes, log_offset: int) -> list[Change]:
@@ -365,7 +373,7 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
         yield extents[first:]
 
 
-def _timers_in(data: bytes | memoryview, count: int) -> list[Told] | None:
+def _timers_in(data: bytes | memoryview, count: int) -> list[RecordChanges] | None:
     """Returns the changes of these records; None unless all are of the timer topic and can be read as columns."""
     try:
         records = Records.walk(data, count)

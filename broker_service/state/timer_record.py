@@ -1,7 +1,7 @@
-"""Messages with a delivery time, as records: how they wait, are recalled and are delivered.  Pure.
+"""The records of messages with a delivery time: how they wait, are recalled and are delivered.  Pure.
 
-They wait in queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  What is delivered, or moved within the log, names the record
-that it settles, so that the copy is the settlement.
+A waiting message is a record of queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  A message that is delivered, or moved to
+the end of the log, is a copy that names the waiting record.  Appending the copy therefore also settles that record.
 """
 
 from collections.abc import Iterator
@@ -27,20 +27,23 @@ MAX_TIMERS = 10_000_000  # some 10 to 30 bytes of memory each
 
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_DELETE_KEY = "TIMER_DEL_UNIQKEY"
-PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of the copy of a timer: second and log offset of what it settles
+PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of a copy: the second and the log offset of the record that it settles
 _RECALL_TAG = "_RECALL_TAG_"  # RocketMQ's
 _RECALL_BODY = b"0"
 _LONGEST_SOURCE = f"{'9' * 11} {'9' * 19}"
 
 
 def out_ms(deliver_ms: int) -> int:
-    """RocketMQ's time in whole seconds before the delivery time."""
+    """Returns RocketMQ's time of the message: the last whole second before its delivery time."""
     return (deliver_ms - 1) // 1000 * 1000
 
 
 def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
-    """The record that waits for a message's delivery.  MessageIllegal for a time too far ahead, and for properties that
-    leave no room for those of the delivered copy."""
+    """Makes the record in which a message waits for its delivery time.
+
+    Raises MessageIllegal if the time is too far ahead, or if the properties leave no room for those of the delivered
+    copy.
+    """
     if deliver_ms - now_ms > MAX_TIMER_DELAY_MS:
         raise MessageIllegal(
             f"topic {message.topic}: the delivery time is more than {MAX_TIMER_DELAY_MS // 1000} s from now; choose an "
@@ -58,8 +61,10 @@ def recall_key(topic: str, message_id: str) -> str:
 
 
 def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> Record:
-    """RocketMQ's delete record, which waits as the message does.  InvalidParameter for a time that has come, or that no
-    message can have."""
+    """Makes RocketMQ's delete record, which waits as the message does.
+
+    Raises InvalidParameter if the delivery time is over, or is one that no message can have.
+    """
     if not 0 < deliver_ms - now_ms < MAX_TIMER_DELAY_MS:
         raise InvalidParameter("recall failed, timestamp invalid: the message is delivered, or never had that time")
     properties = {
@@ -72,19 +77,19 @@ def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> 
 
 
 def second_of(waiting: Record) -> int:
-    """The second in which the message waits; ValueError if it does not say."""
+    """Returns the second in which the message waits; raises ValueError if the record does not say."""
     return second_in(waiting.properties.get(PROPERTY_OUT_MS, ""))
 
 
 def second_in(value: str) -> int:
-    """The second that a TIMER_OUT_MS says; ValueError if it says none."""
+    """Returns the second in a value of TIMER_OUT_MS; raises ValueError if it is none."""
     if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise ValueError(f"it says no time: {PROPERTY_OUT_MS}={value[:20]!r}")
     return int(value) // 1000
 
 
 def topic_of(waiting: Record) -> str:
-    """The topic that the message is for; empty if it does not say."""
+    """Returns the topic to which the message will be delivered; empty if the record does not say."""
     return waiting.properties.get(PROPERTY_REAL_TOPIC, "")
 
 
@@ -94,7 +99,7 @@ def key_of(waiting: Record) -> str:
 
 
 def delivered_record(waiting: Record) -> Record:
-    """The message in its real topic and queue; ValueError if it does not say where it belongs."""
+    """Makes the message for its real topic and queue; raises ValueError if the record does not name them."""
     properties = dict(waiting.properties)
     topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC, ""), properties.pop(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or not (queue_id.isascii() and queue_id.isdigit()):
@@ -103,7 +108,7 @@ def delivered_record(waiting: Record) -> Record:
 
 
 def moved_record(waiting: Record) -> Record:
-    """The same record for the end of the log, because the log file that has it expires."""
+    """Makes a copy of the record for the end of the log, because its log file expires."""
     return _copy(waiting)
 
 
@@ -113,8 +118,9 @@ def _copy(waiting: Record) -> Record:
 
 
 def sources(data: bytes) -> Iterator[tuple[str, tuple[int, int] | None]]:
-    """Yields the topic of each of these records, which lie back to back, and what it is a copy of, if it is one: the
-    second and the log offset of the record that waits."""
+    """Yields, for each of these records, which lie back to back, its topic and, if it is a copy, the waiting record
+    that it settles: its second and its log offset.
+    """
     records = Records.walk(data)
     values = records.property(PROPERTY_TIMER_SOURCE).to_pylist()
     for topic, value in zip(records.topics().to_pylist(), values, strict=True):

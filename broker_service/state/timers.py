@@ -17,7 +17,7 @@ RECALL_WEIGHT = 10  # a recall takes as much memory as this number of timers, si
 
 
 class Timers:
-    """Each second has its log offsets in order; a recall is a timer itself, which ends with its second."""
+    """Each second has its log offsets in order.  A recall is itself a timer, which ends with its second."""
 
     def __init__(self) -> None:
         self.count = 0

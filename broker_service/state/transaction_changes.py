@@ -29,14 +29,14 @@ _NONE = 2**64 - 1
 
 
 class TransactionId(NamedTuple):
-    """`id` is the message id, which the client has made."""
+    """Names a transaction.  `id` is the message id, which the client has made."""
 
     topic: str
     id: str
 
 
 class Resolution(IntEnum):
-    """How a transaction ended; UNKNOWN where RocketMQ has ended it, or where a newer half message replaces one."""
+    """How a transaction ended.  UNKNOWN if RocketMQ has ended it, or if a newer half message replaces its own."""
 
     UNKNOWN = 0
     COMMIT = 1
@@ -58,7 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The producers of these half messages were asked: (queue offset, how often by now)."""
+    """The producers of these half messages were asked.  Each entry has the queue offset and the number of questions."""
 
     due_ms: int
     checks: tuple[tuple[int, int], ...]
@@ -74,8 +74,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The transaction has ended.  With `unlogged`, in snapshots: the half message at this queue offset, which ended so,
-    has no op record yet."""
+    """The transaction has ended.  In snapshots, `unlogged` is the queue offset of its half message if there is no op
+    record for it yet.
+    """
 
     transaction: TransactionId
     resolution: Resolution
@@ -101,8 +102,9 @@ def encoded(change: Prepared | Checked | Resolved) -> bytes:
 
 
 def decode(kind: int, data: bytes, at: int) -> tuple[Prepared | Checked | Resolved, int]:
-    """The change whose fields begin at `at`, and where they end.  Damage raises struct.error, IndexError or
-    ValueError."""
+    """Returns the change whose fields begin at `at`, and where they end.  Damaged bytes raise struct.error, IndexError
+    or ValueError.
+    """
     if kind == CHECKED:
         due_ms, count = _CHECKED.unpack_from(data, at)
         at += _CHECKED.size

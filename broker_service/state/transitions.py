@@ -79,8 +79,10 @@ class DeliveryId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """The group's next messages of a queue are delivered: `offsets`, each with its attempt.  Other messages from
-    `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed."""
+    """The group's next messages of a queue are delivered: those at `offsets`, each with its attempt.
+
+    Other messages from `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed.
+    """
 
     place: Place
     pop: int
@@ -117,8 +119,10 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeInOrder:
-    """A `Take` of a group that consumes in order: `groups` has message groups, each with its messages in order.  Other
-    messages from `start` to `next` are skipped.  `attempt_id`: the client's name for this pop, "" without one."""
+    """A `Take` of a group that consumes in order: `groups` has message groups, each with its messages in order.
+
+    Other messages from `start` to `next` are skipped.  `attempt_id` is the client's name for this pop, or "".
+    """
 
     place: Place
     pop: int
@@ -134,7 +138,7 @@ class TakeInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """These deliveries of a group that consumes in order end without an ack; their messages wait where they are."""
+    """These deliveries of a group that consumes in order end without an ack.  Their messages wait in their places."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -142,7 +146,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """These deliveries end for good."""
+    """These deliveries end, and their messages are not delivered to the group again."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -150,7 +154,9 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Sets the deadline of these deliveries.  `renewed`: they are still renewed; a client's own change ends that."""
+    """Sets the deadline of these deliveries.  `renewed` says that the broker goes on renewing them, unlike after a
+    client's own change.
+    """
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -177,7 +183,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """These deliveries were settled not long ago: by an ack, or as dead letters."""
+    """These deliveries were settled recently, by an ack or as dead letters."""
 
     deliveries: tuple[DeliveryId, ...]
     is_dead_letter: bool
@@ -185,14 +191,14 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """Copies of timers may follow from this log offset on; each names the timer that it settles."""
+    """From this log offset on, copies of timers may follow, each of which names the timer that it settles."""
 
     log_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Settles timers of a second, which were delivered, recalled or moved, and ends the COPYING before it."""
+    """Settles timers of one second, which were delivered, recalled or moved, and ends the COPYING before it."""
 
     second: int
     log_offsets: tuple[int, ...] = ()
@@ -204,7 +210,9 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The timers that wait in each of several seconds, with their number and log offsets, and the recalled keys."""
+    """The waiting timers by their second: the number of timers in each second, their log offsets, and the keys of
+    recalls.
+    """
 
     seconds: bytes
     counts: bytes  # the three columns are int64 in the machine's byte order
@@ -241,7 +249,9 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A record of the timer topic: a message that waits, or with a key the recall of one, itself waiting till then."""
+    """A record of the timer topic: a message that waits or, if `key` is set, a recall, which waits like the message
+    that it recalls.
+    """
 
     second: int  # RocketMQ's TIMER_OUT_MS in seconds
     log_offset: int
@@ -302,7 +312,7 @@ def encoded(transition: Transition) -> bytes:
 
 
 def decode(body: bytes) -> list[Transition]:
-    """Raises StoreTooNew for bytes of a newer version, ValueError for damaged bytes."""
+    """Decodes the body of a record.  Raises StoreTooNew for bytes of a newer version, ValueError for damaged bytes."""
     if not body or body[0] != VERSION:
         raise StoreTooNew(f"transitions of version {body[0] if body else 'none'}; this version knows {VERSION}")
     reader = _Reader(body)
@@ -461,7 +471,7 @@ def _column(numbers: bytes) -> bytes:
 
 
 def _swapped(numbers: bytes) -> bytes:
-    """int64 in the machine's byte order as big-endian, or back."""
+    """Converts int64 numbers from the machine's byte order to big-endian, or back."""
     return np.frombuffer(numbers, "=i8").astype(">i8").tobytes()
 
 

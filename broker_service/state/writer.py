@@ -113,9 +113,10 @@ class StateWriter:
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """Appends the changes soon, with those of other calls: at the end of this turn of the loop if few calls come.
+        """Appends the changes soon, together with those of other calls; with few calls, at the end of this turn of the
+        loop.
 
-        The future gets the log's end behind them, or the refusal.
+        The returned future gets the log's end behind the changes, or the refusal.
         """
         loop = asyncio.get_running_loop()
         if self._appended is None:
@@ -163,7 +164,7 @@ class StateWriter:
             self._append(Record(STATE_TOPIC, body))
 
     async def make_topic(self, name: str) -> None:
-        """To be awaited before an `append_record` to this topic, with nothing awaited between the two."""
+        """Makes a topic.  It is awaited just before an `append_record` to this topic."""
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def append_record(self, message: Record) -> int:

@@ -1444,8 +1444,8 @@ async def test_of_two_snapshots_the_older_one_is_used_if_the_newer_one_is_not_va
         popped += (await one.pop(max_messages=1)).deliveries
         newer, older = snapshot_in(tmp_path), snapshot_in(tmp_path).with_name("consumption.snapshot.old")
         begins: list[int] = []
-        told = state_log.StateLog._told
-        monkeypatch.setattr(state_log.StateLog, "_told", lambda *args: begins.append(args[3]) or told(*args))
+        told = state_log.StateLog._changes_from
+        monkeypatch.setattr(state_log.StateLog, "_changes_from", lambda *args: begins.append(args[3]) or told(*args))
 
         def reloaded_from() -> int:
             begins.clear()

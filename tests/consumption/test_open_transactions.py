@@ -213,7 +213,7 @@ def test_a_half_message_is_rocketmqs() -> None:
         "__transactionId__": "a",
         "__CHECK": "7000 me",
     }
-    assert half_messages.told(made) == Prepared(
+    assert half_messages.change_in(made) == Prepared(
         transaction=A, queue_offset=12, log_offset=4711, client_id="me", due_ms=7000
     )
     assert half(immunity_s=30).properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] == "30"
@@ -227,7 +227,7 @@ def test_a_half_message_that_rocketmq_has_written_is_due_as_it_would_be_there(as
     if asked is not None:
         made.properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = asked
     made.properties["TRANSACTION_CHECK_TIMES"] = "3"
-    told = half_messages.told(made)
+    told = half_messages.change_in(made)
     assert isinstance(told, Prepared)
     assert (told.due_ms, told.checks, told.client_id) == (due_ms, 3, "")
 
@@ -243,10 +243,10 @@ def test_op_records_are_rocketmqs() -> None:
     (op,) = half_messages.op_records([5, 12], ROLLBACK, 99)
     assert (op.topic, op.queue_id, op.body, op.born_timestamp) == (OP_TOPIC, 0, b"5,12,", 99)
     assert op.properties[record.PROPERTY_TAGS] == "d"
-    assert half_messages.told(op) == Ended((5, 12), ROLLBACK)
+    assert half_messages.change_in(op) == Ended((5, 12), ROLLBACK)
     many = half_messages.op_records(list(range(10_000)), COMMIT, 0)
     assert max(len(one.body) for one in many) <= 4096
-    said = [half_messages.told(one) for one in many]
+    said = [half_messages.change_in(one) for one in many]
     assert [offset for one in said if isinstance(one, Ended) for offset in one.queue_offsets] == list(range(10_000))
 
 
@@ -260,27 +260,27 @@ def test_op_records_are_rocketmqs() -> None:
     ],
 )
 def test_what_rocketmqs_op_records_say(body: bytes, told: Ended | None) -> None:
-    assert half_messages.told(Record(OP_TOPIC, body, properties={"TAGS": "d"})) == told
+    assert half_messages.change_in(Record(OP_TOPIC, body, properties={"TAGS": "d"})) == told
 
 
 def test_records_of_others_say_nothing() -> None:
-    assert half_messages.told(Record(OP_TOPIC, b"7,", properties={"TAGS": "x"})) is None
-    assert half_messages.told(Record(HALF_TOPIC, b"", properties={"UNIQ_KEY": "a"})) is None
-    assert half_messages.told(Record(DISCARDED_TOPIC, b"")) is None
+    assert half_messages.change_in(Record(OP_TOPIC, b"7,", properties={"TAGS": "x"})) is None
+    assert half_messages.change_in(Record(HALF_TOPIC, b"", properties={"UNIQ_KEY": "a"})) is None
+    assert half_messages.change_in(Record(DISCARDED_TOPIC, b"")) is None
 
 
 def test_a_discarded_copy_ends_the_transaction() -> None:
     copy = half_messages.discarded_copy(half())
     assert (copy.topic, copy.queue_id, copy.body) == (DISCARDED_TOPIC, 0, b"body")
-    assert half_messages.told(copy) == Resolved(A, DISCARDED)
+    assert half_messages.change_in(copy) == Resolved(A, DISCARDED)
 
 
 def test_a_half_message_that_is_appended_again_takes_the_others_place() -> None:
     state = OpenTransactions()
-    state.apply(half_messages.told(half()) or Ended((), UNKNOWN))
+    state.apply(half_messages.change_in(half()) or Ended((), UNKNOWN))
     again = half_messages.renewed_half(half(), 4, 9000, "me")
     again.queue_offset, again.commit_log_offset = 13, 5000
-    state.apply(half_messages.told(again) or Ended((), UNKNOWN))
+    state.apply(half_messages.change_in(again) or Ended((), UNKNOWN))
     assert state.open[A] == Prepared(
         transaction=A, queue_offset=13, log_offset=5000, client_id="me", checks=4, due_ms=9000
     )

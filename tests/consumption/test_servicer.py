@@ -216,5 +216,5 @@ async def test_a_call_for_questions_ends_with_the_master(tmp_path: Path) -> None
         with pytest.raises(grpc.aio.AioRpcError, match="client id is missing"):
             node.broker.stopping = False
             await stub.Check(transactions.CheckRequest(), timeout=PATIENCE_S).read()
-        with pytest.raises(grpc.aio.AioRpcError, match="names topics"):
+        with pytest.raises(grpc.aio.AioRpcError, match="must name the topics"):
             await stub.Check(transactions.CheckRequest(client_id="c"), timeout=PATIENCE_S).read()
