@@ -11,7 +11,7 @@ from rocketsim_proto.pem import Pem, PemError, PemFiles, Stamps
 
 from rocketsim_client.errors import InvalidParameter, TlsFailed
 
-LOOK_S = 1.0  # the timeout of a test connection
+PROBE_S = 1.0  # the timeout of a test connection
 
 File = str | os.PathLike[str] | None
 
@@ -92,7 +92,7 @@ def _handshake(address: str, context: ssl.SSLContext) -> HandshakeOutcome | ssl.
     host = host.strip("[]")
     context.set_alpn_protocols(["h2"])
     try:
-        plain = socket.create_connection((host, int(port)), LOOK_S)
+        plain = socket.create_connection((host, int(port)), PROBE_S)
     except (OSError, ValueError):
         return HandshakeOutcome.NOTHING
     with plain:

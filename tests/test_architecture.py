@@ -143,7 +143,7 @@ STAYS_OUT_OF = {
     },
     "rocketsim_client/transport/remoting/pull_window.py": {"time", "threading", "socket", "logging"},
     "rocketsim_client/transport/static_route.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
-    "rocketsim_client/transport/look.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
+    "rocketsim_client/transport/server_protocol.py": {"grpc", OWN_CALLS, REMOTING_CALLS},
     "rocketsim_client/transport": {*CALLERS, *ROOMS - {"rocketsim_client.transport"}, "rocketsim_client.cluster"},
     "rocketsim_client/errors.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},
     "rocketsim_client/model.py": {*CALLERS, *ROOMS, "rocketsim_client.cluster", "grpc", "time", "threading"},

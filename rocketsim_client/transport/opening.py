@@ -10,12 +10,12 @@ from rocketsim_client import forks
 from rocketsim_client import tls as tls_files
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import ClientClosed, InvalidParameter, TlsFailed
-from rocketsim_client.transport.look import Speaks, look_at
+from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at
 from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-LOOKED_AGAIN_S = 1.0  # the pause after a look at servers that did not answer
+DETECTION_PAUSE_S = 1.0  # the pause after servers did not answer
 
 
 def open_transport(connection: Connection) -> Transport:
@@ -43,7 +43,7 @@ def open_transport(connection: Connection) -> Transport:
     return StaticRoute(transport, connection.members)
 
 
-def decided(connection: Connection) -> Connection:
+def with_detected_protocol(connection: Connection) -> Connection:
     """Replaces `protocol=auto` by the protocol that the servers speak.  Returns the same connection if it names a
     protocol, or if no server answers."""
     if connection.protocol != "auto":
@@ -55,10 +55,10 @@ def decided(connection: Connection) -> Connection:
         if context is None:
             return connection  # the error of the first call names what is wrong with the files
     for address in connection.name_servers or [at for _, members in connection.brokers for _, at in members]:
-        match look_at(address, context, connection.timeout_s):
-            case Speaks.GRPC:
+        match protocol_at(address, context, connection.timeout_s):
+            case ServerProtocol.GRPC:
                 return replace(connection, protocol="grpc")
-            case Speaks.REMOTING:
+            case ServerProtocol.REMOTING:
                 logger.info("%s speaks RocketMQ's remoting protocol, which is used from now on", address)
                 return replace(connection, protocol="remoting")
     return connection
@@ -71,32 +71,32 @@ class LazyTransport:
     def __init__(self, connection: Connection, transport: Transport | None = None) -> None:
         self.connection = connection
         self._transport = transport
-        self._is_decided = transport is not None or connection.protocol != "auto"
-        self._looked_at = 0.0
+        self._knows_protocol = transport is not None or connection.protocol != "auto"
+        self._detected_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         forks.watch(self)
 
     def get(self) -> Transport:
-        if self._transport is None or not self._is_decided:
+        if self._transport is None or not self._knows_protocol:
             with self._lock:
                 if self._closed:
                     raise ClientClosed("this client has been closed")
-                if not self._is_decided:
-                    self._decide()
+                if not self._knows_protocol:
+                    self._detect_protocol()
                 if self._transport is None:
                     self._transport = open_transport(self.connection)
         return self._transport
 
-    def _decide(self) -> None:
-        """Decides which protocol to use; the caller holds the lock.  While no server answers, the connection uses gRPC,
+    def _detect_protocol(self) -> None:
+        """Detects the protocol; the caller holds the lock.  While no server answers, the connection uses gRPC,
         whose errors say what is wrong with an address."""
         now = time.monotonic()
-        if self._transport is not None and now - self._looked_at < LOOKED_AGAIN_S:
+        if self._transport is not None and now - self._detected_at < DETECTION_PAUSE_S:
             return
-        self.connection = decided(self.connection)
-        self._looked_at = time.monotonic()
-        self._is_decided = self.connection.protocol != "auto"
+        self.connection = with_detected_protocol(self.connection)
+        self._detected_at = time.monotonic()
+        self._knows_protocol = self.connection.protocol != "auto"
         if self.connection.protocol == "remoting" and self._transport is not None:
             self._transport.close()
             self._transport = None

@@ -43,9 +43,9 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 def with_protocol(options: SinkOptions) -> SinkOptions:
     """The options with the protocol that the servers speak, so that no task has to find that out."""
-    from rocketsim_client.transport.opening import decided
+    from rocketsim_client.transport.opening import with_detected_protocol
 
-    return replace(options, protocol=decided(options.connection).protocol)
+    return replace(options, protocol=with_detected_protocol(options.connection).protocol)
 
 
 class Sent(WriterCommitMessage):

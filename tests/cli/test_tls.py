@@ -10,7 +10,7 @@ from tests.support.tls import CA, DATA, OTHER_CA, keys_of
 
 
 def test_options_before_the_command_and_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rocketsim_client.tls.LOOK_S", 60.0)
+    monkeypatch.setattr("rocketsim_client.tls.PROBE_S", 60.0)
     with broker_thread(tmp_path, tls_client_auth="listenPort", **keys_of()) as broker:
         command = ("admin", "brokerStatus", "-b", broker.brokers["broker-a"][0])
         own = ("--tls-cert", str(DATA / "client.pem"), "--tls-key", str(DATA / "client.key"))

@@ -39,11 +39,11 @@ from rocketsim_client.model import Message, MessageQueue, QueueRange
 from rocketsim_client.producer import Producer
 from rocketsim_client.pull_consumer import PullConsumer
 from rocketsim_client.tls import Tls
-from rocketsim_client.transport.look import Speaks, look_at, protocol_of
-from rocketsim_client.transport.opening import decided
+from rocketsim_client.transport.opening import with_detected_protocol
 from rocketsim_client.transport.remoting.connection import Connection as Open
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.sends import batches, rounds
+from rocketsim_client.transport.server_protocol import ServerProtocol, protocol_at, protocol_of
 from testbed.polling import wait_until
 from tests.support.remoting_peer import GROUP, TOPIC, Recording, RemotingPeer, answer_to, replaying
 from tests.support.tls import CA, DATA, OTHER_CA
@@ -299,23 +299,23 @@ def test_a_topic_that_is_not_there_is_no_route():
 def test_auto_looks_which_protocol_a_server_speaks():
     with replaying("5.5.0") as peer:
         auto = connection(peer.address, protocol="auto")
-        assert decided(auto).protocol == "remoting"
+        assert with_detected_protocol(auto).protocol == "remoting"
         with Cluster(auto) as cluster:
             assert cluster.queues(TOPIC)[0] == QUEUE
     with RemotingPeer(lambda *_: None, greeting=bytes.fromhex("000012040000000000")) as grpc:
-        assert decided(connection(grpc.address, protocol="auto")).protocol == "grpc"
-    assert look_at(peer.address, None) is Speaks.NOTHING
+        assert with_detected_protocol(connection(grpc.address, protocol="auto")).protocol == "grpc"
+    assert protocol_at(peer.address, None) is ServerProtocol.NONE
 
 
 @pytest.mark.parametrize(
     ("first", "speaks"),
     [
-        (b"", Speaks.NOTHING),
-        (b"HTTP/1.1", Speaks.HTTP),
-        (b"\x15\x03\x01\x00\x02\x02\x16", Speaks.TLS),
-        (b"\x00\x00\x12\x04\x00\x00\x00\x00", Speaks.GRPC),
-        (b"\x00\x00\x00\x64\x00\x00\x00\x50", Speaks.REMOTING),
-        (b"SSH-2.0-", Speaks.SOMETHING_ELSE),
+        (b"", ServerProtocol.NONE),
+        (b"HTTP/1.1", ServerProtocol.HTTP),
+        (b"\x15\x03\x01\x00\x02\x02\x16", ServerProtocol.TLS),
+        (b"\x00\x00\x12\x04\x00\x00\x00\x00", ServerProtocol.GRPC),
+        (b"\x00\x00\x00\x64\x00\x00\x00\x50", ServerProtocol.REMOTING),
+        (b"SSH-2.0-", ServerProtocol.UNKNOWN),
     ],
 )
 def test_the_first_bytes_say_what_a_server_is(first, speaks):

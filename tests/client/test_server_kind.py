@@ -62,7 +62,7 @@ class RocketMQ:
 
 @pytest.fixture
 def rocketmq(monkeypatch: pytest.MonkeyPatch) -> Iterator[RocketMQ]:
-    monkeypatch.setattr("rocketsim_client.transport.own.server_kind.LOOK_S", 60.0)
+    monkeypatch.setattr("rocketsim_client.transport.own.server_kind.PROBE_S", 60.0)
     server = RocketMQ()
     yield server
     server.close()

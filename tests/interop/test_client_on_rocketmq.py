@@ -23,7 +23,7 @@ from rocketsim_client import Admin, Cluster, Consumer, Message, Producer, PullCo
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import NoRoute, NotSupported, RocketSimError
 from rocketsim_client.model import MessageQueue, PullStatus, QueueRange, SendStatus
-from rocketsim_client.transport.opening import decided
+from rocketsim_client.transport.opening import with_detected_protocol
 from testbed.polling import wait_until
 from testbed.real_rocketmq import BROKER_NAME, CLUSTER, NEWEST, RocketMQ, is_fetched, is_version_4, java, running
 from tests.interop.programs import HERE, MqAdmin, read
@@ -120,7 +120,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_auto_finds_the_protocol_and_routes_are_read(bench: Bench) -> None:
-    assert decided(bench.where).protocol == "remoting"
+    assert with_detected_protocol(bench.where).protocol == "remoting"
     topic = bench.topic(3)
     assert bench.cluster.queues(topic) == [MessageQueue(topic, BROKER_NAME, number) for number in range(3)]
     assert topic in bench.cluster.topics()

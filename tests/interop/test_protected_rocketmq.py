@@ -14,7 +14,7 @@ from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import AccessDenied, NameServerUnavailable, NotSupported, RocketSimError
 from rocketsim_client.model import SendStatus
-from rocketsim_client.transport.opening import decided
+from rocketsim_client.transport.opening import with_detected_protocol
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.real_rocketmq import (
     ACCESS_KEY,
@@ -121,7 +121,7 @@ def test_a_user_who_may_only_read_does_so_and_commits(protected: RocketMQ) -> No
 
 def test_tls_is_spoken_and_the_certificate_checked(protected: RocketMQ) -> None:
     where = at(protected.name_server, tls=True, tls_ca=CA, **KEYS)
-    assert decided(where).protocol == "remoting"
+    assert with_detected_protocol(where).protocol == "remoting"
     topic = new_topic(where, 2000)
     assert bodies(where, topic) == list(range(2000))
     for settings, says in (({"tls_ca": OTHER_CA}, "certificate is not valid"), ({}, "the public CAs")):
@@ -142,7 +142,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
 def test_a_proxy_is_read_written_and_committed_to(proxied: RocketMQ) -> None:
     topic = new_topic(at(proxied.name_server), 3000)
     where = at(proxied.proxy_remoting)
-    assert decided(where).protocol == "remoting"
+    assert with_detected_protocol(where).protocol == "remoting"
     assert bodies(where, topic) == list(range(3000))
     with Cluster(where) as cluster:
         assert {*cluster.addresses(topic, BROKER_NAME).values()} == {proxied.proxy_remoting}

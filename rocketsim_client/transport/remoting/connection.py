@@ -16,8 +16,8 @@ from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.frame import Form, FrameError, Header
 
 from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError
-from rocketsim_client.transport.look import INSTEAD, protocol_of
 from rocketsim_client.transport.remoting.wire import Wire
+from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
 
 ROOM_BYTES = 256 << 10  # the size of the receive buffer; a longer frame gets its own
 _FLAG = re.compile(rb'"flag":"?(\d+)')
@@ -140,7 +140,7 @@ class Connection:
             self._receive()
             why = BrokerUnavailable(f"{self.address} closed the connection", address=self.address)
         except FrameError as error:
-            instead = INSTEAD.get(protocol_of(error.first), "") or str(error)
+            instead = ADVICE.get(protocol_of(error.first), "") or str(error)
             why = BrokerUnavailable(
                 f"{self.address} sent bytes that are not an answer: {instead}", address=self.address
             )

@@ -9,11 +9,11 @@ from rocketsim_client.address_map import AddressMap
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import BadAnswer, NoRoute, NotSupported, TopicNotExist
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
-from rocketsim_client.transport.look import NAME_SERVER_INSTEAD
 from rocketsim_client.transport.name_servers import NameServers
 from rocketsim_client.transport.remoting.answers import body_of, field, part
 from rocketsim_client.transport.remoting.connections import Connections, Reply, Request
 from rocketsim_client.transport.remoting.members import KnownMembers
+from rocketsim_client.transport.server_protocol import NAME_SERVER_ADVICE
 
 
 class RemotingRoutes:
@@ -90,7 +90,7 @@ class RemotingRoutes:
         if reply.header.code:
             is_broker = request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
             kind = "a broker's port (listenPort)" if is_broker else "the port of a broker or a proxy"
-            raise NotSupported(f"{request.what}: {address} is {kind}; {NAME_SERVER_INSTEAD}", address=address)
+            raise NotSupported(f"{request.what}: {address} is {kind}; {NAME_SERVER_ADVICE}", address=address)
         return reply
 
     def _route(self, topic: str, body: Mapping[str, Any], address: str) -> TopicRoute:

@@ -14,21 +14,21 @@ from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import FrameError, Header
 
-LOOK_S = 1.0
+DETECTION_S = 1.0
 SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within a millisecond or two
 
 
-class Speaks(Enum):
+class ServerProtocol(Enum):
     GRPC = auto()
     REMOTING = auto()
     TLS = auto()  # the server speaks TLS, and this client does not
     HTTP = auto()
-    SOMETHING_ELSE = auto()
-    NOTHING = auto()  # no server listens, or it sends nothing
+    UNKNOWN = auto()
+    NONE = auto()  # no server listens, or it sends nothing
 
 
-def look_at(address: str, context: ssl.SSLContext | None, timeout_s: float = LOOK_S) -> Speaks:
-    """`context`: for TLS, and for this look alone; None: plaintext.  A look accepts any certificate and sends nothing
+def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float = DETECTION_S) -> ServerProtocol:
+    """`context`: for TLS, and for this connection alone; None: plaintext.  It accepts any certificate and sends nothing
     secret; the first call checks the certificate, and its error says what is wrong with it.  Never raises."""
     deadline = time.monotonic() + timeout_s
     host, _, port = address.rpartition(":")
@@ -39,12 +39,16 @@ def look_at(address: str, context: ssl.SSLContext | None, timeout_s: float = LOO
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
             with context.wrap_socket(plain, server_hostname=host) as connected:
-                return Speaks.GRPC if connected.selected_alpn_protocol() == "h2" else _listen(connected, deadline)
-        return _listen(plain, deadline)
-    return Speaks.NOTHING
+                return (
+                    ServerProtocol.GRPC
+                    if connected.selected_alpn_protocol() == "h2"
+                    else _protocol_on(connected, deadline)
+                )
+        return _protocol_on(plain, deadline)
+    return ServerProtocol.NONE
 
 
-def _listen(connected: socket.socket, deadline: float) -> Speaks:
+def _protocol_on(connected: socket.socket, deadline: float) -> ServerProtocol:
     first = _first_bytes(connected, min(time.monotonic() + SPEAKS_FIRST_S, deadline))
     if first is None:
         fields = {"topic": "TBW102", "acceptStandardJsonOnly": "true"}
@@ -68,31 +72,31 @@ def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
     return data
 
 
-def protocol_of(first: bytes) -> Speaks:
+def protocol_of(first: bytes) -> ServerProtocol:
     """Recognises the protocol by the first eight bytes that a server has sent."""
     if not first:
-        return Speaks.NOTHING
+        return ServerProtocol.NONE
     if first[:3] in (b"\x16\x03\x01", b"\x16\x03\x03", b"\x15\x03\x01", b"\x15\x03\x03"):
-        return Speaks.TLS
+        return ServerProtocol.TLS
     if first.startswith(b"HTTP"):
-        return Speaks.HTTP
+        return ServerProtocol.HTTP
     if len(first) >= 4 and first[0] == 0 and first[3] == 4:
-        return Speaks.GRPC
+        return ServerProtocol.GRPC
     with suppress(FrameError):
         if len(first) == frame.HEAD.size:
             frame.lengths(first)
-            return Speaks.REMOTING
-    return Speaks.SOMETHING_ELSE
+            return ServerProtocol.REMOTING
+    return ServerProtocol.UNKNOWN
 
 
-NAME_SERVER_INSTEAD = "give the address of RocketMQ's name server, whose port is 9876 by default"
+NAME_SERVER_ADVICE = "give the address of RocketMQ's name server, whose port is 9876 by default"
 # What the error for a wrong address says to a client that speaks remoting.
-INSTEAD = {
-    Speaks.GRPC: (
+ADVICE = {
+    ServerProtocol.GRPC: (
         "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "
-        f"serves no pulls ({NAME_SERVER_INSTEAD})"
+        f"serves no pulls ({NAME_SERVER_ADVICE})"
     ),
-    Speaks.TLS: "it speaks TLS, and this client plaintext: set the option tls, and tlsCa",
-    Speaks.HTTP: f"it is a web server: {NAME_SERVER_INSTEAD}",
-    Speaks.SOMETHING_ELSE: f"it is no server of RocketMQ: {NAME_SERVER_INSTEAD}",
+    ServerProtocol.TLS: "it speaks TLS, and this client plaintext: set the option tls, and tlsCa",
+    ServerProtocol.HTTP: f"it is a web server: {NAME_SERVER_ADVICE}",
+    ServerProtocol.UNKNOWN: f"it is no server of RocketMQ: {NAME_SERVER_ADVICE}",
 }
