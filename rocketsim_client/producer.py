@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import pyarrow as pa
@@ -25,7 +24,6 @@ from rocketsim_client.errors import (
     CallTimeout,
     ClientClosed,
     InvalidParameter,
-    RocketSimError,
     SendFailed,
 )
 from rocketsim_client.model import (
@@ -41,7 +39,7 @@ from rocketsim_client.model import (
 from rocketsim_client.sending.accumulator import Kind
 from rocketsim_client.sending.admission import Admission, one_of, own_queue
 from rocketsim_client.sending.attempts import SendAttempts
-from rocketsim_client.sending.columns import ColumnPlan, plan_columns
+from rocketsim_client.sending.columns import column_plan, plan_columns, results_of
 from rocketsim_client.sending.options import ProducerOptions, SpoolOptions
 from rocketsim_client.sending.outbox import Outbox
 from rocketsim_client.sending.pending import Pending
@@ -58,10 +56,6 @@ if TYPE_CHECKING:
     from rocketsim_client.sending.spooling_sender import AcceptingTable
 
 T = TypeVar("T")
-
-# For columns: the fixed cost of a frame is a third of its whole cost with 900 messages of 1 KiB.
-BATCHES_A_FRAME = 8
-MAX_FRAME_BYTES = 4 << 20  # unless `batch_bytes` is larger; a broker takes four times as much
 
 
 class Producer:
@@ -154,10 +148,7 @@ class Producer:
             max_in_flight=max_in_flight,
             buffer_bytes=buffer_bytes,
         )
-        kept = None
-        if spool is not None:
-            directory = Path(spool).absolute()
-            kept = SpoolOptions(directory=directory, max_bytes=spool_bytes, enough=_statuses(spool_until))
+        spool_options = None if spool is None else SpoolOptions.of(spool, spool_bytes, spool_until)
         self._owns_cluster = cluster is None
         self._cluster = cluster or Cluster(
             name_server,
@@ -175,7 +166,7 @@ class Producer:
         self._checker = checker
         self._clock = clock
         self._is_closed = False
-        self._start(kept, chance or random.Random())
+        self._start(spool_options, chance or random.Random())
         # At the end of the process, a producer that was not closed still sends the messages that it has accepted.
         # Sender threads keep its outbox.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
@@ -186,16 +177,16 @@ class Producer:
         """Puts the parts together: admission -> outbox -> sender -> attempts, with or without a spool."""
         cluster, options, clock = self._cluster, self._options, self._clock
         self._counts = SendCounts()
-        self._publish = PublishTable(cluster, options, clock=clock, chance=chance)
-        self._attempts = SendAttempts(cluster, self._publish, options, self._counts, clock=clock, chance=chance)
+        self._publish_table = PublishTable(cluster, options, clock=clock, chance=chance)
+        self._attempts = SendAttempts(cluster, self._publish_table, options, self._counts, clock=clock, chance=chance)
         self._admission = Admission(options.max_message_size)
-        self._choice: PublishTable | AcceptingTable = self._publish
-        sender = Sender(self._attempts, self._publish, options, cluster.first_address)
+        self._queue_choice: PublishTable | AcceptingTable = self._publish_table
+        sender = Sender(self._attempts, self._publish_table, options, cluster.first_address)
         self._sender: MessageSender = sender
         self._spooling: Spooling | None = None
         if spool is not None:
             self._spooling = self._open_spool(spool, sender)
-            self._choice, self._sender = self._spooling.choice, self._spooling.sender
+            self._queue_choice, self._sender = self._spooling.choice, self._spooling.sender
         self._outbox = Outbox(options, self._sender, clock, waits_for_room=spool is not None)
         self._transactions = self._own_transactions()
 
@@ -204,11 +195,11 @@ class Producer:
         from rocketsim_client.sending.spooling import Spooling
 
         peer = self._cluster.first_address
-        return Spooling(spool, self._options, sender, self._attempts, self._publish, peer, self._clock)
+        return Spooling(spool, self._options, sender, self._attempts, self._publish_table, peer, self._clock)
 
     def _own_transactions(self) -> Transactions:
         return Transactions(
-            self._cluster, self._attempts, self._publish, self._options, checker=self._checker, clock=self._clock
+            self._cluster, self._attempts, self._publish_table, self._options, checker=self._checker, clock=self._clock
         )
 
     def forget_parent(self) -> None:
@@ -238,7 +229,7 @@ class Producer:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that messages of the topic can go to now."""
-        return list(self._publish.queues(topic))
+        return list(self._publish_table.queues(topic))
 
     # --- one message ----------------------------------------------------------------------------------------------
 
@@ -315,7 +306,7 @@ class Producer:
         allows.  Raises unless all are acknowledged; SendFailed says how many were."""
         frames = self._admission.frames(messages)
         topic = messages[0].topic
-        target = self._choice.choose(topic) if queue is None else own_queue(queue, topic)
+        target = self._queue_choice.choose(topic) if queue is None else own_queue(queue, topic)
         deadline = self._clock() + (self._options.timeout_s if timeout_s is None else timeout_s)
         return self._sender.send_frames(frames, target, deadline, may_move=queue is None)
 
@@ -371,18 +362,11 @@ class Producer:
         self._admission.check_topic(topic)
         if not len(bodies):
             return []
-        plan = ColumnPlan(
-            topic=topic,
-            batch_bytes=max(
-                self._options.batch_bytes, min(self._options.batch_bytes * BATCHES_A_FRAME, MAX_FRAME_BYTES)
-            ),
-            max_message_size=self._options.max_message_size,
-            compress_over=self._options.compress_over,
-            compress_type=self._options.compression,
-            queues=[own_queue(queue, topic)] if queue else self._choice.queues(topic),
-            first=0 if queue else self._choice.choose(topic).queue_id,
-            may_move=queue is None,
-        )
+        if queue is None:
+            queues, first = self._queue_choice.queues(topic), self._queue_choice.choose(topic).queue_id
+        else:
+            queues, first = [own_queue(queue, topic)], 0
+        plan = column_plan(topic, queues, self._options, first=first, may_move=queue is None)
         now_ms = time.time_ns() // 1_000_000
         if msg_ids is None:
             msg_ids = self._sender.new_ids(len(bodies), now_ms)
@@ -396,22 +380,7 @@ class Producer:
 
     def wait_for(self, futures: "Sequence[Future[BatchPart]]", timeout_s: float | None = None) -> SendResults:
         """Waits for the results of `send_columns_async`; raises the first failure when all frames are done."""
-        parts: list[BatchPart] = []
-        failure: Exception | None = None
-        for future in futures:
-            try:
-                parts.append(future.result(timeout_s))
-            except Exception as error:
-                failure = failure or error
-        if failure:
-            stored = sum(len(part.msg_ids) for part in parts)
-            raise SendFailed(
-                f"{stored} messages were acknowledged, others not: {str(failure) or repr(failure)}",
-                attempts=1,
-                maybe_stored=True,
-                code=failure.code if isinstance(failure, RocketSimError) else None,
-            ) from failure
-        return SendResults(parts)
+        return results_of(futures, timeout_s)
 
     def close(self) -> None:
         """Sends the accepted messages, waits for the answers, then stops.  A second call does nothing.  Spooled
@@ -456,7 +425,7 @@ class Producer:
             raise ClientClosed("this producer has been closed")
 
     def _half(self, message: Message, queue: MessageQueue | None, message_group: str | None) -> tuple[Kind, Pending]:
-        kind, entry, _ = self._admission.message(message, queue, message_group, Kind.SYNC, self._publish)
+        kind, entry, _ = self._admission.message(message, queue, message_group, Kind.SYNC, self._publish_table)
         return kind, entry
 
     # --- the spool ------------------------------------------------------------------------------------------------
@@ -490,17 +459,9 @@ class Producer:
         deliver_at: datetime | float | None = None,
     ) -> Pending:
         """Checks a message, chooses its queue, and passes it to the outbox."""
-        kind, entry, size = self._admission.message(message, queue, message_group, kind, self._choice, deliver_at)
+        kind, entry, size = self._admission.message(message, queue, message_group, kind, self._queue_choice, deliver_at)
         self._outbox.accept(entry, message.topic, kind, message.wait_store_msg_ok, size, waits_s=waits_s)
         return entry
-
-
-def _statuses(enough: Collection[SendStatus]) -> frozenset[SendStatus]:
-    """The statuses with which a record may leave the spool; SEND_OK is always one."""
-    found = frozenset(enough)
-    if SendStatus.SPOOLED in found or not all(isinstance(status, SendStatus) for status in found):
-        raise InvalidParameter(f"spool_until {enough!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")
-    return found | {SendStatus.SEND_OK}
 
 
 def _close_if_alive(reference: "weakref.ref[Outbox]") -> Callable[[], None]:

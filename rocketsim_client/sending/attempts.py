@@ -45,7 +45,7 @@ class SendAttempts:
     def __init__(
         self,
         cluster: Cluster,
-        publish: PublishTable,
+        publish_table: PublishTable,
         options: ProducerOptions,
         counts: SendCounts,
         *,
@@ -54,7 +54,7 @@ class SendAttempts:
         sends: SendCalls | None = None,
     ) -> None:
         self._cluster = cluster
-        self._publish = publish
+        self._publish_table = publish_table
         self._options = options
         self.counts = counts
         self._clock = clock
@@ -65,7 +65,7 @@ class SendAttempts:
         """Returns attempts with the same counters that send with other calls than the transport's."""
         return SendAttempts(
             self._cluster,
-            self._publish,
+            self._publish_table,
             self._options,
             self.counts,
             clock=self._clock,
@@ -102,12 +102,12 @@ class SendAttempts:
             except RocketSimError as error:
                 failure = error
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
-                self._publish.note_send(batch.broker_name, began, failed=True)
+                self._publish_table.note_send(batch.broker_name, began, failed=True)
                 of_old_route = self._is_of_old_route(error)
                 # Half of the remaining time: even if the name server is slow, another attempt has the other half.
                 wait_s = budget.remaining_s(self._clock()) / 2
                 self._cluster.refresh_within(wait_s, batch.topic, is_old=of_old_route)
-                self._publish.forget(batch.topic)
+                self._publish_table.forget(batch.topic)
                 if of_old_route:
                     if budget.may_try(self._clock()) and self._route_anew(batch, budget):
                         continue
@@ -117,7 +117,7 @@ class SendAttempts:
                 if not is_worth_sending_again(error):
                     raise
             else:
-                self._publish.note_send(batch.broker_name, began, failed=False)
+                self._publish_table.note_send(batch.broker_name, began, failed=False)
                 again = self._options.retry_another_broker_when_not_store_ok and batch.may_move
                 if part.send_status == SendStatus.SEND_OK or not again:
                     return part
@@ -137,7 +137,7 @@ class SendAttempts:
 
     def _attempt(self, batch: OutgoingBatch, timeout_s: float) -> BatchPart:
         cluster = self._cluster
-        route = self._publish.info(batch.topic).route
+        route = self._publish_table.info(batch.topic).route
         address = route.addresses(batch.broker_name).get(MASTER_ID)
         if 0 <= self._options.attempt_timeout_s < timeout_s:
             timeout_s = self._options.attempt_timeout_s
@@ -188,7 +188,7 @@ class SendAttempts:
 
     def _queues_or_none(self, topic: str) -> list[MessageQueue]:
         try:
-            return self._publish.queues(topic)
+            return self._publish_table.queues(topic)
         except RocketSimError:
             return []
 
@@ -222,7 +222,7 @@ class SendAttempts:
         """Moves the batch to a broker that has not failed yet, or waits before the next attempt."""
         if batch.may_move:
             try:
-                queues = self._publish.queues(batch.topic)
+                queues = self._publish_table.queues(batch.topic)
             except RocketSimError as error:
                 if not is_worth_sending_again(error):
                     return False

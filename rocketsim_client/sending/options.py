@@ -1,5 +1,7 @@
 """The options of a producer, checked."""
 
+import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,3 +42,11 @@ class SpoolOptions:
     directory: Path
     max_bytes: int
     enough: frozenset[SendStatus]  # a record leaves the spool when a broker has stored it with one of these statuses
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike[str], max_bytes: int, until: Collection[SendStatus]) -> "SpoolOptions":
+        """SEND_OK is always one of the statuses with which a record leaves the spool."""
+        enough = frozenset(until)
+        if SendStatus.SPOOLED in enough or not all(isinstance(status, SendStatus) for status in enough):
+            raise InvalidParameter(f"spool_until {until!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")
+        return cls(directory=Path(directory).absolute(), max_bytes=max_bytes, enough=enough | {SendStatus.SEND_OK})

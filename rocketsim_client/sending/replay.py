@@ -52,7 +52,7 @@ class Replay:
         self,
         spool: Spool,
         attempts: SendAttempts,
-        publish: PublishTable,
+        publish_table: PublishTable,
         *,
         timeout_s: float,
         clock: Callable[[], float],
@@ -60,7 +60,7 @@ class Replay:
     ) -> None:
         self._spool = spool
         self._attempts = attempts
-        self._publish = publish
+        self._publish_table = publish_table
         self._timeout_s = timeout_s
         self._clock = clock
         self._enough = frozenset(enough)
@@ -105,7 +105,7 @@ class Replay:
         for lanes in self._by_topic(free):
             topic = lanes[0].topic
             try:
-                for name, queues in by_broker(lanes, self._publish.queues(topic)).items():
+                for name, queues in by_broker(lanes, self._publish_table.queues(topic)).items():
                     chosen = name or self._chosen(topic, at_work)
                     wanted.setdefault(chosen, []).append(queues)
             except Exception as error:
@@ -132,8 +132,8 @@ class Replay:
 
     def _chosen(self, topic: str, at_work: Set[str]) -> str:
         """The broker for messages that may go to any queue: one that is not at work, if possible."""
-        name = self._publish.choose(topic).broker_name
-        others = (queue.broker_name for queue in self._publish.queues(topic) if queue.broker_name not in at_work)
+        name = self._publish_table.choose(topic).broker_name
+        others = (queue.broker_name for queue in self._publish_table.queues(topic) if queue.broker_name not in at_work)
         return name if name not in at_work else next(others, name)
 
     # --- a broker's thread ----------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Replay:
         it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
-            of_broker = [queue for queue in self._publish.queues(batch.topic) if queue.broker_name == name]
+            of_broker = [queue for queue in self._publish_table.queues(batch.topic) if queue.broker_name == name]
             if not of_broker:
                 raise BrokerNotExist(f"broker {name!r} has no queue of topic {batch.topic!r} any more")
             batch.move(of_broker)
@@ -287,7 +287,7 @@ class Replay:
 
     def _is_gone(self, row: Row) -> bool:
         """True if the caller had named a queue that its broker does not have, by the route."""
-        lane, queues = Lane(row.topic, row.lane), self._publish.queues(row.topic)
+        lane, queues = Lane(row.topic, row.lane), self._publish_table.queues(row.topic)
         queue = lane.queue(queues)
         if not lane.is_queue or queue is None or queue in queues:
             return False

@@ -70,9 +70,11 @@ class Sender:
     """Thread-safe.  `peer`: a server that this client talks to.  This machine's address towards it is part of message
     ids."""
 
-    def __init__(self, attempts: SendAttempts, publish: PublishTable, options: ProducerOptions, peer: str) -> None:
+    def __init__(
+        self, attempts: SendAttempts, publish_table: PublishTable, options: ProducerOptions, peer: str
+    ) -> None:
         self._attempts = attempts
-        self._publish = publish
+        self._publish_table = publish_table
         self._options = options
         self._peer = peer
         self._ids: UniqIds | None = None
@@ -134,7 +136,7 @@ class Sender:
                 raise
             again = lot._replace(msg_ids=outgoing.msg_ids)
             if by_group and isinstance(error, QueueNotExist):
-                return again._replace(routes=lot.routes - 1).parts(by_new_route(entries, self._publish))
+                return again._replace(routes=lot.routes - 1).parts(by_new_route(entries, self._publish_table))
             return again.parts([entries[: len(entries) // 2], entries[len(entries) // 2 :]])
         succeed_all(entries, results(part, entries))
         return []
@@ -158,7 +160,7 @@ class Sender:
                 raise
         except MessageIllegal as error:
             raise of_its_row(error, outgoing) from error
-        return cut_by_group(outgoing, self._publish.queues(outgoing.topic))
+        return cut_by_group(outgoing, self._publish_table.queues(outgoing.topic))
 
     # --- a caller's own batch -----------------------------------------------------------------------------------------
 
@@ -243,14 +245,14 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
         raise
 
 
-def by_new_route(entries: Sequence[Pending], publish: PublishTable) -> list[Sequence[Pending]]:
+def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
     """Gives message groups their queues by the current route, and groups the entries by broker, each group in their
     order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)
         if entry.by_group:
-            queue = entry.queue = selection.by_group(publish.queues(queue.topic), cast(str, entry.message_group))
+            queue = entry.queue = selection.by_group(publish_table.queues(queue.topic), cast(str, entry.message_group))
         groups.setdefault(queue.broker_name, []).append(entry)
     return list(groups.values())
 

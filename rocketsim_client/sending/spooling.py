@@ -18,16 +18,16 @@ class Spooling:
         options: ProducerOptions,
         sender: Sender,
         attempts: SendAttempts,
-        publish: PublishTable,
+        publish_table: PublishTable,
         peer: str,
         clock: Callable[[], float],
     ) -> None:
         self.spool = Spool(spool.directory, spool.max_bytes)
-        self.choice = AcceptingTable(publish, self.spool)
-        self.sender = SpoolingSender(sender, attempts, publish, peer, self.spool)
+        self.choice = AcceptingTable(publish_table, self.spool)
+        self.sender = SpoolingSender(sender, attempts, publish_table, peer, self.spool)
         try:
             self.replay = Replay(
-                self.spool, attempts, publish, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
+                self.spool, attempts, publish_table, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
             )
         except BaseException:  # for example, the system has no thread for it
             self.spool.close()

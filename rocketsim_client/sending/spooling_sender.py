@@ -38,8 +38,8 @@ class AcceptingTable:
     groups.  All message groups of a topic then pass through one lane of the outbox, whatever the route says meanwhile,
     and reach the spool in their order."""
 
-    def __init__(self, publish: PublishTable, spool: Spool) -> None:
-        self._publish = publish
+    def __init__(self, publish_table: PublishTable, spool: Spool) -> None:
+        self._publish_table = publish_table
         self._spool = spool
 
     def choose(self, topic: str) -> MessageQueue:
@@ -47,7 +47,7 @@ class AcceptingTable:
         if self._spool.holds(Lane(topic, ANY_QUEUE)):
             return none
         try:
-            return self._publish.choose(topic)
+            return self._publish_table.choose(topic)
         except RocketSimError as error:
             if self._spool.is_parents or not is_worth_sending_again(error):
                 raise
@@ -61,10 +61,12 @@ class SpoolingSender:
     """Thread-safe.  Spools messages that no broker has acknowledged, and messages that come behind spooled ones of
     their lane.  If a broker refuses a message for good, the caller gets the error, as without a spool."""
 
-    def __init__(self, sender: Sender, attempts: SendAttempts, publish: PublishTable, peer: str, spool: Spool) -> None:
+    def __init__(
+        self, sender: Sender, attempts: SendAttempts, publish_table: PublishTable, peer: str, spool: Spool
+    ) -> None:
         self._sender = sender
         self._attempts = attempts
-        self._publish = publish
+        self._publish_table = publish_table
         self._peer = peer
         self._spool = spool
 
@@ -106,8 +108,8 @@ class SpoolingSender:
             return self._sender.attempt(lot, outgoing)
         if not lot.entries[0].by_group:
             for entry in lot.entries:
-                entry.queue = self._publish.choose(outgoing.topic)
-        groups = by_new_route(lot.entries, self._publish)
+                entry.queue = self._publish_table.choose(outgoing.topic)
+        groups = by_new_route(lot.entries, self._publish_table)
         return lot._replace(msg_ids=outgoing.msg_ids).parts(groups)
 
     def _spool_entries(
@@ -137,12 +139,12 @@ class SpoolingSender:
                 done = self._sender.attempt_columns(outgoing, kind, deadline, routes)
                 routes -= 1
             elif outgoing.group_hashes is None:
-                name = self._publish.choose(outgoing.topic).broker_name
-                queues = self._publish.queues(outgoing.topic)
+                name = self._publish_table.choose(outgoing.topic).broker_name
+                queues = self._publish_table.queues(outgoing.topic)
                 outgoing.move([queue for queue in queues if queue.broker_name == name])
                 done = self._sender.attempt_columns(outgoing, kind, deadline, routes)
             else:
-                done = cut_by_group(outgoing, self._publish.queues(outgoing.topic))
+                done = cut_by_group(outgoing, self._publish_table.queues(outgoing.topic))
         except RocketSimError as error:
             if not self._is_for_the_spool(error, by_group=outgoing.group_hashes is not None):
                 raise

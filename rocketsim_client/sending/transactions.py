@@ -153,19 +153,19 @@ class Transactions:
         self,
         cluster: Cluster,
         attempts: SendAttempts,
-        publish: PublishTable,
+        publish_table: PublishTable,
         options: ProducerOptions,
         *,
         checker: Checker | None,
         clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
-        self._publish = publish
+        self._publish_table = publish_table
         self._checker = checker
         self._clock = clock
         self._client_id = f"{socket.gethostname()[:64]}@{os.getpid()}@{uuid.uuid4().hex[:12]}"
         self._sender = Sender(
-            attempts.over(HalfMessages(cluster, self._client_id)), publish, options, cluster.first_address
+            attempts.over(HalfMessages(cluster, self._client_id)), publish_table, options, cluster.first_address
         )
         self._lock = threading.Lock()
         # The transactions that this process may still end, by id.  Weak: one that the program has dropped is not here.
@@ -198,7 +198,7 @@ class Transactions:
         if self._checker is None:
             return
         try:
-            broker_names = [*broker_names, *(queue.broker_name for queue in self._publish.queues(topic))]
+            broker_names = [*broker_names, *(queue.broker_name for queue in self._publish_table.queues(topic))]
         except RocketSimError as error:
             logger.warning(
                 "topic %s: brokers' questions may stay unanswered until its next transaction: %s", topic, error

@@ -947,14 +947,14 @@ def test_who_waits_for_an_empty_spool_is_told_that_replay_has_ended(one, produce
 def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch):
     one.stop("broker-a")
     send_all(producer, range(3))
-    queues, errors = producer._publish.queues, [ZeroDivisionError()] * 3
+    queues, errors = producer._publish_table.queues, [ZeroDivisionError()] * 3
 
     def failing(topic):
         if threading.current_thread().name == "rocketsim-replay" and errors:
             raise errors.pop()
         return queues(topic)
 
-    monkeypatch.setattr(producer._publish, "queues", failing)
+    monkeypatch.setattr(producer._publish_table, "queues", failing)
     one.start("broker-a")
     producer.drain_spool(60)
     assert not errors and len(bodies(one)) == 3
