@@ -23,14 +23,12 @@ from rocketsim_proto.records.record import (
     decode,
 )
 
-from broker_service.errors import NotFound, ReadFailed, ServiceNotAvailable, StoreCorrupt
+from broker_service.errors import NotFound, ReadFailed, StoreCorrupt
 from broker_service.store.files import Buffer, Files, used_size
 from broker_service.store.open_files import OpenFiles
 from broker_service.store.residency import BLOCK, Cold, Place, Positions, Residency, blocks_of
 
 _CHUNK = 1 << 20
-# Advice of errors: a reboot would lose the bytes that are in the page cache but not on disk.
-ANOTHER_DISK = "before a reboot copy the store to another disk, and start on the copy"
 
 
 def file_name(start: int) -> str:
@@ -151,9 +149,10 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes slices behind the end of the log; each slice lies within one file.  The log must be clean.
+        """Writes slices, each within one file.  The log must be clean.
 
-        The caller then sets `end_offset`.  After an OSError it calls `failed_until` with the end of the slices instead.
+        An append writes behind the end of the log.  Its caller then sets `end_offset`, or after an OSError calls
+        `failed_until` with the end of the slices.
         """
         assert self._dirty is None, f"{self}: what a failed write left is still behind the end"
         for offset, data in slices:
@@ -185,28 +184,6 @@ class CommitLog:
         if self.end_offset < self.file_end:
             start = self.start_of(self.end_offset)
             self._files.pwrite(self._write_handle(start), b"\0", self.end_offset - start)
-
-    def write_again(self, offset: int, data: Buffer) -> None:
-        """Writes bytes to the place in the file from which they were read.
-
-        After a failed sync the kernel may hold these bytes only in pages that it has marked clean.  Writing them again
-        marks the pages dirty, so the next sync writes them to disk.
-        """
-        start = self.start_of(offset)
-        try:
-            self._files.pwrite(self._write_handle(start), data, offset - start)
-        except OSError as error:
-            where = f"{self.path(start)} at {offset - start} (log offset {offset})"
-            raise ServiceNotAvailable(
-                f"{where} cannot be written again after an unclean stop: {error}; {ANOTHER_DISK}"
-            ) from error
-
-    def write_range_again(self, offset: int, end: int) -> None:
-        """Does the same as `write_again` for bytes that the caller has not read, which are blank records."""
-        while offset < end:
-            data = self.peek(offset, min(_CHUNK, end - offset))
-            self.write_again(offset, data)
-            offset += len(data)
 
     def cut(self, offset: int, *, in_doubt: bool = False) -> int:
         """Makes `offset` the end of the log and zeroes, on disk, everything behind it.

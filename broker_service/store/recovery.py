@@ -25,16 +25,20 @@ from pathlib import Path
 from isal import isal_zlib
 from rocketsim_proto.records.columnar import Records
 
-from broker_service.errors import FlushFailed, StoreCorrupt
+from broker_service.errors import FlushFailed, ServiceNotAvailable, StoreCorrupt
 from broker_service.store.checkpoint import Checkpoint
-from broker_service.store.commit_log import ANOTHER_DISK, CommitLog
+from broker_service.store.commit_log import CommitLog
 from broker_service.store.dispatch import queue_extents
+from broker_service.store.files import Buffer
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.log_scanner import LogScan
 from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
 
 _CHECKPOINT_MARGIN_MS = 3000  # as RocketMQ
 TAIL_SIZE = 64 * 1024
+_CHUNK = 1 << 20
+# Advice of errors: a reboot would lose the bytes that are in the page cache but not on disk.
+_ANOTHER_DISK = "before a reboot copy the store to another disk, and start on the copy"
 
 
 @dataclass(slots=True)
@@ -154,12 +158,32 @@ def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[
         end = offset + len(data)
         if end > begin:
             if offset > begin:
-                log.write_range_again(begin, offset)
+                _write_range_again(log, begin, offset)
             first = max(begin, offset)
-            log.write_again(first, data[first - offset :])
+            _write_again(log, first, data[first - offset :])
             begin = end
         yield offset, records
-    log.write_range_again(begin, scan.end_offset)
+    _write_range_again(log, begin, scan.end_offset)
+
+
+def _write_again(log: CommitLog, offset: int, data: Buffer) -> None:
+    """Writes bytes to the place in the file from which they were read."""
+    try:
+        log.write([(offset, data)])
+    except OSError as error:
+        start = log.start_of(offset)
+        raise ServiceNotAvailable(
+            f"{log.path(start)} at {offset - start} (log offset {offset}) cannot be written again after an unclean "
+            f"stop: {error}; {_ANOTHER_DISK}"
+        ) from error
+
+
+def _write_range_again(log: CommitLog, offset: int, end: int) -> None:
+    """Does the same for bytes that the scan has not read, which are blank records."""
+    while offset < end:
+        data = log.peek(offset, min(_CHUNK, end - offset))
+        _write_again(log, offset, data)
+        offset += len(data)
 
 
 def _fill(
@@ -252,7 +276,7 @@ def _cut(log: CommitLog, scan: LogScan, flushed: int, done: Recovery) -> None:
         path = log.path(log.start_of(min(flushed, end)))
         raise FlushFailed(
             f"{path}: the records from log offset {min(flushed, end)} to {end} are in doubt after an unclean stop, and "
-            f"could not be synced now: {error}; {ANOTHER_DISK}"
+            f"could not be synced now: {error}; {_ANOTHER_DISK}"
         ) from error
     if used:
         not_zero = max(not_zero, used[-1] + log.file_size)

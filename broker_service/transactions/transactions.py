@@ -8,20 +8,18 @@ If a producer neither commits nor rolls back, the broker asks it for the outcome
 `transactionCheckMax` questions the transaction is given up: its message goes to TRANS_CHECK_MAX_TIME_TOPIC, where
 operators find it.
 
-A crash may come between a copy and its op record.  The op record follows its copy before any other copy is appended,
-so only copies behind the last op record can lack theirs.  `find_copies` searches for them there before this master
-ends any transaction, and then their op records are written.
+A crash may come between a copy and its op record.  `find_copies` searches for such copies before this master ends any
+transaction, and then their op records are written.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 from rocketsim_proto.records import record
-from rocketsim_proto.records.columnar import Records
 from rocketsim_proto.records.record import Record
 from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 
@@ -41,18 +39,18 @@ from broker_service.errors import (
 from broker_service.put_result import Appended, PutStatus, QueueAppend
 from broker_service.runtime import cold_reads
 from broker_service.state import half_messages
-from broker_service.state.half_messages import SYS_FLAG_COMMITTED, TRANSACTION_GROUP
+from broker_service.state.half_messages import TRANSACTION_GROUP
 from broker_service.state.needed_log import NeededLog
 from broker_service.state.open_transactions import OpenTransactions
 from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
 from broker_service.state.writer import StateWriter
+from broker_service.transactions.copies import find_copies
 
 logger = logging.getLogger(__name__)
 
 MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have at most as many as are still free for others
 
 _AT_A_TIME = 256
-_FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
 
 
 class UnknownTransaction(RocketSimError):
@@ -266,64 +264,6 @@ class Transactions:
                 "this master does not know yet which transactions have ended; try again in a moment"
             ) from None
 
-    # --- what a crash left ------------------------------------------------------------------------------------------
-
-    async def find_copies(self) -> None:
-        """Finds commits that have no op record, and notes them in the state."""
-        state, store = self.state, self._broker.store
-        by_log_offset = {one.log_offset: one for one in state.open.values()}
-        last_op = await self._last_op()
-        topics = {transaction.topic for transaction in state.open}
-        for topic, queue_id in [queue for queue in store.queues.keys() if queue[0] in topics]:
-            at = store.queues.end_at(topic, queue_id, max(min(by_log_offset), last_op))
-            async for half_offsets in self._copied_from(topic, queue_id, at):
-                for offset in half_offsets:
-                    if (prepared := by_log_offset.get(offset)) is not None:
-                        state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
-
-    async def _copied_from(self, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
-        """Yields the log offsets of the half messages whose copies the queue has from `at` on, a frame at a time.
-
-        Leaves out copies that cannot be read.
-        """
-        store, frame = self._broker.store, _FRAME_BYTES
-        end = store.queues.end(topic, queue_id)
-        while at < end:
-            read = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
-            try:
-                found = await cold_reads.read(store, read)
-                if found.answers[0].next_offset <= at:
-                    raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
-                data = b"".join(found.records)
-                with store.log.decoding(data):
-                    records = Records.walk(data, sizes=found.sizes)
-                    kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
-                    copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
-            except (ReadFailed, StoreCorrupt) as error:
-                if frame == 1:
-                    logger.error("if this record was a commit, its producer is asked again: %s", error)
-                    at += 1
-                frame = 1  # reads one record at a time, so that only the unreadable one is left out
-                continue
-            at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
-            yield copied
-            await asyncio.sleep(0)  # the read itself does not pause if the records are in memory
-
-    async def _last_op(self) -> int:
-        """Returns the log offset of the last op record if this broker wrote it, else 0.
-
-        RocketMQ writes op records seconds after their copies, so copies may also lie before the last of these.
-        """
-        store = self._broker.store
-        read = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
-        for log_offset in await cold_reads.read(store, read):
-            try:
-                op = await self._record_at(log_offset)
-            except (NotFound, ReadFailed, StoreCorrupt):
-                return 0
-            return log_offset if half_messages.PROPERTY_RESOLUTION in op.properties else 0
-        return 0
-
     # --- questions to producers -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -338,7 +278,7 @@ class Transactions:
             self.ready.clear()
         if not self.ready.is_set():
             self._writer.check_transactions()
-            await self.find_copies()
+            await find_copies(self._broker.store, self.state)
             self.ready.set()
         return await self._ask_due()
 
@@ -464,11 +404,8 @@ class Transactions:
 
     async def _half(self, prepared: Prepared) -> Record:
         """Reads the half message.  Raises NotFound if it has expired."""
-        return await self._record_at(prepared.log_offset)
-
-    async def _record_at(self, log_offset: int) -> Record:
         store = self._broker.store
-        data = await cold_reads.read(store, partial(store.log.record_at, log_offset))
+        data = await cold_reads.read(store, partial(store.log.record_at, prepared.log_offset))
         return record.decode(data, check_crc=False)
 
     # --- for RocketMQ -----------------------------------------------------------------------------------------------

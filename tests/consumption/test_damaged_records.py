@@ -19,7 +19,8 @@ from broker_service.state import half_messages, state_log
 from broker_service.state.state_log import StateLog
 from broker_service.state.transitions import STATE_TOPIC, Copied
 from broker_service.store.message_store import MessageStore
-from broker_service.transactions import transactions as transactions_module
+from broker_service.transactions import copies
+from broker_service.transactions.copies import find_copies
 from testbed.polling import until
 from tests.broker.test_delayed_messages import LEVEL_1, SOON, deliver_all, forget_deliveries, send_delayed
 from tests.consumption import test_state_log
@@ -440,7 +441,7 @@ async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
 async def test_copies_are_found_past_a_damaged_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(transactions_module, "_FRAME_BYTES", 4096)
+    monkeypatch.setattr(copies, "_FRAME_BYTES", 4096)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
         (first, _), store = records(node, HALF_TOPIC), node.store
@@ -448,7 +449,7 @@ async def test_copies_are_found_past_a_damaged_record(
             store.append_one(one, node.broker.now_ms(), node.broker.store_host)
         bad = at(store, "X", 1)
         damage(store, bad, HOSTS)
-        await node.consumption.transactions.find_copies()
+        await find_copies(node.store, node.consumption.transactions.state)
         assert opened(node) == ["b"]
         assert "if this record was a commit, its producer is asked again" in caplog.text
 

@@ -22,9 +22,11 @@ from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.put_result import PutStatus
 from broker_service.state import half_messages, snapshot
-from broker_service.state.transaction_changes import Checked, Resolution, Resolved, TransactionId
+from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
 from broker_service.state.transitions import Place
+from broker_service.transactions import copies
 from broker_service.transactions import transactions as module
+from broker_service.transactions.copies import find_copies
 from broker_service.wire import clients
 from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import goes_by, running
@@ -416,18 +418,18 @@ async def test_what_is_given_up_is_not_lost_because_the_disk_cannot_read_it_now(
     keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 1}
     async with v2_broker(tmp_path, **keys) as (node, client):
         transactions = node.consumption.transactions
-        record_at = transactions._record_at
+        half = transactions._half
         reads = 0
         fails = True
 
-        async def reading(log_offset: int) -> Record:
+        async def reading(prepared: Prepared) -> Record:
             nonlocal reads
             reads += 1
             if fails and reads > 1:
                 raise ReadFailed("too many open files")
-            return await record_at(log_offset)
+            return await half(prepared)
 
-        monkeypatch.setattr(transactions, "_record_at", reading)
+        monkeypatch.setattr(transactions, "_half", reading)
         await prepare(client, "a")
         await until(lambda: reads >= 4, "it is tried several times")
         assert (opened(node), records(node, OP_TOPIC)) == (["a"], [])
@@ -549,7 +551,7 @@ async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path:
 async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreadable_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_FRAME_BYTES", 4096)
+    monkeypatch.setattr(copies, "_FRAME_BYTES", 4096)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
         store, read_ranges = node.store, node.store.queues.read_ranges
@@ -579,7 +581,7 @@ async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreada
 
         monkeypatch.setattr(store.queues, "read_ranges", reading)
         beating = asyncio.create_task(beat())
-        await node.consumption.transactions.find_copies()
+        await find_copies(node.store, node.consumption.transactions.state)
         beating.cancel()
         assert opened(node) == ["c"]
         assert 30 < len(turns_of_reads) < 150

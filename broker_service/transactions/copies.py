@@ -1,0 +1,84 @@
+"""Finds the copies of half messages whose op records a crash has prevented.
+
+The op record follows its copy before any other copy is appended, so only copies behind the last op record can lack
+theirs.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from functools import partial
+
+from rocketsim_proto.records import record
+from rocketsim_proto.records.columnar import Records
+from rocketsim_proto.reserved import OP_TOPIC
+
+from broker_service.errors import NotFound, ReadFailed, StoreCorrupt
+from broker_service.runtime import cold_reads
+from broker_service.state import half_messages
+from broker_service.state.half_messages import SYS_FLAG_COMMITTED
+from broker_service.state.open_transactions import OpenTransactions
+from broker_service.state.transaction_changes import Resolution, Resolved
+from broker_service.store.message_store import MessageStore
+
+logger = logging.getLogger(__name__)
+
+_FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
+
+
+async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
+    """Finds commits that have no op record, and notes them in the state."""
+    by_log_offset = {one.log_offset: one for one in state.open.values()}
+    last_op = await _last_op(store)
+    topics = {transaction.topic for transaction in state.open}
+    for topic, queue_id in [queue for queue in store.queues.keys() if queue[0] in topics]:
+        at = store.queues.end_at(topic, queue_id, max(min(by_log_offset), last_op))
+        async for half_offsets in _copied_from(store, topic, queue_id, at):
+            for offset in half_offsets:
+                if (prepared := by_log_offset.get(offset)) is not None:
+                    state.apply(Resolved(prepared.transaction, Resolution.COMMIT))
+
+
+async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
+    """Yields the log offsets of the half messages whose copies the queue has from `at` on, a frame at a time.
+
+    Leaves out copies that cannot be read.
+    """
+    frame = _FRAME_BYTES
+    end = store.queues.end(topic, queue_id)
+    while at < end:
+        read = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
+        try:
+            found = await cold_reads.read(store, read)
+            if found.answers[0].next_offset <= at:
+                raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
+            data = b"".join(found.records)
+            with store.log.decoding(data):
+                records = Records.walk(data, sizes=found.sizes)
+                kinds = records.sys_flag & record.SYS_FLAG_TRANSACTION_MASK
+                copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
+        except (ReadFailed, StoreCorrupt) as error:
+            if frame == 1:
+                logger.error("if this record was a commit, its producer is asked again: %s", error)
+                at += 1
+            frame = 1  # reads one record at a time, so that only the unreadable one is left out
+            continue
+        at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
+        yield copied
+        await asyncio.sleep(0)  # the read itself does not pause if the records are in memory
+
+
+async def _last_op(store: MessageStore) -> int:
+    """Returns the log offset of the last op record if this broker wrote it, else 0.
+
+    RocketMQ writes op records seconds after their copies, so copies may also lie before the last of these.
+    """
+    read = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
+    for log_offset in await cold_reads.read(store, read):
+        try:
+            data = await cold_reads.read(store, partial(store.log.record_at, log_offset))
+            op = record.decode(data, check_crc=False)
+        except (NotFound, ReadFailed, StoreCorrupt):
+            return 0
+        return log_offset if half_messages.PROPERTY_RESOLUTION in op.properties else 0
+    return 0
