@@ -63,7 +63,7 @@ _SPECIAL_NAMES = tuple(sorted(_SPECIAL))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    max_message_size: int  # the limit for a body
+    max_message_size: int  # of a body, in bytes
     log_file_size: int
     store_host_size: int  # 8 or 20 bytes, into which the broker's own address must fit
 
@@ -76,9 +76,9 @@ class FrameLimits:
 class Frame:
     """Checked records of one topic.
 
-    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record and this one
-    has special properties, which give `delay_level`, `deliver_ms` and `waits`.  Without `waits` its sender does not
-    wait for disk or slave.
+    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record and this record
+    has special properties, from which `delay_level`, `deliver_ms` and `waits` are taken.  If `waits` is false, the
+    sender does not wait for disk or slave.
     """
 
     batch: Batch
@@ -90,7 +90,7 @@ class Frame:
 
 
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
-    """Checks a client's frame.  MessageIllegal says which message is wrong, and why.
+    """Checks a client's frame.  Raises MessageIllegal, which names the first wrong message and the reason.
 
     An append stamps the records in `data` itself if that is a writable view, otherwise in a copy.
     """
@@ -175,7 +175,7 @@ def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None
 
 
 def _check_fields(batch: Batch, limits: FrameLimits) -> None:
-    """MessageIllegal names the first message that breaks a rule."""
+    """Raises MessageIllegal for the first message that breaks a rule."""
     for number, fields in batch.fields():
         body, properties, record, flag, host = broken = _broken(fields, limits)
         if (body | properties | record | flag | host) is False:

@@ -1,4 +1,4 @@
-"""PutPath takes what clients send through the checks and the append to the acknowledgement.
+"""PutPath checks and appends the records that clients send, and waits until they may be acknowledged.
 
 A put has two steps.  `append` checks the records and appends them.  `safe` then waits until they are as safe as the
 mode promises: flushed with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement of a slave, ends
@@ -69,7 +69,7 @@ class Send(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSend(Send):
-    """A send of records that the client has made.  If `records` are writable, the put may change them."""
+    """A send whose records the client has encoded.  If `records` are writable, the put may change them."""
 
     records: bytes | memoryview
     count: int
@@ -92,7 +92,7 @@ class FrameSend(Send):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsSend(Send):
-    """A send of records that the broker has made from the client's messages.  It has at least one record."""
+    """A send whose records the broker has made from the client's messages.  It has at least one record."""
 
     records: Sequence[Record]
 
@@ -131,7 +131,7 @@ class _Turn:
 
 
 class PutPath:
-    """`timers` returns the number of messages that wait for their delivery time; recalls count as several."""
+    """`timers` returns the number of messages that wait for their delivery time.  A recall counts as several."""
 
     def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
@@ -140,7 +140,7 @@ class PutPath:
         self._refused: Counter[str] = Counter()
         self.seconds = Histogram(
             "rocketsim_put_seconds",
-            "How long it took to append a send and to have it as safe as the broker's mode promises.",
+            "Time from the append of a send until it was as safe as the broker's mode promises.",
         )
         self._pending = 0
         self._pending_bytes = 0
@@ -235,7 +235,7 @@ class PutPath:
 
     @contextmanager
     def _counted(self, size: int) -> Iterator[None]:
-        """A context in which a put of this size counts as waiting."""
+        """Counts a put of this size as waiting while the context is open."""
         self._pending += 1
         self._pending_bytes += size
         self._idle.clear()
@@ -277,7 +277,7 @@ class PutPath:
         return frame
 
     async def drained(self) -> None:
-        """Waits until every put has its answer."""
+        """Waits until every put is answered."""
         await self._idle.wait()
 
     def _checked(self, send: Send, size: int) -> Frame | None:

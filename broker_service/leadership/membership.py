@@ -72,7 +72,7 @@ class Membership:
         members = [Member(item.broker_id, item.address, item.epoch, item.end_offset) for item in reply.members]
         broker.peers.answered(name_server, members, reply.newest_epoch, self._address)
         self.fence(reply.newest_epoch, f"name server {name_server}")
-        broker.mastership.heard(name_server)
+        broker.mastership.address_answered(name_server)
         if not reply.refused:
             broker.mastership.answered(broker.clock())
         elif reply.refused != self._refusals.get(name_server):
@@ -143,14 +143,14 @@ class Membership:
         broker = self._broker
         if reply is None:
             broker.peers.forget(address)
-            broker.mastership.asked_in_vain(address)
+            broker.mastership.address_silent(address)
             return
         member = Member(reply.broker_id, address, reply.epoch, reply.end_offset)
         broker.peers.answered(address, [member], reply.epoch, self._address)
         self.fence(reply.epoch, f"broker {reply.broker_id} at {address}")
         # While a promotion with a higher epoch is under way, the answer does not rule out that a newer master begins.
         if max(reply.promised_epoch, reply.candidate_epoch) <= broker.epoch:
-            broker.mastership.heard(address)
+            broker.mastership.address_answered(address)
         broker.mastership.answered(broker.clock())
         self._broker.members_changed.notify()
 

@@ -159,10 +159,10 @@ def test_after_an_unclean_stop_the_first_answer_is_not_enough_but_the_others_hav
         now=0.0,
     )
     assert "no name server" in str(starting.waits_for(0, {}, now=1e6))
-    starting.heard("ns1:9876")
+    starting.address_answered("ns1:9876")
     starting.answered(now=5.0)
     assert "ns2:9876 has not answered" in str(starting.waits_for(0, {}, now=5.0))
-    starting.heard("ns2:9876")
+    starting.address_answered("ns2:9876")
     assert "slave:10911 has not answered" in str(starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S - 0.1))
     assert starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S) is None
     assert "no answer from slave:10911" in str(starting.misses({}))
@@ -205,16 +205,16 @@ def test_after_a_clean_stop_too_everybody_who_may_know_of_a_newer_master_is_aske
         slave_wait_s=SLAVE_WAIT_S,
         now=0.0,
     )
-    starting.heard("ns1:9876")
+    starting.address_answered("ns1:9876")
     starting.answered(now=5.0)
     assert "ns2:9876 has not answered" in str(starting.waits_for(0, {}, now=5.0))
-    starting.heard("ns2:9876")
+    starting.address_answered("ns2:9876")
     assert "slave:10911 has not answered" in str(starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S - 0.1))
     assert starting.waits_for(0, {}, now=5.0 + SLAVE_WAIT_S) is None
     misses = str(starting.misses({}))
     assert misses.startswith("within slaveWaitTimeMs=10000 no answer from slave:10911: if another broker was promoted")
     assert "the messages that this one acknowledges from now on" in misses and "shown their logs" not in misses
-    starting.heard("slave:10911")
+    starting.address_answered("slave:10911")
     assert starting.waits_for(0, {1: LogEnd(1, 0)}, now=6.0) is None, "nothing of it can be missing here"
     assert starting.misses({1: LogEnd(1, 0)}) is None
 
@@ -302,13 +302,13 @@ def test_a_slave_that_this_master_knows_is_waited_for_until_it_was_asked_in_vain
     starting = master(clean=True, known={2: "s:2"})
     starting.answered(now=5.0)
     assert "slave 2" in str(starting.offsets_wait_for({}, now=5.0))
-    starting.asked_in_vain("s:2")
+    starting.address_silent("s:2")
     assert starting.offsets_wait_for({}, now=5.0) is None
 
     there = master(clean=True, known={2: "s:2"})
     there.answered(now=5.0)
-    there.asked_in_vain("s:2")
-    there.heard("s:2")
+    there.address_silent("s:2")
+    there.address_answered("s:2")
     assert "slave 2" in str(there.offsets_wait_for({}, now=5.0))
     there.offsets_handed_back(2)
     assert there.offsets_wait_for({}, now=5.0) is None
@@ -332,7 +332,7 @@ def test_offsets_of_a_slave_that_nobody_knows_yet_are_waited_for_as_its_log_is()
 def test_a_promoted_slave_waits_for_the_offsets_of_the_slaves_that_it_knows_then_and_not_at_its_start() -> None:
     slave = master(role=BrokerRole.SLAVE, known={3: "removed:1"})
     slave.promoted(BrokerRole.ASYNC_MASTER, 101, {2: "b:1", 4: "dead:1"}, now=50.0)
-    slave.asked_in_vain("dead:1")
+    slave.address_silent("dead:1")
     assert slave.offsets_wait_for({}, now=50.0) == "slave 2 may have committed offsets that are not here"
     slave.offsets_handed_back(2)
     assert slave.offsets_wait_for({}, now=50.0) is None

@@ -37,7 +37,7 @@ Queue = tuple[str, int]
 
 
 class Broker:
-    """One event loop uses it.  `config` has the current role and broker id, which a promotion changes."""
+    """Only the event loop's thread uses it.  `config` has the current role and broker id, which a promotion changes."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class Broker:
         self.now_ms = self.time.now_ms  # never falls; for store times and durations
         self.day_ms = self.time.day_ms  # the time of day, for times that clients choose
         self.stopping = False
-        self.failure: str | None = None  # the failed flush after which nothing is written
+        self.failure: str | None = None  # the error of the flush that failed; nothing is written after it
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
         self.members_changed = Notice()  # notified of each answer of a name server or of a broker of this name
         self.description_changed = Notice()  # notified when the registration at name servers must change
-        # Called with group, topic and offsets before the table is reset; a listener returns True if an offset of its
-        # own has moved.
+        # Called with group, topic and the new offsets before the table of offsets is reset.  A listener returns True if
+        # it has moved an offset that it keeps itself.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # Called before the offsets of a deleted group are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
 
-    # --- who it is --------------------------------------------------------------------------------------------------
+    # --- its identity -----------------------------------------------------------------------------------------------
 
     @property
     def is_slave(self) -> bool:
@@ -104,8 +104,8 @@ class Broker:
     def end_of(self, epoch: LogEpoch) -> int | None:
         """Returns where this epoch ends in the log of this broker name; None if it is not over, or is not known here.
 
-        A consumer that has read in this epoch finds the same records here up to this offset.  Behind it there are other
-        records, or none.  A fenced broker returns None, since its log is not the history of the name any more.
+        A consumer that has read in this epoch finds the same records here up to this offset, but not beyond it.  A
+        fenced broker returns None, since its log is no longer the history of the broker name.
         """
         return None if self.mastership.standing is Standing.FENCED else self.end_here_of(epoch)
 
@@ -117,7 +117,7 @@ class Broker:
         return end if end is not None and end <= self.store.end_offset else None
 
     def hold_s(self, asked_s: float) -> float:
-        """Returns how long a call of a reader waits for messages that is ready to wait for `asked_s`."""
+        """Returns how long a reader's call may wait for messages if the client asks for `asked_s`."""
         config = self.config
         return asked_s if config.long_polling_enable else min(asked_s, config.short_polling_time_mills / 1000)
 
@@ -145,10 +145,10 @@ class Broker:
         return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
-        """Sends the slaves an operator's change; returns which brokers have it, with all that it has appended.
+        """Sends the slaves an operator's change, and returns which brokers have it and the records that it appended.
 
-        With `in_any_mode` an ASYNC_MASTER that has ever had a slave waits for one, too.  Changes of users and policies
-        need this: a promotion must not give back a right that was taken away.
+        With `in_any_mode` an ASYNC_MASTER that has ever had a slave also waits for a slave.  Changes of users and
+        policies need this, since a promotion must not restore a right that was taken away.
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
@@ -160,10 +160,10 @@ class Broker:
         return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
 
     def _mark_change(self) -> bool:
-        """Appends a record behind an operator's change if a SYNC_MASTER has several slaves; False if the log refuses.
+        """Appends a record after an operator's change if a SYNC_MASTER has several slaves; returns False if it fails.
 
-        Only the slave with the longest log is promoted without force, and another slave may be the one that has
-        acknowledged the change.  Slaves get the change before the record, so the longest log comes with the change.
+        Only the slave with the longest log is promoted without force, but another slave may have acknowledged the
+        change.  Slaves get the change before the record, so the slave with the longest log has the change, too.
         """
         if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
             return True
@@ -195,7 +195,7 @@ class Broker:
 
     @property
     def takes_clients_writes(self) -> bool:
-        """True if producers may send here; name servers are told."""
+        """True if producers may send here, which the broker also registers at name servers."""
         return self.may_append and self.store.admission.why_no_sends() is None
 
     @property
@@ -210,9 +210,9 @@ class Broker:
     # --- its configuration ------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Sets keys that may change at run time: all of them or, with a ConfigError, none.
+        """Sets keys that may change at run time, until the next restart.  After a ConfigError no key has changed.
 
-        A restart reads the file again.  `Leadership.update_config` changes the keys that say what an OK means.
+        `Leadership.update_config` changes the keys that define what an OK means.
         """
         self.become(with_updates(self.config, values))
         for key, value in values.items():
@@ -231,10 +231,10 @@ class Broker:
     # --- the log ----------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, topic: str) -> Appended:
-        """Appends checked records of one topic.  All records that this master writes come here or to `append_one`.
+        """Appends checked records of one topic.  A master appends only through this method and `append_one`.
 
         Raises SystemBusy while a change of the topic is being written, because records behind the tombstone of a
-        deletion would belong to the next topic of that name.  Callers that can wait first await `topics.until_settled`.
+        deletion would belong to the next topic of that name.  Callers that can wait await `topics.until_settled` first.
         """
         self._check_open(topic)
         appended = self.store.append(batch, topic, self.now_ms(), self.store_host)
@@ -242,7 +242,7 @@ class Broker:
         return appended
 
     def append_one(self, message: Record) -> Appended:
-        """Appends one record that this broker itself has made, by the rules of `append`."""
+        """Appends one record that this broker has made, by the rules of `append`."""
         self._check_open(message.topic)
         appended = self.store.append_one(message, self.now_ms(), self.store_host)
         self._was_appended(message.topic, appended)

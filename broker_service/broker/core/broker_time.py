@@ -1,4 +1,4 @@
-"""BrokerTime tells a broker the time, even if its wall clock is set wrongly or steps.  Pure: the clocks are arguments.
+"""BrokerTime gives a broker the time, even if its wall clock is set wrongly or steps.  Pure: the clocks are arguments.
 
 The wall clock may be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot is never set,
 and it also runs while the machine is suspended.  BrokerTime compares the two.  It makes up a small difference slowly.

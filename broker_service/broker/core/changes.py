@@ -20,9 +20,9 @@ from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """Each message with changes has a number, which slaves acknowledge.  A slave sends no changes and discards them.
+    """Each message to the slaves has a number, which they acknowledge.  A slave discards its changes.
 
-    Without access control no users and policies are sent.
+    Users and policies are sent only with access control.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class MetadataChanges:
             self._slaves.publish(change)
 
     def publish_topics(self) -> None:
-        """Sends changed topics; called before records of a new topic, which a slave must know when it is promoted."""
+        """Sends changed topics.  Called before records of a new topic, since a promoted slave must know the topic."""
         if self._topics:
             self.publish()
 
     def publish_soon(self) -> int:
-        """Sends the changes at the end of this turn of the event loop, so that its commits share one message.
+        """Sends the changes at the end of this turn of the event loop, so that all commits of the turn share a message.
 
         Returns the number of that message.
         """
@@ -79,7 +79,7 @@ class MetadataChanges:
         return self.sequence
 
     def forget(self) -> None:
-        """Discards the changes; a slave sends them to nobody."""
+        """Discards the changes, since a slave sends none."""
         self._topics.clear()
         self._groups.clear()
         self._offsets = {}

@@ -1,4 +1,4 @@
-"""LongPolling has the calls that wait until one of their queues has a message, or until their timeout.
+"""LongPolling keeps calls waiting until one of their queues has a message, or until their timeout.
 
 A call is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
 arrive unnoticed between the two.  An arrival notifies only the calls that wait for its queue.
@@ -15,14 +15,14 @@ Queue = tuple[str, int]
 class LongPolling:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: dict[Queue, dict[asyncio.Future[None], int]] = {}  # each with the offset that it waits for
+        self._waiting: dict[Queue, dict[asyncio.Future[None], int]] = {}  # with the end that each call knows
         self.held = 0
         self.closed = False
 
     async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
-        """Waits for messages in any of these queues, each beyond its end.
+        """Waits for a message in any of these queues, beyond the end that is given for it.
 
-        Returns True if one of them may have some, False after the timeout or when the broker stops.
+        Returns True if a queue may have one, False after the timeout or when the broker stops.
         """
         if self.closed or timeout_s <= 0:
             return False
@@ -58,15 +58,15 @@ class LongPolling:
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Notifies the calls of which a queue has grown beyond the end that they gave.
+        """Notifies each call that waits for a queue which now ends beyond the end that the call knows.
 
-        A slave calls it, since it copies the log without a list of the queues that have grown.
+        Slaves use this, since they copy the log without a list of the queues that have grown.
         """
         self.arrived(
             [queue for queue, waiting in self._waiting.items() if end_of(*queue) > min(waiting.values(), default=0)]
         )
 
     def close(self) -> None:
-        """Ends all waits, and every later one at once."""
+        """Ends all waits.  Later waits end at once."""
         self.closed = True
         self.arrived(list(self._waiting))

@@ -86,20 +86,20 @@ class Mastership:
         """True if a new epoch must begin before the first write: after an unclean start, and in a new log."""
         return not self._clean_start or self.epoch == 0
 
-    # --- what happens -----------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------
 
     def answered(self, now: float) -> None:
         """Notes that a name server or a slave has answered and knows of no newer master."""
         if self._heard_at is None:
             self._heard_at = now
 
-    def heard(self, address: str) -> None:
-        """Notes that a name server or slave at this address has answered and takes part in no promotion."""
+    def address_answered(self, address: str) -> None:
+        """Notes that the name server or slave at this address has answered, and takes part in no promotion."""
         self._silent.discard(address)
         self._away.discard(address)
 
-    def asked_in_vain(self, address: str) -> None:
-        """Notes that a slave does not answer at this address."""
+    def address_silent(self, address: str) -> None:
+        """Notes that no slave answers at this address."""
         self._away.add(address)
 
     def forget_slave(self, slave_id: int) -> None:
@@ -110,10 +110,10 @@ class Mastership:
             self._awaited_slaves = max(min(1, self._awaited_slaves), self._awaited_slaves - 1)
 
     def slave_joined(self, slave_id: int, now: float, address: str = "") -> None:
-        """Notes that a slave has connected, and that all that it had beyond this log was fetched."""
+        """Notes that a slave has connected, and that this broker has fetched what the slave had beyond this log."""
         self._joined.add(slave_id)
-        self.heard(address)
-        self.heard(self._known_slaves.get(slave_id, address))  # it may have moved
+        self.address_answered(address)
+        self.address_answered(self._known_slaves.get(slave_id, address))  # it may have moved
         self.answered(now)
 
     def offsets_handed_back(self, slave_id: int) -> None:
@@ -151,7 +151,7 @@ class Mastership:
         assert self.is_master and role is not BrokerRole.SLAVE, (self.role, role)
         self.role = role
 
-    # --- what follows -----------------------------------------------------------------------------------------------
+    # --- decisions --------------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:
         """Returns what a WAITING master waits for; None if it may take writes.

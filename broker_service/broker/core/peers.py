@@ -1,8 +1,8 @@
-"""Peers has the live brokers with this broker's name, from name servers and from slaves that are asked.  Pure.
+"""Peers knows the live brokers of this broker's name from the answers of name servers and slaves.  Pure.
 
 Name servers share nothing, so the last answer of each is kept separately, as long as its connection holds.  When a name
-server is lost, its answer is dropped, since the brokers in it may have died together with it.  Only the newest epoch
-that any answer has named is kept.
+server is lost, its answer is dropped, since the brokers in it may have died together with it.  The newest epoch of all
+answers is kept even then.
 """
 
 from collections.abc import Iterable
