@@ -342,7 +342,7 @@ class Leadership:
         if master := broker.peers.master():
             against.insert(0, f"a name server still knows a live master at {master.address}: stop it first")
         if promised := self.promises.promised:
-            against.append(f"this broker has promised {promised}, and asks it whether that is over: try again")
+            against.append(f"this broker has promised {promised}, and asks that broker if it has given up: try again")
         return against
 
     def _check_objections(self, against: list[str], *, force: bool) -> None:

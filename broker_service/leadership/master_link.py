@@ -55,8 +55,8 @@ class MasterLink:
     def promise(self, candidate: Promise) -> str:
         return self._promises.promise(candidate)
 
-    def hears_of_master(self, master: Promise) -> None:
-        self._promises.hears_of_master(master)
+    def newer_master(self, master: Promise) -> None:
+        self._promises.newer_master(master)
 
     def slave_joined(self, slave: SlaveProgress) -> None:
         self._broker.mastership.slave_joined(slave.slave_id, self._broker.clock(), slave.address)

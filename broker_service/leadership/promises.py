@@ -51,7 +51,7 @@ class Promises:
         )
         return reason or self._note(candidate)
 
-    def hears_of_master(self, master: Promise) -> None:
+    def newer_master(self, master: Promise) -> None:
         """Notes that a promoted broker is the master, so that this slave no longer follows the replaced one."""
         newest = max(self._epochs.epochs.last, self.epoch)
         if self._broker.is_slave and master.epoch // PROMOTION > newest // PROMOTION:

@@ -112,7 +112,7 @@ class Readers(Protocol):
     """The readers of the log, which must know how far they may read.  `Visibility` notifies them."""
 
     def changed(self, visible_offset: int | None) -> None:
-        """Called when the end of the part of the log that consumers may see has moved; None means the log's end."""
+        """Called when the end up to which consumers may see the log has moved; None means the end of the log."""
 
 
 class Acknowledgements:
@@ -134,11 +134,11 @@ class Acknowledgements:
         return self.tracker.confirm_offset
 
     def change_levels(self, levels: AckLevels) -> None:
-        """Sets the levels for puts from now on.  The part of the log that consumers could see stays visible."""
+        """Sets the levels for later puts.  Records that consumers could see stay visible."""
         if levels.sync_master and not self.levels.sync_master:
             self.tracker.shown(self._log.end_offset)
         self.levels = levels
-        self._show()
+        self._update_visible()
 
     def check_room(self) -> None:
         """Raises SystemBusy while too many puts wait already; to be called before an append or a commit."""
@@ -211,23 +211,23 @@ class Acknowledgements:
     def begin(self) -> None:
         """Starts a term as master, before the first write; discards what was confirmed in an earlier term."""
         self.tracker.begin(self._log.end_offset)
-        self._show()
+        self._update_visible()
 
     def on_join(self, slave_id: int, address: str, slave_end: int) -> SlaveProgress:
         slave = self.tracker.join(slave_id, address, slave_end, self._log.end_offset)
-        self._show()
+        self._update_visible()
         return slave
 
     def on_leave(self, slave: SlaveProgress) -> None:
         """Removes a slave's connection.  Puts keep waiting, since the slave may reconnect before their deadline."""
         self.tracker.leave(slave)
-        self._show()
+        self._update_visible()
 
     def on_ack(self, slave: SlaveProgress, ack_offset: int) -> None:
-        """Records an ack and ends the puts that it covers.  AckRefused, with nothing changed, beyond the log's end."""
+        """Records an ack and ends the puts that it covers.  Raises AckRefused for an ack beyond the log's end."""
         if self.tracker.ack(slave, ack_offset, self._log.end_offset):
             self._resolve(self._pending.on_confirmed(self.tracker.confirm_offset))
-        self._show()
+        self._update_visible()
 
     def on_metadata_ack(self, slave: SlaveProgress, sequence: int) -> None:
         if self.tracker.ack_metadata(slave, sequence):
@@ -236,10 +236,10 @@ class Acknowledgements:
     def expire(self, now: float) -> None:
         """Ends the puts whose deadline has passed."""
         self._resolve(self._pending.expire(now))
-        self._show()
+        self._update_visible()
 
     def abandon(self) -> None:
-        """Ends every waiting put with the status of its timeout; called at shutdown, when no flush or ack follows."""
+        """Ends every waiting put as at its timeout.  Called at shutdown, when no flush or ack follows."""
         self._resolve(self._pending.expire(float("inf")))
 
     async def slaves_caught_up(self, within_s: float) -> bool:
@@ -270,7 +270,7 @@ class Acknowledgements:
         self.expire(asyncio.get_running_loop().time())
         self._arm()
 
-    def _show(self) -> None:
+    def _update_visible(self) -> None:
         visible = self.tracker.visible_offset(self._log.end_offset) if self.levels.sync_master else None
         if visible != self._visible:
             self._visible = visible

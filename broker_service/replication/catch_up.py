@@ -1,5 +1,4 @@
-"""Decides where a slave resumes, and what the slave or the master must do first.  Pure: it maps offsets and epochs to
-a plan.
+"""Decides where a slave resumes, and what the slave or the master must do first.  Pure.
 
 | the two logs                                                | step                                                   |
 |-------------------------------------------------------------|--------------------------------------------------------|
@@ -10,7 +9,7 @@ a plan.
 | the slave is empty, or ends before the master's minimum, or | START_OVER with an empty log at the master's minimum   |
 | the logs part before the minimum of one of them             |                                                        |
 | the slave knows a newer epoch than the master               | FENCE the master, which was replaced                   |
-| anything else                                               | REFUSE, and say why                                    |
+| anything else                                               | REFUSE, with the reason                                |
 """
 
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """What a handshake says about a log."""
+    """The state of a log, as its broker sends it in a handshake."""
 
     epochs: EpochList
     min_offset: int
@@ -84,7 +83,7 @@ class Cut:
 def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
     """Plans how a slave that has sent its handshake catches up.
 
-    `takes_writes` says that the master may already have written in its last epoch.
+    `takes_writes` is True if the master may already have written in its last epoch.
     """
     end = slave.end_offset
     if slave.epochs.last > master.epochs.last:

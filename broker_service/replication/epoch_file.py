@@ -23,10 +23,10 @@ class EpochFile:
     - `is_noted`: the file has the same content as this object.
     - `promised`: the promise of this slave to a candidate; None once its log has that epoch.
 
-    A promotion that fails after it has begun an epoch must be undone, which must need no disk space.  Therefore an
-    epoch that a promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has
-    bytes.  Otherwise a slave ignores it and uses the previous list.  That list may have epochs without bytes, too; they
-    still fence the masters that they replaced.
+    A promotion that fails after it has begun an epoch must be undone without disk space.  Therefore an epoch that a
+    promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has bytes.  Otherwise
+    a slave ignores it and uses the previous list.  Epochs without bytes in that list stay, since they fence the masters
+    that they replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -36,7 +36,7 @@ class EpochFile:
         self.is_noted = True
         # `epochs` and `begun_here` before the promotion that began the last epoch; None if no promotion did.
         self._before: tuple[EpochList, bool] | None = None
-        self._promise: Promise | None = None  # kept when `epochs` pass it, since that promotion may be undone
+        self._promise: Promise | None = None  # also kept when `epochs` reach its epoch: the promotion may be undone
         self.epochs = self._load(log_end_offset)
 
     @property
@@ -61,7 +61,7 @@ class EpochFile:
             return _epochs(entries)
         except (ValueError, KeyError, TypeError) as error:
             raise StoreCorrupt(
-                f"{self._path} is damaged ({error}): without it nobody knows which part of the log is whose. "
+                f"{self._path} is damaged ({error}): only this file records which master wrote which part of the log. "
                 "Copy it from the broker's peer; or start this broker with an empty store as a slave of its peer, "
                 "which is promoted first if this broker was the master"
             ) from error
@@ -71,7 +71,7 @@ class EpochFile:
     ) -> None:
         """Writes the list and syncs it; a crash leaves the old or the new list.
 
-        `promotion` says that a promotion begins the last epoch.
+        `promotion` is True if a promotion begins the last epoch.
         """
         self.is_noted = False  # the write below may reach the disk although it fails
         content: dict[str, Any] = {"epochs": _entries(epochs), "begunHere": begun_here, "goesOn": may_resume}
@@ -100,7 +100,7 @@ class EpochFile:
         self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
 
     def forget_promotion(self, log_end_offset: int) -> None:
-        """Ignores the last epoch if a promotion began it and it has no bytes; to be called on a slave."""
+        """Ignores the last epoch if a promotion began it and it has no bytes.  Only slaves call this."""
         if self._before is None or log_end_offset > self.epochs.epochs[-1].start_offset:
             return
         self.epochs, self.begun_here = self._before

@@ -1,4 +1,4 @@
-"""Epochs say which master wrote which part of the log.  Pure.
+"""Epochs record which master wrote which part of the log.  Pure.
 
 An epoch is the time in which one master may append without interruption.  It has a number, a random id and the log
 offset of its first byte; it ends where the next epoch starts.  Within an epoch only one master appends and all slaves
@@ -110,8 +110,8 @@ class EpochList:
     def yields_to(self, other: "EpochList") -> bool:
         """Returns True if this log may lose a tail that `other` does not have.
 
-        That is so if the other log's last epoch is newer.  It is also so if both have the same number with different
-        ids: an operator has then decided which broker is the slave.
+        It may if the other log's last epoch is newer.  It also may if both last epochs have the same number and
+        different ids, since an operator has then decided which broker is the slave.
         """
         is_fork = NO_ID not in (self.last_id, other.last_id) and self.last_id != other.last_id
         return self.last < other.last or (self.last == other.last and is_fork)

@@ -43,7 +43,7 @@ class Flusher:
         self.failed: list[Callable[[BaseException], None]] = []  # called once, when a flush fails; no flush follows
         self.failure: BaseException | None = None
         self.seconds = Histogram(
-            "rocketsim_flush_seconds", "How long a flush of the log took, of those that had something to flush."
+            "rocketsim_flush_seconds", "Duration of the flushes of the log that had something to flush."
         )
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
@@ -119,15 +119,15 @@ class Flusher:
     def _failed(self, failure: BaseException) -> None:
         self.failure = failure
         while self._waiting:
-            _settle(heapq.heappop(self._waiting)[2], self._never())
+            _settle(heapq.heappop(self._waiting)[2], self._refusal())
         for listener in self.failed:
             listener(failure)
 
     def _refuse_after_failure(self) -> None:
         if self.failure is not None:
-            raise self._never()
+            raise self._refusal()
 
-    def _never(self) -> ServiceNotAvailable:
+    def _refusal(self) -> ServiceNotAvailable:
         return ServiceNotAvailable(f"a flush failed, nothing is written any more: {self.failure}")
 
 

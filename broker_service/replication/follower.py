@@ -3,9 +3,9 @@
 It makes the messages for the master, and applies the master's messages to the log and the epoch file.  It does no other
 I/O and knows no event loop; `slave.py` drives it.
 
-The order of durable steps is what matters here.  First, bytes are cut before newer epochs are adopted; otherwise, after
-a crash, the bytes to be cut would count as the new master's.  Second, epochs are adopted before their first byte is
-stored.
+A crash may come between any two steps, so two rules give their order.  Bytes are cut before newer epochs are adopted;
+otherwise the bytes to be cut would count as the new master's after a crash.  Epochs are adopted before their first byte
+is stored.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from broker_service.replication.catch_up import Cut
 from broker_service.replication.epoch_file import EpochFile
 from broker_service.replication.epochs import EpochList, common_prefix
 from broker_service.replication.handshake import TAIL_BYTES, Identity, epoch_list, epoch_messages, log_state
-from broker_service.replication.protocols import HearsOfCuts, ReplicatedLog
+from broker_service.replication.protocols import CutListener, ReplicatedLog
 from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mismatch, ProtocolViolation
 
 
@@ -30,8 +30,8 @@ class Follower:
     """One stream.  After any exception the stream must end; the log is still consistent.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
-    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails:
-    the next handshake finds nothing to cut.
+    `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails, since
+    the next handshake would find nothing to cut.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Follower:
         epochs: EpochFile,
         identity: Identity,
         diverged: Path,
-        cuts: HearsOfCuts | None = None,
+        cuts: CutListener | None = None,
     ) -> None:
         self.sync_flush = True  # ack only flushed bytes; True until the master's handshake says otherwise
         self.master_end_offset = 0
@@ -216,7 +216,7 @@ class Follower:
 
     @contextmanager
     def _reporting_cut(self, from_offset: int, kept_in: str | None) -> Iterator[None]:
-        """A context that calls `cuts.log_cut` if the log has changed, even after an exception."""
+        """Calls `cuts.log_cut` at the end of the context if the log has changed, even after an exception."""
         before = self._log.min_offset, self._log.end_offset
         try:
             yield
@@ -235,7 +235,7 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        None of them counts as begun here, even if this store is a copy of the master's, whose file says so.
+        It marks none of them as begun here.  A store that was copied from the master's has that mark.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

@@ -1,19 +1,22 @@
-"""LogAges: since when the log has been longer than some offset, which is how long a slave is behind.  Pure."""
+"""LogAges computes for how many seconds a slave has been behind, from samples of the log's end.  Pure."""
 
 from bisect import bisect_right
 
-MOST = 4096  # samples; then older ones are thinned out, all but the oldest
+MOST = 4096  # samples; with more, every second one of the older half is dropped
 
 
 class LogAges:
-    """Knows the ends that the log had at the times of its samples: an age is exact to the time between two samples."""
+    """The log's ends at the times of the samples.  An age is exact to the time between two samples."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
         self._times: list[float] = []
 
     def sample(self, now: float, end_offset: int, acked: int | None = None) -> None:
-        """To be called about once a second.  `acked`: up to where all slaves have the log; None if there is none."""
+        """Adds a sample; must be called about once a second.
+
+        All slaves have the log up to `acked`, and older samples are dropped.  None means that no slave is connected.
+        """
         if acked is not None:
             passed = bisect_right(self._ends, acked)
             del self._ends[:passed], self._times[:passed]
@@ -29,6 +32,6 @@ class LogAges:
             self._times = self._times[: MOST // 2 : 2] + self._times[MOST // 2 :]
 
     def behind_s(self, now: float, offset: int) -> float:
-        """Returns for how many seconds the log has had bytes behind `offset`; 0 if it ends there."""
+        """Returns for how many seconds the log has had bytes after `offset`; 0 if it ends there."""
         at = bisect_right(self._ends, offset)
         return now - self._times[at] if at < len(self._ends) else 0.0

@@ -21,7 +21,7 @@ from broker_service.replication.flusher import Flusher
 from broker_service.replication.handshake import Identity, epoch_messages
 from broker_service.replication.promise import Promise
 from broker_service.replication.protocols import MasterBroker, ReplicatedLog
-from broker_service.replication.refusals import FellSilent, ProtocolViolation, Replaced, status_of
+from broker_service.replication.refusals import PeerSilent, ProtocolViolation, Replaced, status_of
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.replication.transfer import State, Transfer, TransferSettings
 from broker_service.runtime import cold_reads
@@ -81,7 +81,7 @@ class ReplicationMaster(ReplicationServicer):
             return epoch
 
     def take_back_epoch(self) -> None:
-        """Undoes the epoch of a promotion that has failed; no other broker has heard of it."""
+        """Undoes the epoch of a promotion that has failed; no other broker has seen it."""
         self.epochs.forget_promotion(self.log.end_offset)
 
     def disconnect(self, reason: str) -> None:
@@ -119,7 +119,7 @@ class ReplicationMaster(ReplicationServicer):
     async def GetMember(self, request: pb.GetMemberRequest, context: Context[Any, Any]) -> pb.GetMemberResponse:
         await self._check_caller(request, context)
         if request.broker_id == MASTER_ID and request.address:
-            self.broker.hears_of_master(Promise(request.epoch, request.broker_id, request.address))
+            self.broker.newer_master(Promise(request.epoch, request.broker_id, request.address))
         return self._member()
 
     async def PromiseEpoch(
@@ -323,7 +323,7 @@ class _SlaveStream:
             except TimeoutError:
                 continue  # A message may have arrived meanwhile.
             raise self._close_reason
-        raise FellSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
+        raise PeerSilent(f"{self.transfer.name}: nothing heard for {housekeeping_s} s")
 
 
 def _now() -> float:

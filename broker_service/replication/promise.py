@@ -42,7 +42,7 @@ def refusal(
     if follows:
         return f"follows the master at {follows}: stop it first"
     if given is not None and given.address != asked.address:
-        return f"has promised {given}, and asks it whether that is over: try again, or start that one"
+        return f"has promised {given}, and asks that broker if it has given up: try again, or start that broker"
     newest = max(newest_epoch, given.epoch - 1 if given is not None else 0)
     return f"knows of epoch {newest}: try again" if asked.epoch <= newest else ""
 

@@ -36,7 +36,7 @@ class ReplicatedLog(Protocol):
         """Reads as `read_log` does, but returns a view, which is valid until the next operation on the log."""
 
     def without_waiting(self, failed: Failed) -> AbstractContextManager[None]:
-        """A context in which `view_log` raises Cold instead of waiting, and ReadFailed for places in `failed`."""
+        """Within this context `view_log` raises Cold instead of waiting, and ReadFailed for places in `failed`."""
 
     def warm(self, places: Iterable[Place]) -> None:
         """Reads the bytes of a Cold into memory; any thread may call it."""
@@ -44,8 +44,8 @@ class ReplicatedLog(Protocol):
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Checks and stores whole records; keeps an incomplete last one in memory; returns the end of the log.
 
-        `commit_log_offset` is the end of the log plus the size of the incomplete record.  It may also be the end of the
-        log; the incomplete record is dropped then.
+        `commit_log_offset` is the end of the log plus the size of the incomplete record.  If it is the end of the log,
+        the incomplete record is dropped.
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:
@@ -98,26 +98,26 @@ class MasterBroker(Protocol):
         """Returns the epoch with which this slave is being promoted; 0 if it is not being promoted."""
 
     def promise(self, candidate: Promise) -> str:
-        """Gives a promise, which is on disk on return, or returns why not."""
+        """Gives a promise, which is on disk on return; returns the reason if it refuses, otherwise an empty string."""
 
-    def hears_of_master(self, master: Promise) -> None:
-        """Called when another broker says that it is the master of a newer epoch."""
+    def newer_master(self, master: Promise) -> None:
+        """Called when another broker reports that it is the master of a newer epoch."""
 
 
-class HearsOfCuts(Protocol):
-    """The listener that a Follower informs before and after it cuts the log."""
+class CutListener(Protocol):
+    """A Follower calls it before and after it cuts the log."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
-        """Lowers committed offsets that lie beyond the new end; called before the log is cut.
+        """Lowers committed offsets that lie beyond the new end.
 
-        A start after a crash could not detect the cut.
+        Called before the log is cut, since a start after a crash could not detect the cut.
         """
 
     def log_cut(self, cut: Cut) -> None:
         """Called after the log was cut back or started over."""
 
 
-class SlaveBroker(HearsOfCuts, Protocol):
+class SlaveBroker(CutListener, Protocol):
     """The operations of the broker that ReplicationSlave needs."""
 
     def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
@@ -133,8 +133,7 @@ class SlaveBroker(HearsOfCuts, Protocol):
         """
 
     def offsets_to_hand_back(self) -> Metadata | None:
-        """Returns offsets that this slave has and the master lacks: it took them without a master, or the master lost
-        them.
+        """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
 
         It is called at every connect, so it must return them until the master has them.
         """

@@ -30,7 +30,7 @@ class Replaced(RocketSimError):
     """A newer connection of the same slave has taken over."""
 
 
-class FellSilent(RocketSimError):
+class PeerSilent(RocketSimError):
     """No message arrived for `haHousekeepingInterval`."""
 
 
@@ -40,7 +40,7 @@ STATUS_OF: dict[type[Exception], grpc.StatusCode] = {
     Mismatch: grpc.StatusCode.FAILED_PRECONDITION,
     StaleEpoch: grpc.StatusCode.FAILED_PRECONDITION,
     Replaced: grpc.StatusCode.ABORTED,
-    FellSilent: grpc.StatusCode.DEADLINE_EXCEEDED,
+    PeerSilent: grpc.StatusCode.DEADLINE_EXCEEDED,
     StoreCorrupt: grpc.StatusCode.DATA_LOSS,
     ServiceNotAvailable: grpc.StatusCode.UNAVAILABLE,
 }

@@ -21,7 +21,7 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
-from broker_service.replication.refusals import FellSilent, ProtocolViolation
+from broker_service.replication.refusals import PeerSilent, ProtocolViolation
 from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
 from broker_service.runtime.server import OpenChannel
 
@@ -68,7 +68,7 @@ class ReplicationSlave:
         self._chance = chance or random.Random()
         self._stream: _MasterStream | None = None
         self._notified = asyncio.Event()
-        self._master_min_offset: int | None = 0  # until the master says it; with 0 this slave deletes no log file
+        self._master_min_offset: int | None = 0  # until the master sends it; with 0 this slave deletes no log file
 
     async def follow(self, master_address: str) -> NoReturn:
         """Follows this master until it is cancelled.  Once the cancelled task has ended, nothing is appended."""
@@ -117,7 +117,7 @@ class ReplicationSlave:
 
     @property
     def master_min_offset(self) -> int | None:
-        """The start of the master's log, as last heard; None if the master's version does not send it."""
+        """The start of the master's log, as it was last received; None if the master's version does not send it."""
         if self._stream is not None and self._stream.is_welcome:
             self._master_min_offset = self._stream.master_min_offset
         return self._master_min_offset
@@ -153,7 +153,7 @@ class ReplicationSlave:
 
 
 class _LoggedCuts:
-    """Tells the broker of cuts, and logs them with the master that has asked for them."""
+    """Passes cuts on to the broker, and logs them with the address of the master that has asked for them."""
 
     def __init__(self, master_address: str, broker: SlaveBroker) -> None:
         self._master_address = master_address
@@ -224,9 +224,9 @@ class _MasterStream:
         ended[0].result()
 
     async def show_rest(self) -> None:
-        """Makes the last records visible, although they were not acknowledged.
+        """Makes the records visible that this slave has not acknowledged.
 
-        While the slave was away, the master may have shown them to consumers without it.
+        The master may have shown them to consumers while it had no connection to this slave.
         """
         end_offset = self._follower.end_offset
         try:
@@ -304,7 +304,7 @@ class _MasterStream:
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:
             await write_stream(call, pb.SlaveMessage(refill=refill))
         while True:
-            # A change may show that the master lacks offsets.  They are sent before the ack that confirms the change.
+            # If a change shows that the master lacks offsets, they are sent before the ack that confirms the change.
             self._follower.metadata_sequence = self._sequence
             if self._hand_back_due:
                 self._hand_back_due = False
@@ -349,7 +349,7 @@ class _MasterStream:
         while True:
             silent_s = _now() - self._heard_at
             if silent_s >= housekeeping_s:
-                raise FellSilent(f"nothing heard for {housekeeping_s} s")
+                raise PeerSilent(f"nothing heard for {housekeeping_s} s")
             await asyncio.sleep(housekeeping_s - silent_s)
 
     def __str__(self) -> str:

@@ -70,7 +70,7 @@ class Tracker:
         return self.slaves.get(slave.slave_id) is slave
 
     def ack(self, slave: SlaveProgress, ack_offset: int, master_end: int) -> bool:
-        """Records an ack; returns True if it raises the confirm offset.  AckRefused for one beyond the master's end."""
+        """Records an ack; returns True if it raises the confirm offset.  Raises AckRefused beyond the master's end."""
         if not 0 <= ack_offset <= master_end:
             raise AckRefused(f"ack {ack_offset} is outside of this log, which ends at {master_end}")
         if not self.is_current(slave):
@@ -97,7 +97,7 @@ class Tracker:
         return any(slave.metadata_sequence is not None for slave in self.slaves.values())
 
     def is_in_sync(self, slave: SlaveProgress, end_offset: int) -> bool:
-        """Returns True if this slave counts as in sync for a put that ends at `end_offset`."""
+        """Returns True if this slave is in sync for a put that ends at `end_offset`."""
         return slave.ack_offset is not None and end_offset - slave.ack_offset < self.fall_behind_max
 
     def is_slave_available(self, end_offset: int) -> bool:
@@ -121,7 +121,7 @@ class Tracker:
         return self._shown_offset
 
     def _note_shown(self, master_end: int) -> None:
-        """Records everything as shown while no slave is in sync, since consumers see everything then."""
+        """Records all of the log as shown if no slave is in sync, since consumers see all of it then."""
         if not self.is_slave_available(master_end):
             self.shown(master_end)
 

@@ -167,14 +167,14 @@ class Transfer:
             self._join()
 
     def ack(self, ack: pb.Ack) -> None:
-        """Records an ack.  Raises StaleEpoch, AckRefused or ProtocolViolation, and does not count the ack then."""
+        """Records an ack.  Raises StaleEpoch, AckRefused or ProtocolViolation for an ack that it does not record."""
         if self.slave is None:
             raise ProtocolViolation(f"{self.name}: an ack before anything was sent")
         current = self._epochs.epochs.last
         if ack.epoch > current:
             raise StaleEpoch(f"{self.name}: acknowledges epoch {ack.epoch}, newer than this master's {current}")
         if ack.epoch < current:
-            return  # The slave does not have this epoch yet, and will ack again when it has.
+            return  # The slave does not have this epoch yet, and will acknowledge again when it has it.
         if ack.ack_offset > self.sent_offset:
             raise AckRefused(
                 f"{self.name}: ack {ack.ack_offset}, but only {self.sent_offset} was sent and "
@@ -227,7 +227,7 @@ class Transfer:
 
         It reads nothing from disk, because it is called after every append.
         """
-        if self._reply is not None or self._has_metadata() or self._has_epoch_news():
+        if self._reply is not None or self._has_metadata() or self._has_new_epochs():
             return -inf
         if self.state is State.GREETING:
             return inf
@@ -243,9 +243,9 @@ class Transfer:
         if self._reply is not None:
             reply, self._reply = self._reply, None
             return MasterFrame(pb.MasterMessage(handshake=reply))
-        if self._has_epoch_news():
+        if self._has_new_epochs():
             self._epoch_sent = self._epochs.epochs.last
-            return MasterFrame(pb.MasterMessage(handshake=self._epoch_news()))
+            return MasterFrame(pb.MasterMessage(handshake=self._epochs_message()))
         if self._has_metadata():
             return MasterFrame(pb.MasterMessage(metadata=self._next_metadata()))
         if self._is_full():
@@ -264,11 +264,11 @@ class Transfer:
         self._sequence_sent = part.sequence or self._sequence_sent
         return part
 
-    def _has_epoch_news(self) -> bool:
+    def _has_new_epochs(self) -> bool:
         return self.state is State.TRANSFER and self._epochs.epochs.last != self._epoch_sent
 
     def _pending(self) -> int:
-        """Returns how many bytes of log may be sent.  It may say too many; see `_has_room`."""
+        """Returns how many bytes of the log may be sent.  The number may be too high; see `_has_room`."""
         is_open = self.state is State.TRANSFER and self._has_room()
         return self._log.end_offset - self.sent_offset if is_open else 0
 
@@ -312,7 +312,7 @@ class Transfer:
         log.master_min_offset = self._log.min_offset
         return MasterFrame(message, data)
 
-    def _epoch_news(self) -> pb.HandshakeReply:
+    def _epochs_message(self) -> pb.HandshakeReply:
         return pb.HandshakeReply(
             epochs=epoch_messages(self._epochs.epochs),
             min_offset=self._log.min_offset,

@@ -90,7 +90,7 @@ class FakeBroker:
     def promise(self, candidate: Promise) -> str:
         return "is a fake"
 
-    def hears_of_master(self, master: Promise) -> None:
+    def newer_master(self, master: Promise) -> None:
         pass
 
     def changed(self, visible_offset: int | None) -> None:
