@@ -46,7 +46,7 @@ class Remoting:
         machine: Machine,
     ) -> None:
         self._broker = broker
-        self.members = Members(broker, features.commits, machine.monotonic)
+        self.members = Members(broker, features.commits, features.checks.push, machine.monotonic)
         parts = (
             SendAnswers(broker, wire.puts),
             PullAnswers(broker, wire.pulls, self.members),

@@ -113,6 +113,7 @@ class Popping:
         self._take_over.check_done()
         group = self.group_of(pop)
         topic = broker.topics.readable(pop.topic, broker.config.broker_permission)
+        self._access.check_pop(group.name, topic.name)
         broker.acknowledgements.check_room()
         if self._writer.state.under_way_count >= MAX_UNDER_WAY:
             raise SystemBusy(f"{MAX_UNDER_WAY} messages are delivered and not acknowledged; pop again in a moment")

@@ -1,6 +1,8 @@
 """Push consumers of RocketMQ 4: who is a member, what is given back, who has locked which queue."""
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +10,11 @@ import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
+from broker_service.errors import NoPermission
 from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import Pop
 from broker_service.wire.remoting import returns
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in
 from tests.support.remoting import Client, port_of, remoting_broker
 
@@ -145,6 +148,41 @@ async def test_running_consumers_hear_of_a_reset(tmp_path: Path) -> None:
         header, body = await client.told.get()
         assert header.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and body == answered
         assert header.fields.items() >= {"topic": "orders", "group": GROUP, "timestamp": "0"}.items()
+
+
+async def test_a_group_with_push_consumers_is_refused_to_pops_until_they_have_left(tmp_path: Path) -> None:
+    pop = Pop(group=GROUP, topic="orders", client_id="me", invisible_ms=60_000)
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"work")
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+        with pytest.raises(NoPermission, match=r"group workers reads topic orders with push consumers .*one is one"):
+            await node.consumption.pop(pop)
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", "others"))
+        assert len((await node.consumption.pop(pop)).deliveries) == 1
+        others = replace(pop, group="others")
+        with pytest.raises(NoPermission):
+            await node.consumption.pop(others)
+        await client.call(RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup="others")
+        assert len((await node.consumption.pop(others)).deliveries) == 1
+
+
+async def test_a_group_may_pop_when_its_push_consumers_are_gone_and_beside_broadcast_consumers(tmp_path: Path) -> None:
+    pop = Pop(group=GROUP, topic="orders", client_id="me", invisible_ms=60_000)
+    async with remoting_broker(tmp_path) as (node, client):
+        await client.send("orders", b"work")
+        async with await Client.connect(port_of(node)) as other:
+            await other.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP))
+            with pytest.raises(NoPermission):
+                await node.consumption.pop(pop)
+        broadcast = heartbeat("two", GROUP).replace(b"CLUSTERING", b"BROADCASTING")
+        await client.call(RequestCode.HEART_BEAT, broadcast)
+        async with asyncio.timeout(PATIENCE_S):
+            while (
+                "one"
+                in (await client.json(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=GROUP))["consumerIdList"]
+            ):
+                pass  # the broker has not seen the end of the connection yet
+        assert len((await node.consumption.pop(pop)).deliveries) == 1
 
 
 async def test_a_group_that_pops_is_refused_to_push_consumers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import PERM_READ
 from broker_service.broker.reads.commits import Commits
+from broker_service.broker.reads.push_subscriptions import PushSubscriptions
 from broker_service.broker.reads.suggestion import ReadPolicy
 from broker_service.errors import InvalidParameter, NoPermission
 
@@ -18,6 +19,7 @@ class ReadChecks:
     def __init__(self, broker: Broker, commits: Commits) -> None:
         self._broker = broker
         self._commits = commits
+        self.push = PushSubscriptions()
 
     async def make_group(self, name: str) -> None:
         """Makes the group of a first consumer.  Awaited before the consumer's first `group`."""
@@ -43,6 +45,11 @@ class ReadChecks:
             raise QueueIdOutOfRange(
                 f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums} read queues"
             )
+
+    def check_pop(self, group: str, topic: str) -> None:
+        """Raises if the group reads the topic with push consumers.  If it popped before they came, they are refused."""
+        if (group, topic) not in self._broker.offsets.kept:
+            self.push.check_pop(group, topic)
 
     def policy(self, group: SubscriptionGroup) -> ReadPolicy:
         config = self._broker.config

@@ -14,6 +14,7 @@ from rocketsim_proto.reserved import RETRY_PREFIX
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.commits import Commits
+from broker_service.broker.reads.push_subscriptions import PushSubscriptions, Subscription
 from broker_service.errors import InvalidParameter, RocketSimError, SystemBusy
 from broker_service.runtime.remoting.bodies import from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Peer, Request
@@ -45,9 +46,10 @@ class Members:
     returns monotonic seconds.
     """
 
-    def __init__(self, broker: Broker, commits: Commits, clock: Callable[[], float]) -> None:
+    def __init__(self, broker: Broker, commits: Commits, push: PushSubscriptions, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._commits = commits
+        self._push = push
         self._clock = clock
         self._members: dict[str, Member] = {}  # by client id
 
@@ -71,7 +73,7 @@ class Members:
         if len(consumers) + len(producers) > MAX_GROUPS_OF_ONE:
             raise InvalidParameter(f"client {client_id} names more than {MAX_GROUPS_OF_ONE} groups")
         for group, consumer in consumers.items():
-            await self._make_group(group, is_push=consumer.get("consumeType") == "CONSUME_PASSIVELY")
+            await self._make_group(group, is_push=_is_push(consumer))
         self._forget_silent()
         if client_id not in self._members and len(self._members) >= MAX_CLIENTS:
             raise SystemBusy(f"{len(self._members)} clients are connected already")
@@ -80,6 +82,7 @@ class Members:
         self._members[client_id] = Member(
             request.connection, header.language, header.version, self._clock(), consumers, producers
         )
+        self._push.subscribe(client_id, _push_subscriptions(consumers))
         if self._forget_silent not in request.connection.gone:
             request.connection.gone.append(self._forget_silent)
         joined = consumers.keys() - (before.consumers.keys() if before is not None else ())
@@ -124,6 +127,7 @@ class Members:
         if member is not None:
             group = request.text("consumerGroup", "")
             has_left = member.consumers.pop(group, None) is not None
+            self._push.subscribe(client_id, _push_subscriptions(member.consumers))
             member.producers -= {request.text("producerGroup", "")}
             if not member.consumers and not member.producers:
                 del self._members[client_id]
@@ -177,7 +181,22 @@ class Members:
         left: set[str] = set()
         for client_id in gone:
             left |= self._members.pop(client_id).consumers.keys()
+            self._push.subscribe(client_id, ())
         self._notify_members(left)
+
+
+def _is_push(consumer: Mapping[str, Any]) -> bool:
+    return consumer.get("consumeType") == "CONSUME_PASSIVELY"
+
+
+def _push_subscriptions(consumers: Mapping[str, Mapping[str, Any]]) -> set[Subscription]:
+    """Returns what these consumers share with their groups.  A broadcast consumer reads everything for itself."""
+    return {
+        (group, str(subscription.get("topic")))
+        for group, consumer in consumers.items()
+        if _is_push(consumer) and consumer.get("messageModel") != "BROADCASTING"
+        for subscription in _objects(consumer, "subscriptionDataSet")
+    }
 
 
 def push_retry_topic(group: str) -> str:
