@@ -26,6 +26,7 @@ from broker_service.store.json_file import JsonFile
 from broker_service.store.log_scanner import LogScan
 from broker_service.store.open_files import OpenFiles
 
+MAX_BEHIND = 16 << 20  # if the index is further behind the log, each append also does some indexing
 _MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
 _TOGETHER = 4096  # entries or records to put at once; a single batch may have more
 _NAME = "%Y%m%d%H%M%S"
@@ -51,6 +52,7 @@ class Index:
         self.directory = config.root / "index"
         self.is_on = config.message_index_enable
         self.position = 0
+        self.now_ms = 0  # the time of the store's last call; new files are named by it
         self.trouble: str | None = None  # why indexing does not advance; it is tried again
         self._files = files
         self._open = open_files
@@ -172,14 +174,17 @@ class Index:
         """Takes records that were appended back to back, so that `work` need not read them from the log.
 
         For a large batch it extracts the keys now, while bytes and columns are in the CPU's caches, and does not keep
-        the records.  It ignores the batch if too many bytes are waiting already.
+        the records.  It ignores the batch if too many bytes are waiting already.  If the index is far behind, it also
+        indexes more than it was given.
         """
         if self.is_on and self._waiting_bytes + batch.size <= _MAX_WAITING:
             what = batch if len(batch) <= FEW else index_keys(batch.columns)
             self._waiting.append(_Waiting(offset, batch.size, what))
             self._waiting_bytes += batch.size
+        if self.behind > MAX_BEHIND:
+            self.work(2 * batch.size)
 
-    def work(self, max_bytes: int, now_ms: int) -> None:
+    def work(self, max_bytes: int) -> None:
         """Indexes about `max_bytes` more of the log.
 
         After a disk error, `trouble` has the reason and the next call tries again.
@@ -187,17 +192,17 @@ class Index:
         stop = self.position + min(self.behind, max_bytes)
         try:
             while self.position < stop:
-                self._step(stop, now_ms)
+                self._step(stop)
             self.trouble = None
         except OSError as error:
             self.trouble = f"the index does not advance: {error}"
 
-    def _step(self, stop: int, now_ms: int) -> None:
+    def _step(self, stop: int) -> None:
         while self._waiting and self._waiting[0].offset < self.position:
             self._take()
         if self._waiting and self._waiting[0].offset == self.position:
             parts = self._next_parts()
-            self._put(_keys_of(parts), now_ms)
+            self._put(_keys_of(parts))
             for _ in parts:
                 self._take()
             self.position, self._entries_done = parts[-1].end, 0
@@ -205,7 +210,7 @@ class Index:
         until = self._waiting[0].offset if self._waiting else self._log.end_offset
         scan = self._scan(self.position, until)
         for offset, records in scan:
-            self._put(index_keys(records), now_ms)
+            self._put(index_keys(records))
             self.position, self._entries_done = offset + int(records.sizes.sum()), 0
             if self.position >= stop:
                 return
@@ -229,12 +234,12 @@ class Index:
         end = self._log.file_end
         return LogScan(self._log, offset, check_from=end, strict_from=end, stop_at=stop)
 
-    def _put(self, keys: IndexKeys, now_ms: int) -> None:
+    def _put(self, keys: IndexKeys) -> None:
         keys = keys[self._entries_done :]
         while len(keys):
             file = self._index_files[-1] if self._index_files else None
             if file is None or file.room == 0:
-                file = self._create(now_ms)
+                file = self._create()
             part = keys[: file.room]
             self._unsynced.add(file)
             file.put(part.hashes, part.offsets, part.timestamps)
@@ -243,10 +248,10 @@ class Index:
             self.position, self._entries_done = last, done_before + int((part.offsets == last).sum())
             keys = keys[len(part) :]
 
-    def _create(self, now_ms: int) -> IndexFile:
+    def _create(self) -> IndexFile:
         if self._index_files:
             self._index_files[-1].finish()
-        name = datetime.fromtimestamp(now_ms / 1000).strftime(_NAME) + f"{now_ms % 1000:03d}"
+        name = datetime.fromtimestamp(self.now_ms / 1000).strftime(_NAME) + f"{self.now_ms % 1000:03d}"
         if self._index_files:
             name = max(name, str(int(self._index_files[-1].path.name) + 1))
         file = IndexFile(self._files, self._open, self.directory / name, self._slot_count, self._entry_limit)

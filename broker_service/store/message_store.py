@@ -35,7 +35,7 @@ from broker_service.store.durability import Durability
 from broker_service.store.files import NO_ROOM, Files, open_file_limit, refusal
 from broker_service.store.flushed_offset import Flushed
 from broker_service.store.format_version import check_no_kv_store, check_version, note_version
-from broker_service.store.index import Index
+from broker_service.store.index import MAX_BEHIND, Index
 from broker_service.store.key_search import KeySearch
 from broker_service.store.log_files import check_files
 from broker_service.store.open_files import Failed, OpenFiles, WithoutWaiting
@@ -49,7 +49,6 @@ from broker_service.store.writer import Writer
 logger = logging.getLogger(__name__)
 
 _INDEX_BYTES_A_TICK = 4 << 20
-_INDEX_MAX_BEHIND = 16 << 20  # if the index is further behind, each append also does some indexing
 _PROBE_INTERVAL_MS = 1000
 _AGE_INTERVAL_MS = 5000
 _WARM_AROUND = 64 << 10  # bytes to read at once; a disk takes no longer for them than for a page
@@ -72,11 +71,10 @@ class MessageStore:
         self.queues = QueueReader(log, queues, config)
         self.index = index = Index(disk, self._open_files, log, config)
         self._durability = durability = Durability(disk, log, queues, index, config)
-        self._writer = writer = Writer(disk, config, log, queues, durability, self._on_appended)
+        self._writer = writer = Writer(disk, config, log, queues, durability, index)
         self._cuts = Cuts(disk, log, queues, index, writer, durability)
         self.admission = Admission(disk, log, writer, config)
         self.retention = Retention(disk, log, queues, index, durability, self.admission, config)
-        self._now_ms = 0  # the time that the last call passed; index files are named by it
         self._next_probe_ms = 0
         self._next_age_ms = 0
 
@@ -125,7 +123,7 @@ class MessageStore:
         return store
 
     def _recover(self, now_ms: int) -> None:
-        self._now_ms = now_ms
+        self.index.now_ms = now_ms
         self.log.load()
         self._queues.load_floors()
         flushed = self._durability.load()
@@ -175,7 +173,7 @@ class MessageStore:
 
     def _close_cleanly(self) -> None:
         self._writer.clean()
-        self.index.work(_INDEX_MAX_BEHIND, self._now_ms)
+        self.index.work(MAX_BEHIND)
         self._durability.flush_thoroughly()
         size, crc = self.tail_crc(TAIL_SIZE)
         self._durability.set_flushed(Flushed(self.end_offset, size, crc))
@@ -237,7 +235,7 @@ class MessageStore:
 
         Raises DiskFull or ServiceNotAvailable if the disk refuses; none of the records is left behind then.
         """
-        self._now_ms = now_ms
+        self.index.now_ms = now_ms
         return self._writer.append(batch, topic, now_ms, store_host)
 
     def append_one(self, record: Record, now_ms: int, store_host: bytes) -> Appended:
@@ -252,11 +250,6 @@ class MessageStore:
         Raises RecordError for a damaged record; all records before it are stored.
         """
         return self._writer.append_replicated(commit_log_offset, data)
-
-    def _on_appended(self, offset: int, batch: Batch) -> None:
-        self.index.offer(offset, batch)
-        if self.index.behind > _INDEX_MAX_BEHIND:
-            self.index.work(2 * batch.size, self._now_ms)
 
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, the start of a record; see `Cuts`."""
@@ -296,14 +289,14 @@ class MessageStore:
 
         After a failed sync it does nothing; the next write or flush raises FlushFailed.
         """
-        self._now_ms = now_ms
+        self.index.now_ms = now_ms
         if self.disk.fatal is None:
             with suppress(FlushFailed):  # `disk.fatal` has the error, and it was logged
                 self._work(now_ms)
 
     def _work(self, now_ms: int) -> None:
         self.log.release(self.flushed_offset)
-        self.index.work(_INDEX_BYTES_A_TICK, now_ms)
+        self.index.work(_INDEX_BYTES_A_TICK)
         if now_ms >= self._next_age_ms:
             self._next_age_ms = now_ms + _AGE_INTERVAL_MS
             self.log.age()
@@ -355,7 +348,7 @@ class MessageStore:
         It finds records that were stored in [begin_ms, end_ms] and lie before log offset `before`.
         """
         if before is None or before > self.index.position:
-            self.index.work(_INDEX_MAX_BEHIND, self._now_ms)
+            self.index.work(MAX_BEHIND)
         return KeySearch(
             self.index, self.log, topic, key, max_num=max_num, begin_ms=begin_ms, end_ms=end_ms, before=before
         )

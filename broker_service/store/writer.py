@@ -23,6 +23,7 @@ from broker_service.store.disk import Attempt, Disk
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.durability import Durability
 from broker_service.store.files import Buffer, refusal
+from broker_service.store.index import Index
 from broker_service.store.log_scanner import Stop, walk
 from broker_service.store.queue_table import QueueTable
 
@@ -30,15 +31,8 @@ logger = logging.getLogger(__name__)
 
 _SPARE = 1 << 20  # free bytes, beside the next log file, with which a disk counts as having room again
 
-OnAppended = Callable[[int, Batch], None]
-
 
 class Writer:
-    """Appends for one store.
-
-    It calls `on_appended(offset, batch)` for the index, with records that lie back to back in the log.
-    """
-
     def __init__(
         self,
         disk: Disk,
@@ -46,7 +40,7 @@ class Writer:
         log: CommitLog,
         queues: QueueTable,
         durability: Durability,
-        on_appended: OnAppended,
+        index: Index,
     ) -> None:
         self.trouble: str | None = None  # why the last write failed; None again after a write or probe that succeeds
         self.no_room: str | None = None  # a full disk's error; kept until it has room, even if small writes succeed
@@ -56,7 +50,7 @@ class Writer:
         self._log = log
         self._queues = queues
         self._durability = durability
-        self._on_appended = on_appended
+        self._index = index
         self.dispatched: list[Callable[[Sequence[QueueExtent]], None]] = []  # called with new, visible queue entries
         self._room_needed = 0
 
@@ -176,7 +170,7 @@ class Writer:
             self._durability.last_timestamp = timestamp
         self._log.end_offset = end
         for offset, batch in batches:
-            self._on_appended(offset, batch)
+            self._index.offer(offset, batch)
         for listener in self.dispatched:
             listener(extents)
 
