@@ -90,6 +90,22 @@ def test_a_topic_is_read_searched_and_committed(version, form):
     assert readers() == []
 
 
+def test_the_kind_of_a_topic_is_asked_for_again_if_the_broker_was_busy():
+    def answer(request: Header, body: bytes) -> bytes | None:
+        if request.code != RequestCode.GET_TOPIC_CONFIG:
+            return recorded(request, body)
+        if [one.code for one in peer.requests].count(RequestCode.GET_TOPIC_CONFIG) == 1:
+            return answer_to(request, ResponseCode.SYSTEM_BUSY, "[PCBUSY_CLEAN_QUEUE]broker busy")
+        return answer_to(request, body=json.dumps({"attributes": {"cleanup.policy": "COMPACTION"}}).encode())
+
+    recorded = Recording("5.5.0")
+    with RemotingPeer(answer) as peer, Cluster(connection(peer.address)) as cluster:
+        recorded.address = peer.address
+        cluster.bounds(TOPIC)
+        with pytest.raises(NotSupported, match="is compacted"):
+            cluster.bounds(TOPIC)
+
+
 def test_what_is_beyond_the_end_is_never_asked_for():
     with replaying("5.5.0") as peer, Cluster(connection(peer.address)) as cluster:
         assert offsets(cluster.pull_range("interop", [QueueRange(TOPIC, 0, 0, 40)], group=GROUP)) == list(range(40))

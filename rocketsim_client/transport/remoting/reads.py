@@ -31,6 +31,7 @@ from rocketsim_client.model import (
     Ranges,
     Segment,
 )
+from rocketsim_client.retry import is_worth_asking_again
 from rocketsim_client.transport.reads import OffsetsAnswer, PullAnswer, PullCall
 from rocketsim_client.transport.remoting import versions
 from rocketsim_client.transport.remoting.answers import PULL_CODES, body_of, error_of, field, part, pull_status
@@ -329,9 +330,11 @@ class RemotingReads:
             requests.append(Request(RequestCode.GET_TOPIC_CONFIG, f"the settings of topic {topic!r}", {"topic": topic}))
         reply, *settings = self._connections.calls(address, requests, timeout_s)
         for answer in settings:
-            # A broker of 4.x and a proxy do not know this call, and some users may not make it.
             if answer.header.code == ResponseCode.SUCCESS:
                 refuse_kind(topic, body_of(answer.body, address).get("attributes"))
+            elif is_worth_asking_again(error_of(answer.header, request.what, address)):
+                continue  # the next call asks again
+            # A broker of 4.x and a proxy do not know this call, and some users may not make it.
             self._supported.add((address, topic))
         table: dict[int, tuple[int, int, int]] = {}
         is_proxy = reply.header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
