@@ -361,6 +361,28 @@ def test_one_room_of_the_client_knows_asyncio():
         assert not known, path
 
 
+@pytest.mark.parametrize(
+    ("names", "subject"),
+    [
+        ("DeleteUser|delete_user|deleteUser", "users"),
+        ("UpdateAcl|update_acl|updateAcl", "users"),
+        ("RemoveSlave|remove_slave", "brokers"),
+        ("QueryMsgByOffset|query_msg_by_offset", "messages"),
+    ],
+)
+def test_an_operators_command_takes_four_files(names, subject):
+    """Its message, and in the files of its subject its operation, its call and its words for the command line.
+    Nothing lists the commands."""
+    named = re.compile(rf"\b({names})(Request)?\b")
+    packages = ("broker_service/admin", "broker_service/access", "rocketsim_client", "rocketsim_cli", "proto")
+    written = [path for one in packages for path in [*sources(one), *(ROOT / one).rglob("*.proto")]]
+    found = {
+        str(path.relative_to(ROOT)) for path in written if "_pb2" not in path.name and named.search(path.read_text())
+    }
+    places = (f"{package}/admin/{subject}.py" for package in ("broker_service", "rocketsim_client", "rocketsim_cli"))
+    assert found == {"proto/rocketsim_proto/admin.proto", *places}
+
+
 def test_files_are_mapped_in_one_place():
     """It gives out views: a map's own methods, `find` and `rfind`, read beyond its end in Python 3.11.2."""
     packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "benchmarks")
