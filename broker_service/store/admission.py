@@ -1,4 +1,4 @@
-"""Admission says whether the store takes appends now, and if not, why."""
+"""Admission decides if the store takes appends now; its refusals have the reason."""
 
 import logging
 
@@ -33,16 +33,16 @@ class Admission:
     def why_no_sends(self, size: int = 0) -> str | None:
         """Returns why clients may not send this many bytes now; None if they may.
 
-        The broker's own records, such as acknowledgements, retries and due messages, have a larger limit: they are
-        appended above the disk's warning level, too, and to the very end of the last log file.
+        The broker appends its own records, such as acknowledgements, retries and due messages, even above the disk's
+        warning level and up to the end of the last log file.
         """
         return self.why_not_writable() or self._writer.no_room or self.disk_too_full or self._why_reserved(size)
 
     def _why_reserved(self, size: int) -> str | None:
         """Returns the refusal if the rest of the last log file is kept for the broker's own records.
 
-        That is so while the disk has no room for another log file.  Once a send is refused for this reason, all sends
-        are, until the disk has room.
+        It is kept while the disk has no room for another log file.  Once a send is refused for this reason, all sends
+        are refused until the disk has room.
         """
         log = self._log
         left = log.file_end - log.end_offset - size
@@ -56,8 +56,8 @@ class Admission:
             "acknowledgements: make room on it"
         )
 
-    def look_at_warning_level(self, used: float) -> None:
-        """Takes note of how full the disk is, in percent: above the warning level clients may not send."""
+    def note_disk_use(self, used: float) -> None:
+        """Records how full the disk is, in percent.  Above the warning level clients may not send."""
         limit, before = self.config.disk_warning_ratio, self.disk_too_full
         self.disk_too_full = (
             f"the broker's disk is {used:.0f} % full, above {limit} % (diskSpaceWarningLevelRatio) it takes no "

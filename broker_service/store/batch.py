@@ -93,7 +93,7 @@ class Batch(ABC):
 
     @staticmethod
     def of_checked(data: bytearray | memoryview, places: Any, queue_ids: npt.NDArray[np.int32]) -> "Batch":
-        """Makes a batch of what the compiled `check` found in a frame: nothing is checked again."""
+        """Makes a batch of the records that the compiled `check` has found and checked in a frame."""
         if len(queue_ids) <= FEW:
             view = memoryview(data)
             return _SmallBatch(view, [locate(view, at) for at in places[0].tolist()])
@@ -103,7 +103,7 @@ class Batch(ABC):
 
     @staticmethod
     def of_records(records: Sequence[Record]) -> "Batch":
-        """These records, encoded; RecordError for one whose fields do not fit into a record."""
+        """Encodes these records.  Raises RecordError if the fields of one do not fit into a record."""
         encoded = [encode(one) for one in records]
         data = bytearray(b"".join(encoded))
         if len(records) > FEW:
@@ -116,8 +116,8 @@ class Batch(ABC):
         """Makes a batch of records read from a log.
 
         The first record is at position `at` of `data` and at log offset `offset`; `sizes` are the records' sizes in
-        bytes.  The batch ends before the first record that is damaged or says another log offset.  The second value
-        says what is wrong with that record; it is "" if all records are valid.
+        bytes.  The batch ends before the first record that is damaged or has another log offset.  The second value
+        describes what is wrong with that record; it is "" if all records are valid.
         """
         return (_SmallBatch if len(sizes) <= FEW else _LargeBatch).of_log(data, at, sizes, offset)
 

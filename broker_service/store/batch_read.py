@@ -1,8 +1,8 @@
-"""Reads the records that queue entries point to, in queue order, as few slices of the mapped log.
+"""Reads the records that queue entries point to, in queue order, as few and large slices of the mapped log.
 
-Records that are neighbours in the log become one slice, which is a view of the mapped file and no copy.  Where there
-would be many slices, Arrow copies them into one buffer: a `binary_view` array over the maps is cast to `binary`, and
-Arrow does that copy in C.
+Records that are neighbours in the log become one slice, which is a view of the mapped file and no copy.  If many slices
+would be needed, Arrow copies them into one buffer: a `binary_view` array over the maps is cast to `binary`, and Arrow
+makes this copy in C.
 """
 
 import numpy as np

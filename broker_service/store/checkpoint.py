@@ -1,4 +1,4 @@
-"""RocketMQ's file `checkpoint` says up to which store time and log offset everything is on disk.
+"""RocketMQ's file `checkpoint` records up to which store time and log offset everything is on disk.
 
 Recovery starts from it.  An outdated checkpoint only makes recovery take longer.
 

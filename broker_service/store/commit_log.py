@@ -201,7 +201,7 @@ class CommitLog:
     def first_spare(self, offset: int) -> int:
         """Returns where the first file starts that a log with this end does not need.
 
-        An empty log keeps its first file, which says where it begins.
+        An empty log keeps its first file, whose name is the offset at which the log begins.
         """
         is_whole = offset % self.file_size == 0 and offset > self.min_offset
         return offset if is_whole else self.start_of(offset) + self.file_size
@@ -306,7 +306,7 @@ class CommitLog:
         with self.decoding(data, offset):
             found = decode(data).commit_log_offset
         if found != offset:
-            raise self.damaged(offset, f"a record that says it is at {found}")
+            raise self.damaged(offset, f"the record there has log offset {found}")
         return data
 
     def has_record_at(self, offset: int) -> bool:
@@ -345,10 +345,10 @@ class CommitLog:
 
     @contextmanager
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
-        """A context for code that decodes whole records of the log: it turns a RecordError into StoreCorrupt.
+        """Turns a RecordError of code in this context, which decodes complete records of the log, into StoreCorrupt.
 
-        `records` begins at log offset `offset`.  Without `offset` the records were read through a queue; their heads
-        then have the log offsets that the queue's entries say.
+        `records` begins at log offset `offset`.  Without `offset`, the records were read through a queue, and the log
+        offsets in their heads are those of the queue's entries.
         """
         try:
             yield
@@ -417,7 +417,7 @@ class CommitLog:
             at = stop
 
     def age(self) -> None:
-        """Forgets older knowledge of which blocks are in memory; to be called every few seconds."""
+        """Forgets which blocks were in memory some seconds ago.  Must be called every few seconds."""
         self._residency.age(self.end_offset)
 
     def view(self, start: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""A consume queue says where in the log the records of one queue lie.  Its files consist of 20-byte entries:
+"""A consume queue has the positions of one queue's records in the log.  Its files consist of 20-byte entries:
 
     0                     8        12             20
     | commit_log_offset 8 | size 4 | tags_code 8 |     big-endian
@@ -91,10 +91,10 @@ class ConsumeQueue:
                 self.max_offset = start // ENTRY_SIZE + count
                 behind = entries[count:]
                 if behind["size"].any() or behind["commit_log_offset"].any():
-                    damage = damage or f"entry {self.max_offset} makes no sense"
+                    damage = damage or f"entry {self.max_offset} is impossible"
                 if count < self.file_size // ENTRY_SIZE:
                     if start != self._starts[-1]:
-                        damage = damage or f"entries end at {self.max_offset}, files go on"
+                        damage = damage or f"entries end at {self.max_offset}, but another file follows"
                     break
         # The previous process may have died before it synced these files.  They must survive a power loss from now on.
         self.unsynced.update(self._path(start) for start in self._starts if start + self.file_size > sure)
@@ -107,7 +107,7 @@ class ConsumeQueue:
         return damage
 
     def _check_files(self) -> str | None:
-        """Deletes the first file that cannot be used and all files behind it; says what is wrong with that file."""
+        """Deletes the first unusable file and all files behind it; returns what is wrong with that file."""
         for number, start in enumerate(self._starts):
             path = self._path(start)
             size = self._files.size(path)
@@ -359,7 +359,7 @@ class ConsumeQueue:
     def trim(self, log_min: int, *, delete: bool = True) -> list[Path]:
         """Moves `min_offset` to the first entry whose record is still in the log, and deletes the files before it.
 
-        The last file stays: its name remembers the queue's offset, as with RocketMQ.
+        The last file stays, as in RocketMQ, since its name is a queue offset that the queue has reached.
         """
         self.min_offset = self._first_from(log_min)
         deleted = []

@@ -1,6 +1,6 @@
-"""Cuts removes the end of a log, or all of it, and what queues and index have of the removed records.
+"""Cuts removes the end of a log, or all of it, with the entries of the removed records in queues and index.
 
-The flush thread does nothing meanwhile, because a cut holds the lock of `Durability`.
+A cut holds the lock of `Durability`, so the flush thread does nothing meanwhile.
 """
 
 import logging
@@ -62,10 +62,10 @@ class Cuts:
 
     @contextmanager
     def _completing_a_cut(self) -> Iterator[None]:
-        """A context for a cut of the log that stops the store if the cut fails.
+        """Stops the store if the cut in this context fails.
 
-        Without the stop, the store would append before remains of the old log, which a recovery would take for
-        records of the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
+        Otherwise the store would append in front of bytes of the old log, which a recovery would take for records of
+        the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
         """
         try:
             yield
@@ -78,8 +78,8 @@ class Cuts:
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
         """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
 
-        The queues begin at the master's `floors`.  It is for a slave that is new, or whose log has no record in common
-        with what its master still has.
+        The queues begin at the master's `floors`.  A slave does this if it is new, or if its log and its master's have
+        no record in common.
         """
         with self._durability.lock:
             self._disk.check()

@@ -1,4 +1,4 @@
-"""The file `lock` says that a process uses the store's directory; `abort` says that the last one did not close it."""
+"""The file `lock` is locked while a process uses the store's directory; `abort` exists until it closes the store."""
 
 import logging
 import os
@@ -36,8 +36,8 @@ class DirectoryLock:
     def mark_open(self) -> None:
         """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk the file may be empty or missing.  The file of the flushed offset, whose blocks are allocated,
-        tells a start the same.
+        On a full disk the file may be empty or missing.  A start then finds the same in the file of the flushed offset,
+        whose blocks are allocated.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

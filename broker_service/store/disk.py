@@ -1,4 +1,4 @@
-"""Disk decides what follows when a write or sync of the store fails.  All of them go through it.
+"""All writes and syncs of the store go through Disk, which decides what follows when one of them fails.
 
 `VERDICTS` is the table of decisions, by operation and kind of error.  docs/replication.md shows the same table.
 
@@ -63,9 +63,9 @@ def verdict(method: str, error: int | None) -> Verdict:
 
 
 class Attempt:
-    """A context for writes that the store does not need to succeed: `refused` is the error of a write that failed.
+    """A context for writes that the store can do without.  If one fails, `refused` is its error.
 
-    FlushFailed is raised nevertheless, because the store has stopped then and cannot go on.
+    FlushFailed is raised nevertheless, because the store has then stopped.
     """
 
     refused: OSError | None = None
@@ -81,7 +81,7 @@ class Attempt:
 
 
 class Disk(Files):
-    """The files of one store.  `fatal` says why nothing is written any more; reads still work.
+    """The files of one store.  `fatal` is the reason why nothing is written any more; reads still work.
 
     With `private`, only the owner may use the files and directories that it creates.
     """
@@ -111,7 +111,7 @@ class Disk(Files):
 
     @contextmanager
     def _judged(self, method: str, path: Path | None) -> Iterator[None]:
-        """A context for a write or sync that raises FlushFailed if the disk has stopped, or if the error means STOP."""
+        """Raises FlushFailed if the disk has stopped, or if the write or sync in this context fails with a STOP."""
         self.check()
         try:
             yield

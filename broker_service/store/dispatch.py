@@ -37,7 +37,7 @@ class QueueExtent:
 
 
 def level_of(delay: str) -> int:
-    """Returns the delay level that the value of property DELAY says; 0 if it is no level."""
+    """Returns the delay level in a value of the property DELAY; 0 if it is no level."""
     return int(delay) if re.fullmatch(_LEVEL, delay) else 0
 
 

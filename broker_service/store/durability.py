@@ -1,4 +1,4 @@
-"""Durability syncs the store's files, and keeps the flushed offset and the checkpoint, which say what is on disk.
+"""Durability syncs the store's files, and keeps the flushed offset and the checkpoint, which record what is on disk.
 
 The flush thread calls `flush`.  The event loop calls everything else; it also calls `flush` where it must know at once
 that all is on disk.
@@ -87,7 +87,7 @@ class Durability:
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
 
     def work(self, now_ms: int) -> None:
-        """Requests what is due of the flush thread."""
+        """Requests the flushes that are due from the flush thread."""
         if now_ms >= self._next_note_ms:
             self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
             self._note_is_due = True
@@ -128,15 +128,15 @@ class Durability:
         self._requests.append(replace(thorough, queues=replace(thorough.queues, paths=paths)))
 
     def void_requests(self) -> None:
-        """Makes waiting requests sync their files only: after a cut, what they say about the log no longer holds."""
+        """Makes waiting requests sync their files only, since their log offsets do not hold after a cut."""
         self._requests = deque(replace(request, is_void=True) for request in self._requests)
 
     def flush(self) -> int:
         """Syncs everything that was appended before the call; returns the flushed offset.
 
-        Raises FlushFailed after a failed sync, and then for every later call.  If the disk had no file handle or no
-        room, the sync was not tried or could not be recorded.  The flushed offset then stays behind, `trouble` says
-        why, and the next flush tries again.
+        Raises FlushFailed after a failed sync, and at every later call.  If no file handle was free or the disk had no
+        room, the sync was not tried or could not be recorded.  The flushed offset then stays behind, `trouble` has the
+        reason, and the next flush tries again.
         """
         with self.lock:
             self._disk.check()

@@ -1,4 +1,4 @@
-"""The file `rocketsim/flushed` says up to which offset the log is known to be on disk.
+"""The file `rocketsim/flushed` records up to which offset the log is known to be on disk.
 
 It has two slots of one sector each, which are written in turn, so that a torn write leaves the other slot intact:
 
@@ -32,7 +32,7 @@ class Flushed:
 
     @property
     def is_of_an_open_store(self) -> bool:
-        """True if a clean stop did not write this value.  For an empty log it is False, since nothing can tell."""
+        """True if a clean stop did not write this value.  False for an empty log, for which this cannot be known."""
         return self.offset > 0 and not self.tail_size
 
 
@@ -71,8 +71,8 @@ class FlushedOffset:
                 self._sequence, best = sequence, Flushed(offset, tail_size, tail_crc)
         if best is None:
             raise StoreCorrupt(
-                f"{self._path} is damaged: it said how far the log is known to be on disk. Put a copy back; or remove "
-                "it, then what the file checkpoint says counts, and damage behind that is cut off"
+                f"{self._path} is damaged: it recorded how far the log is known to be on disk. Put a copy back; or "
+                "remove it, then the next start goes by the file checkpoint and cuts off damage behind that"
             )
         return best
 

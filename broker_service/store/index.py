@@ -285,7 +285,7 @@ class Index:
                 last = int(offsets[np.searchsorted(offsets, log_offset) - 1])
                 if last >= self._log.min_offset:  # otherwise all records that would stay have expired
                     self._unsynced.add(file)
-                    if self._is_cut(file, log_offset, self._timestamp_of(last)):
+                    if self._cut_file(file, log_offset, self._timestamp_of(last)):
                         break
             self._drop_from(len(self._index_files) - 1)
             changed = True
@@ -296,8 +296,8 @@ class Index:
             self._can_save(self._index_files)
 
     @staticmethod
-    def _is_cut(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
-        """Truncates the file.  Returns False if the disk refuses; the whole file is then rebuilt from the log."""
+    def _cut_file(file: IndexFile, log_offset: int, last_timestamp: int) -> bool:
+        """Truncates the file.  Returns False if the disk refuses; all of the file is then rebuilt from the log."""
         with Attempt() as cut:
             file.truncate(log_offset, last_timestamp)
         return cut.refused is None
@@ -339,7 +339,7 @@ class Index:
     # --- reading and syncing --------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int, int]]:
-        """Yields what `IndexFile.find` does, of records whose key has the same hash, newest first.
+        """Yields, newest first, what `IndexFile.find` yields, for records whose key has the same hash.
 
         It skips files without entries of the searched time, and ends when all further files are older than `begin_ms`.
         """

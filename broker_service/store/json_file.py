@@ -140,11 +140,11 @@ class JsonFile:
         else:
             # A damaged file must never replace a good backup.  Decoding a large file is slow, so a file that this
             # object wrote itself is recognised by its checksum.
-            if _print_of(previous) == self._saved or _is_object(self.path, previous):
+            if _size_and_crc(previous) == self._saved or _is_object(self.path, previous):
                 self._files.write_atomically(self.backup, previous, private=self._private)
         data = encoded(self.path, value)
         self._files.write_atomically(self.path, data, private=self._private)
-        self._saved = _print_of(data)
+        self._saved = _size_and_crc(data)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -154,7 +154,7 @@ class JsonFile:
         self._files.remove(self.path)
 
 
-def _print_of(data: bytes) -> tuple[int, int]:
+def _size_and_crc(data: bytes) -> tuple[int, int]:
     return len(data), zlib.crc32(data)
 
 

@@ -1,7 +1,7 @@
 """Scans log bytes for records.
 
-A record says only its own size, so records are found one after the other.  Where many records of equal size follow each
-other, which is the usual case, numpy finds them in one step.
+A record has only its own size in it, so records are found one after the other.  If many records of equal size follow
+each other, which is the usual case, numpy finds them in one step.
 """
 
 import struct
@@ -42,7 +42,7 @@ class Stop(Enum):
 class Walk:
     """The whole records that a walk found.  They end at `end`, where the walk stopped.
 
-    `next_size` is the size that the bytes at `end` say, if there is a record or blank.
+    If a record or blank begins at `end`, `next_size` is its size.
     """
 
     sizes: npt.NDArray[np.int64]
@@ -146,12 +146,12 @@ def count_valid(records: Records, offset: int, *, crc: bool, strict_from: int) -
 
 
 def wrong_log_offset(commit_log_offset: int) -> str:
-    """The description of a record that says another log offset than its own."""
-    return f"a record that says it is at {commit_log_offset}"
+    """Describes a record whose log offset is not the one at which it lies."""
+    return f"the record there has log offset {commit_log_offset}"
 
 
 def impossible_place(queue_id: int, queue_offset: int) -> str:
-    """The description of a record whose queue id or queue offset is impossible."""
+    """Describes a record whose queue id or queue offset is impossible."""
     return f"a record at offset {queue_offset} of queue {queue_id}"
 
 
@@ -176,8 +176,8 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
 class LogScan:
     """Reads the log in chunks, from the start of a record on, and yields its valid records.
 
-    Afterwards `end_offset` and `reason` say where and why the scan ended.  It reads the files as they are and ignores
-    the log's `end_offset`.  Checksums are verified from log offset `check_from` on.
+    Afterwards `end_offset` is where the scan ended, and `reason` is why.  The scan reads the files as they are and
+    ignores the log's `end_offset`.  Checksums are verified from log offset `check_from` on.
     """
 
     def __init__(

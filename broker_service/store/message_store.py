@@ -128,7 +128,8 @@ class MessageStore:
         self._queues.load_floors()
         flushed = self._durability.load()
         behind_gap = check_files(self.log, self._open_files, flushed.offset if flushed else None)
-        # On a full disk `abort` may be missing.  Then the flushed offset tells: only a clean stop writes a tail size.
+        # On a full disk `abort` may be missing.  The file of the flushed offset then shows if the stop was clean, since
+        # only a clean stop writes a tail size.
         clean = self._lock.was_closed and not (flushed and flushed.is_of_an_open_store and self.log.starts)
         self.recovery = recover(
             self.log,
@@ -186,7 +187,7 @@ class MessageStore:
         self._open_files.close()
         self._lock.release()
 
-    # --- where it stands ------------------------------------------------------------------------------------------
+    # --- its extent -----------------------------------------------------------------------------------------------
 
     @property
     def dispatched(self) -> list[Callable[[Sequence[QueueExtent]], None]]:

@@ -263,7 +263,7 @@ class QueueTable:
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
         entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  There
         is one exception: if the log begins behind the summary, entries of expired records are kept.  They were on disk
-        before the log files were deleted, and nothing else says which offset the queue had reached.
+        before the log files were deleted, and nothing else shows which offset the queue had reached.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -302,7 +302,7 @@ class QueueTable:
     def resume_offsets(self) -> None:
         """Gives rebuilt queues whose records have all expired the next offset that they had reached before.
 
-        A queue's offsets never restart at 0 while its files or the summary say what it had reached.
+        A queue's offsets never restart at 0 while its files or the summary show which offset it had reached.
         """
         for key, offset in self._remembered.items():
             queue = self._queues.get(key)

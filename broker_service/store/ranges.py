@@ -44,7 +44,7 @@ class Span(NamedTuple):
 class RangeAnswer:
     """The part of a span that a frame has: `count` messages before queue offset `next_offset`.
 
-    If `count` is 0, `status` says why.
+    If `count` is 0, `status` is the reason.
     """
 
     span_index: int
@@ -73,7 +73,7 @@ def read_ranges(
 ) -> RangesResult:
     """Reads as many messages as fit into `max_bytes`, but at least one.
 
-    A span that ends before its `until` gets a further answer that says why.  `memory` is the number of bytes at the
+    A span that ends before its `until` gets a further answer with the reason.  `memory` is the number of bytes at the
     log's end that count as in memory.  `entries` is an estimate of how many messages fit; 0 means unknown.
     """
     filling = _Filling(log, max_bytes, tags_codes, entries or _FIRST_ENTRIES)
@@ -112,7 +112,7 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
     return StoreCorrupt(
         f"consume queue {queue.directory} is damaged at or behind offset {queue_offset}: "
         "stop the broker and run `rocketsim store verify`. If it finds no damage in the log, delete that folder and "
-        "start again: it is made anew from the log. Else take the log from the other broker"
+        "start the broker, which rebuilds it from the log. Otherwise take the log from the other broker"
     )
 
 

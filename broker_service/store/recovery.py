@@ -14,8 +14,8 @@ Damage below the flushed offset raises StoreCorrupt: acknowledged messages are l
 the flushed offset the log is cut at the first damaged record.  The rest is zeroed and synced, so that no later scan
 finds stale records.
 
-After an unclean stop, the records above the flushed offset are first written again, unchanged.  The reason is a sync
-that may have failed: the kernel may then have marked their pages clean, so a second sync would not write them.
+After an unclean stop, the records above the flushed offset are first written again, unchanged.  A sync of them may have
+failed.  The kernel may then have marked their pages clean, so another sync would not write them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -86,13 +86,13 @@ class Retention:
     def delete_expired(
         self, now_ms: int, needed_from: int | None = None, masters_min_offset: int | None = None
     ) -> list[str]:
-        """Deletes expired files, but none that has bytes behind `needed_from`; returns one line per deleted file.
+        """Deletes expired files that end at or before `needed_from`; returns one line per deleted file.
 
         It also checks if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a queue
         cannot be read; the next call continues from there.
         """
         used = self._disk.disk_usage(self.config.root).used_percent
-        self._admission.look_at_warning_level(used)
+        self._admission.note_disk_use(used)
         log = self._log
         deleted = []
         until = self.expires_before(now_ms, masters_min_offset)

@@ -48,7 +48,7 @@ class Damaged:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The end of the log, behind the last valid record.  `reason` says what follows if it is not only zeros."""
+    """The end of the log, behind the last valid record.  `reason` describes what follows; "" if only zeros follow."""
 
     path: Path
     offset: int
@@ -98,7 +98,7 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
 
 
 def _sound(records: Records, offset: int) -> tuple[int, str]:
-    """Counts the valid records from the start on, and says what is wrong with the next one.
+    """Counts the valid records from the start on, and describes what is wrong with the next one.
 
     `offset` is the log offset of the first record.
     """
@@ -114,7 +114,7 @@ def _sound(records: Records, offset: int) -> tuple[int, str]:
     elsewhere = records.commit_log_offset != records.starts + (offset - records.starts[0])
     if elsewhere.any():
         good = int(elsewhere.argmax())
-        reason = f"a record that says it lies at {records.commit_log_offset[good]}"
+        reason = f"the record there has log offset {records.commit_log_offset[good]}"
     # No checksum covers the properties.  If a page of them was lost, they may end with a zero.
     lost = (records.properties_size[:good] > 0) & (records.data[(records.starts + records.sizes)[:good] - 1] == 0)
     if lost.any():
