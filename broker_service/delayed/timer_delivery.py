@@ -21,7 +21,7 @@ from pathlib import Path
 
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
-from rocketsim_proto.reserved import TIMER_TOPIC
+from rocketsim_proto.reserved import STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker, Queue
@@ -33,7 +33,7 @@ from broker_service.runtime import cold_reads
 from broker_service.state import timer_record
 from broker_service.state.needed_log import NeededLog
 from broker_service.state.timers import Timers, due_ms
-from broker_service.state.transitions import STATE_TOPIC, Copied, Copying, Timer
+from broker_service.state.transitions import Copied, Copying, Timer
 from broker_service.state.writer import StateWriter
 from broker_service.store.batch import Batch
 from broker_service.store.message_store import MessageStore

@@ -4,7 +4,6 @@ All methods are called on the event loop's thread, unless they say otherwise, an
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -13,11 +12,10 @@ from rocketsim_proto.metadata_pb2 import Metadata
 from broker_service.replication.catch_up import Cut
 from broker_service.replication.promise import Promise
 from broker_service.replication.tracker import SlaveProgress
-from broker_service.store.open_files import Failed
-from broker_service.store.residency import Place
+from broker_service.runtime import cold_reads
 
 
-class ReplicatedLog(Protocol):
+class ReplicatedLog(cold_reads.Store, Protocol):
     """The operations on the commit log that replication needs.  `MessageStore` implements them."""
 
     @property
@@ -34,12 +32,6 @@ class ReplicatedLog(Protocol):
 
     def view_log(self, commit_log_offset: int, max_bytes: int) -> memoryview:
         """Reads as `read_log` does, but returns a view, which is valid until the next operation on the log."""
-
-    def without_waiting(self, failed: Failed) -> AbstractContextManager[None]:
-        """Within this context `view_log` raises Cold instead of waiting, and ReadFailed for places in `failed`."""
-
-    def warm(self, places: Iterable[Place]) -> None:
-        """Reads the bytes of a Cold into memory; any thread may call it."""
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Checks and stores whole records; keeps an incomplete last one in memory; returns the end of the log.

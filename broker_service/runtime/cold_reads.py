@@ -20,9 +20,11 @@ T = TypeVar("T")
 class Store(Protocol):
     """The methods of MessageStore that `read` uses."""
 
-    def without_waiting(self, failed: Failed) -> AbstractContextManager[None]: ...
+    def without_waiting(self, failed: Failed) -> AbstractContextManager[None]:
+        """A context in which a read raises Cold instead of waiting, and ReadFailed for places in `failed`."""
 
-    def warm(self, places: Iterable[Place]) -> None: ...
+    def warm(self, places: Iterable[Place]) -> None:
+        """Reads the bytes of a Cold into memory; any thread may call it."""
 
 
 async def read(store: Store, read_store: Callable[[], T]) -> T:

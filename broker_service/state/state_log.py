@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from rocketsim_proto.records import record
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX, TIMER_TOPIC
+from rocketsim_proto.reserved import DLQ_PREFIX, RETRY_PREFIX, STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.errors import FlushFailed, NotFound, ReadFailed, RocketSimError, StoreCorrupt, StoreTooNew
 from broker_service.runtime.garbage import not_collected
@@ -37,7 +37,7 @@ from broker_service.state import snapshot as snapshots
 from broker_service.state.moves import move_of
 from broker_service.state.snapshot import Snapshot
 from broker_service.state.state import State
-from broker_service.state.transitions import STATE_TOPIC, UNKNOWN, Change, Timer
+from broker_service.state.transitions import UNKNOWN, Change, Timer
 from broker_service.store.dispatch import QueueExtent
 from broker_service.store.message_store import MessageStore
 

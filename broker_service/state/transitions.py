@@ -38,7 +38,6 @@ from sys import intern
 from typing import NamedTuple
 
 import numpy as np
-from rocketsim_proto.reserved import STATE_TOPIC as STATE_TOPIC
 
 from broker_service.errors import StoreTooNew
 from broker_service.state import transaction_changes

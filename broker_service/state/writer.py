@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rocketsim_proto.records.record import Record, RecordError
+from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.topics import TopicConfig
@@ -23,7 +24,7 @@ from broker_service.runtime.group_commit import GroupCommit
 from broker_service.state import transitions
 from broker_service.state.state import State
 from broker_service.state.state_log import StateLog, Written
-from broker_service.state.transitions import STATE_TOPIC, Place, Take, TakeInOrder, Transition
+from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
 _BODY = 16 << 10  # bytes of transitions after which another record begins
 _MAX_PENDING = 128  # pending transitions that are appended without waiting for others

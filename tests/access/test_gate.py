@@ -19,7 +19,7 @@ from rocketsim_proto import (
     transactions_pb2,
 )
 from rocketsim_proto.bytes_field import Received
-from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from rocketsim_proto.reserved import DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, SCHEDULE_TOPIC, STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.access.decision import Policies
 from broker_service.access.gate import Gate, source_of
@@ -28,7 +28,6 @@ from broker_service.access.rights import NAMESRV_RIGHTS, Caller, of_topic
 from broker_service.errors import AccessDenied
 from broker_service.node.access_control import BROKER_RIGHTS
 from broker_service.runtime.server import MethodTable
-from broker_service.state.transitions import STATE_TOPIC
 from broker_service.wire.v2.rights import V2_RIGHTS
 from tests.support.brokers import running
 from tests.support.known_users import KnownUsers, Midnight

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, RecordError
-from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
+from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.core import master_loop
@@ -17,7 +17,7 @@ from broker_service.errors import DiskFull, StoreCorrupt
 from broker_service.pop.expiry import DEFERRED_MS
 from broker_service.state import half_messages, state_log
 from broker_service.state.state_log import StateLog
-from broker_service.state.transitions import STATE_TOPIC, Copied
+from broker_service.state.transitions import Copied
 from broker_service.store.message_store import MessageStore
 from broker_service.transactions import copies
 from broker_service.transactions.copies import find_copies

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -18,7 +19,7 @@ from broker_service.pop.deliveries import HandleStatus, PopStatus
 from broker_service.runtime.group_commit import QUIET_TURNS
 from broker_service.state import transitions
 from broker_service.state import writer as writer_module
-from broker_service.state.transitions import STATE_TOPIC, Settle
+from broker_service.state.transitions import Settle
 from tests.consumption.test_consumption import INVALID, INVISIBLE_MS, OK, Consumer, body_of, consumer
 from tests.support.brokers import put, running
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rocketsim_proto.records.record import Record
+from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
@@ -21,7 +22,6 @@ from broker_service.put_result import PutStatus
 from broker_service.replication.catch_up import Cut
 from broker_service.state import snapshot, state_log
 from broker_service.state.state import State
-from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.offset_journal import OffsetJournal
 from testbed.polling import until
 from tests.support.brokers import name_server, put, running

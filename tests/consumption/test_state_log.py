@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record, encode
-from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
+from rocketsim_proto.reserved import HALF_TOPIC, OP_TOPIC, STATE_TOPIC, TIMER_TOPIC
 
 from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.node.node import BrokerNode
@@ -39,7 +39,7 @@ def store_on(disk: MemoryFiles) -> MessageStore:
 def append(store: MessageStore, number: int = 0) -> None:
     """A pop of one message of the queue with this number."""
     take = Take(place=Place("g", "t", number), pop=number, start=0, next=1, offsets=(0,), attempts=(1,))
-    store.append_one(Record(transitions.STATE_TOPIC, transitions.encode([take])), 1, bytes(8))
+    store.append_one(Record(STATE_TOPIC, transitions.encode([take])), 1, bytes(8))
 
 
 def save(log: StateLog) -> None:
@@ -181,7 +181,7 @@ def test_timers_are_told_alike_one_by_one_and_as_columns(as_columns: bool, monke
     offsets = append_timers(store, 40)
     append(store)
     settled = Copied(5, (offsets[1], offsets[2]))
-    store.append_one(Record(transitions.STATE_TOPIC, transitions.encode([settled])), 1, bytes(8))
+    store.append_one(Record(STATE_TOPIC, transitions.encode([settled])), 1, bytes(8))
     store.append_one(Record("other", b"body"), 1, bytes(8))
     offsets += append_timers(store, 40)
     log.catch_up()
@@ -242,7 +242,7 @@ def test_a_read_that_fails_leaves_what_is_behind_it(monkeypatch: pytest.MonkeyPa
     log = StateLog(store, SNAPSHOT)
     for number in range(20):
         append(store, number)
-    offsets = store.queues.log_offsets(transitions.STATE_TOPIC, 0, 0)
+    offsets = store.queues.log_offsets(STATE_TOPIC, 0, 0)
     read_record = store.log.record_at
 
     def read(offset: int) -> bytes:
@@ -276,7 +276,7 @@ def of_each_kind(store: MessageStore, topic: str) -> None:
         HALF_TOPIC: half,
         OP_TOPIC: half_messages.op_records([0], Resolution.ROLLBACK, 1)[0],
         retry: Record(retry, b"copy"),
-        transitions.STATE_TOPIC: Record(transitions.STATE_TOPIC, transitions.encode([Drop("h", "")])),
+        STATE_TOPIC: Record(STATE_TOPIC, transitions.encode([Drop("h", "")])),
     }
     store.append_one(large(kinds[topic]), 1, bytes(8))
     append(store, 0)
@@ -285,7 +285,7 @@ def of_each_kind(store: MessageStore, topic: str) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["as it comes", "at a start"])
-@pytest.mark.parametrize("topic", [TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%g+t", transitions.STATE_TOPIC])
+@pytest.mark.parametrize("topic", [TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, "%RETRY%g+t", STATE_TOPIC])
 def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: bool, caplog: Any) -> None:
     store = store_on(disk := MemoryFiles())
     if not again:
@@ -299,7 +299,7 @@ def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: b
         log = StateLog(store, SNAPSHOT)
     path = bad_sector_under(store, disk, bad)
     apply = log.reload if again else log.catch_up
-    if topic == transitions.STATE_TOPIC:
+    if topic == STATE_TOPIC:
         with pytest.raises(ReadFailed, match=str(path)):
             apply()
         assert log.unapplied_from is not None and log.unapplied_from <= bad
@@ -363,7 +363,7 @@ def test_a_timer_that_cannot_be_read_is_in_snapshots_and_settled_by_what_the_log
     for _ in range(2):
         store.append_one(large(waiting_record(Record("t", b"body"), 5000, 1)), 1, bytes(8))
     first, second = store.queues.log_offsets(TIMER_TOPIC, 0, 0)
-    store.append_one(Record(transitions.STATE_TOPIC, transitions.encode([Copied(4, (first,))])), 1, bytes(8))
+    store.append_one(Record(STATE_TOPIC, transitions.encode([Copied(4, (first,))])), 1, bytes(8))
     store.append_one(Record("other", bytes(snapshot.TAIL_BYTES)), 1, bytes(8))
     store.close()
     store = store_on(disk := disk.kill())

@@ -13,6 +13,7 @@ from google.protobuf.duration_pb2 import Duration
 from rocketmq_v2 import definition_pb2 as d
 from rocketmq_v2 import service_pb2 as s
 from rocketsim_proto.records.record import SYS_FLAG_COMPRESSED, Record
+from rocketsim_proto.reserved import STATE_TOPIC
 
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -22,7 +23,6 @@ from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import Pop, Popped, PopStatus
 from broker_service.runtime.deadlines import NO_DEADLINE_S
-from broker_service.state.transitions import STATE_TOPIC
 from broker_service.store.files import DiskUsage
 from broker_service.wire.v2 import delivered_message, status
 from broker_service.wire.v2.receiving import Receiving
