@@ -207,8 +207,9 @@ class RocketMQ:
         if not has_users(self.version):
             return
         self.mqadmin("createUser", "-b", self.address, "-u", READER_KEY, "-p", READER_SECRET, "-t", "Normal")
-        what = ("-r", "Topic:*,Group:*", "-a", "Sub,Get", "-d", "Allow")
-        self.mqadmin("createAcl", "-b", self.address, "-s", f"User:{READER_KEY}", *what)
+        whom = ("-b", self.address, "-s", f"User:{READER_KEY}", "-d", "Allow")
+        self.mqadmin("createAcl", *whom, "-r", "Topic:*", "-a", "Sub,Get")
+        self.mqadmin("updateAcl", *whom, "-r", "Group:*", "-a", "Sub")
 
 
 @contextmanager

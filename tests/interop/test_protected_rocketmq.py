@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer
+from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer, SubscriptionGroupConfig
 from rocketsim_client.connection import Connection
 from rocketsim_client.errors import AccessDenied, NameServerUnavailable, NotSupported, RocketSimError
-from rocketsim_client.model import SendStatus
+from rocketsim_client.model import QueueRange, SendStatus
 from rocketsim_client.transport.opening import with_detected_protocol
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.real_rocketmq import (
@@ -130,6 +130,45 @@ def test_tls_is_spoken_and_the_certificate_checked(protected: RocketMQ) -> None:
             with Cluster(other) as cluster, pytest.raises(RocketSimError) as refused:
                 cluster.queues(topic)
             assert re.search(says, str(refused.value)), (settings, protocol, str(refused.value))
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """Brokers that make no groups by themselves, with a slave that serves no reads, as is the default of 5.x."""
+    settings = {"autoCreateSubscriptionGroup": "false"}
+    with running(tmp_path_factory.mktemp("strict") / "servers", pair=True, settings=settings) as rocketmq:
+        yield rocketmq
+
+
+def test_a_broker_that_makes_no_groups_serves_those_that_it_has(strict: RocketMQ) -> None:
+    where = at(strict.name_server)
+    topic, group = new_topic(where, 100), "made-by-hand"
+    with Cluster(where) as cluster, Admin(where) as admin:
+        ranges = [QueueRange(topic, queue.queue_id, 0, end.max_offset) for queue, end in cluster.bounds(topic).items()]
+        assert sum(frame.count for frame in cluster.pull_range(BROKER_NAME, ranges)) == 100
+        ends = {queue: found.max_offset for queue, found in cluster.bounds(topic).items()}
+        for call in (
+            lambda: list(cluster.pull_range(BROKER_NAME, ranges, group=group)),
+            lambda: cluster.commit(group, ends),
+        ):
+            with pytest.raises(RocketSimError, match=rf"makes no groups by itself.*updateSubGroup -g {group}"):
+                call()
+        admin.update_sub_group(SubscriptionGroupConfig(group_name=group))
+        assert sum(frame.count for frame in cluster.pull_range(BROKER_NAME, ranges, group=group)) == 100
+        assert cluster.commit(group, ends).offsets == ends
+
+
+def test_a_slave_that_serves_no_reads_is_left_for_its_master(strict: RocketMQ) -> None:
+    where = at(strict.name_server)
+    topic = new_topic(where, 200)
+    with Cluster(where) as cluster:
+        assert {*cluster.addresses(topic, BROKER_NAME)} == {0, 1}
+        ranges = [QueueRange(topic, queue.queue_id, 0, end.max_offset) for queue, end in cluster.bounds(topic).items()]
+        frames = list(cluster.pull_range(BROKER_NAME, ranges, broker_id_hint=1))
+        assert sum(frame.count for frame in frames) == 200
+        assert {frame.broker_id for frame in frames} == {0}
+        with pytest.raises(RocketSimError, match=r"this slave serves no reads.*slaveReadEnable"):
+            list(cluster.pull_range(BROKER_NAME, ranges, broker_id_hint=1, only_this=True))
 
 
 @pytest.fixture(scope="module")
