@@ -64,10 +64,11 @@ def no_answer(topic: str, broker_name: str, only_id: int | None, failure: Rocket
 
 
 class Cluster:
-    """Thread-safe.  It opens connections at its first call, and opens new ones in a forked child.
+    """The brokers and name servers of a cluster, for programs that call them directly.  Thread-safe.  The first call
+    opens connections, and so does the first call in a forked child.
 
-    The arguments are those of `Connection.of`.  `name_server`: `host:port;host:port`, or a Connection instead of all
-    other arguments; only the two times may be given beside it.
+    The arguments are those of `Connection.of`.  `name_server`: `host:port;host:port`, or a Connection, which replaces
+    all other arguments except the two times.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Cluster:
 
     @property
     def transport(self) -> Transport:
-        """The calls to the servers.  It is made at its first use, and opens a connection at the first call."""
+        """The calls to the servers.  The transport is made when it is first used, and connects at the first call."""
         return self._transport.get()
 
     @property
@@ -141,7 +142,7 @@ class Cluster:
 
     @property
     def brokers(self) -> Brokers:
-        """The addresses that were given instead of name servers."""
+        """The addresses of brokers that were given instead of name servers."""
         return self.connection.members
 
     @property
@@ -199,6 +200,7 @@ class Cluster:
         return self._unreachable.current(self._clock())
 
     def failed(self, address: str, error: RocketSimError) -> None:
+        """Notes that the address did not answer, so that it is asked last for a while."""
         if self._unreachable.failed(address, self._clock(), silent=isinstance(error, CallTimeout)):
             logger.warning("%s is tried last for a while: %s", address, error)
 
@@ -212,8 +214,8 @@ class Cluster:
         """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses; unreachable ones come
         last.  `only_this`: only the member with that id, or None.
 
-        If that is not the master that was asked for, or a member has failed, the route is first asked for again,
-        because it may have changed.
+        The route is first asked for again, because it may have changed, if no member is found, if the master was asked
+        for and cannot be chosen, or if a member has failed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
         # Not for a suggested slave that is not in the route: suggestions may name ids that do not exist.
@@ -251,8 +253,8 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> list[T]:
-        """Makes the call to members, in the order of `next_member`, until an answer is enough.  Returns all answers.
-        Members that do not answer are left out; raises if none answers.
+        """Makes the call to members, in the order of `next_member`, until an answer is enough.  Returns all answers,
+        without those of members that failed; raises if no member answers.
 
         After a slave has answered, a master that recently did not answer is not asked.
         """
@@ -281,8 +283,8 @@ class Cluster:
         raise no_answer(topic, broker_name, broker_id if only_this else None, failure)
 
     def ask_name(self, broker_name: str, call: Callable[[str], T]) -> T:
-        """Calls the master of a broker name, or another broker of that name if the master does not answer.  It asks the
-        name server for them at each call, because operators want to see the present ones."""
+        """Calls the master of a broker name, or another broker of that name if the master does not answer.  Each call
+        asks the name server for the brokers, because operators want to see the present ones."""
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:

@@ -12,7 +12,7 @@ from rocketsim_cli.admin.session import camel
 
 
 class AnyCase(TyperGroup):
-    """Takes the names of commands in any case, as mqadmin does, because scripts rely on that."""
+    """Finds a command by its name in any case, as mqadmin does, because scripts rely on that."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the class of both depends on typer's version
         meant = (name for name in self.commands if name.lower() == cmd_name.lower())
@@ -25,7 +25,7 @@ commands = typer.Typer(
 
 
 def _is_command(name: str, value: object, module: ModuleType) -> bool:
-    """A command is a public function of a module that takes the `context` of a call."""
+    """True for a public function that the module itself defines and that takes the `context` of a call."""
     if name.startswith("_") or not isfunction(value) or value.__module__ != module.__name__:
         return False
     return "context" in signature(value).parameters

@@ -27,7 +27,7 @@ def cluster_list(
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
                 refused += 1
-                status = {}  # a registered broker is shown, with dashes in these columns
+                status = {}  # the broker is shown with dashes in these columns, because it is registered
                 note(f"{member.address} does not report its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
@@ -37,8 +37,8 @@ def cluster_list(
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """The values of brokerStatus that clusterList shows.  Rates are those of the last ten seconds, the first of
-    three."""
+    """Returns the values of brokerStatus that clusterList shows.  A broker reports three rates, and the first one is
+    that of the last ten seconds."""
     return {
         "inTPS": _first_number(status.get("putTps")),
         "outTPS": _first_number(status.get("getTransferedTps")),
@@ -47,7 +47,7 @@ def _digest(status: dict[str, str]) -> dict[str, object]:
 
 
 def _first_number(text: str | None) -> float | None:
-    """None: no rate is reported.  A broker of RocketMQ reports blanks in the first seconds after its start."""
+    """Returns None if no rate is reported: a broker of RocketMQ reports blanks in the first seconds after its start."""
     return float(text.split()[0]) if text and text.strip() else None
 
 
@@ -211,7 +211,7 @@ def add_write_perm(
 
 
 def _show_changed(admin: "Admin", broker_name: str, changed: dict[str, int], as_json: bool) -> None:
-    # If nothing changed, it was so before, or the name is misspelt.
+    # If nothing has changed, either the permission was like that before, or the broker's name is misspelt.
     known = {member.broker_name for member in admin.cluster_list()}
     if not any(changed.values()) and broker_name not in known:
         raise Trouble(f"broker {broker_name!r} is not known; known are: {', '.join(sorted(known)) or 'none'}")

@@ -179,7 +179,7 @@ def consumer_progress(
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     for row in rows:
-        del row["lag"]  # equal to diff, except from an older broker
+        del row["lag"]  # `diff` is the same, and older brokers do not send `lag`
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:
@@ -208,7 +208,7 @@ def reset_offset_by_time(
 
 
 def parse_timestamp(text: str) -> int:
-    """ms since 1970; -1 for `now`, which is the end of each queue."""
+    """Returns milliseconds since 1970, or -1 for `now`, which means the end of each queue."""
     if text in ("now", "-1"):
         return -1
     if text.isascii() and text.isdigit():

@@ -1,4 +1,4 @@
-"""An admin client for one command, and the names of its answers in JSON."""
+"""Opens the admin client of one command, and converts answers to rows with RocketMQ's names."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_admin(context: typer.Context, name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
-    """Opens an admin client for one command. With `-b` it calls that broker alone, and needs no name server."""
+    """Opens an admin client for one command. With `-b` the command goes to that broker alone and needs no name
+    server."""
     from rocketsim_client import Admin
 
     if not name_server and not broker_addr:
@@ -35,8 +36,8 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """Calls `change` for each master, with an admin client and the address. Returns a row for each broker with its new
-    setting, and with the status that says which brokers have the change."""
+    """Calls `change` with an admin client and the address of each master. Returns a row for each broker, with its new
+    setting and the status that says which brokers have the change."""
     from rocketsim_client.admin import at_each
 
     with open_admin(context, name_server, broker_addr) as admin:

@@ -74,7 +74,7 @@ def update_topic(
 
 
 def attribute_changes(text: str) -> dict[str, str | None]:
-    """`+a=1,-b` as mqadmin takes it: name -> value, or None to delete it."""
+    """Parses `+a=1,-b`, mqadmin's form, to values by name. None means that the attribute is deleted."""
     changes: dict[str, str | None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part[1:].partition("=")

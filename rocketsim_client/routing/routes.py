@@ -73,8 +73,8 @@ class Routes:
         return self._known.get(topic) or known
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, but it waits at most `wait_s`, because a send
-        may have less time left than a name server takes that does not answer."""
+        """Like `refresh_after_failure`, or with `is_old` like `refresh_old_route`, but waits at most `wait_s`, because
+        a name server that does not answer may take more time than a send has left."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 
@@ -92,9 +92,8 @@ class Routes:
             thread = threading.Thread(target=run, name=f"rocketsim-route-{topic}", daemon=True)
             try:
                 thread.start()
-            except (
-                RuntimeError
-            ):  # Python 3.12 starts no threads at its end, when producers that were not closed are closed
+            except RuntimeError:
+                # Python 3.12 starts no thread at its end, when producers that were not closed are closed.
                 run()
                 return
             self._asked_aside[topic] = thread
@@ -109,8 +108,8 @@ class Routes:
         return self._known.get(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """Like `refresh_after_failure`, but after an answer that shows that the route is old and cannot be used.  So if
-        another thread is asking, it waits for that answer."""
+        """Like `refresh_after_failure`, but for a route that an answer has shown to be old.  The old route cannot be
+        used, so if another thread is asking, this waits for its answer."""
         known = self._known.get(topic)
         with self._asking:
             if self._known.get(topic) is known and self._known.may_refresh(topic, self._clock()):

@@ -36,7 +36,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
-    """`first`: any number; it chooses the broker of the first batch."""
+    """How columns are cut.  `first` is any number; it chooses the broker of the first batch."""
 
     topic: str
     batch_bytes: int

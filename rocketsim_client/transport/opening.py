@@ -89,7 +89,7 @@ class LazyTransport:
         return self._transport
 
     def _detect_protocol(self) -> None:
-        """Detects the protocol; the caller holds the lock.  While no server answers, the connection uses gRPC,
+        """Detects the protocol.  The caller holds the lock.  While no server answers, the connection uses gRPC,
         whose errors say what is wrong with an address."""
         now = time.monotonic()
         if self._transport is not None and now - self._detected_at < DETECTION_PAUSE_S:

@@ -1,4 +1,4 @@
-"""Finds out which protocol a server speaks.  `protocol=auto` uses that, and so do the errors for a wrong address.
+"""Finds out which protocol a server speaks, for `protocol=auto` and for the errors that say what a wrong address is.
 
 A gRPC server speaks first: HTTP/2's SETTINGS.  RocketMQ's servers say nothing until they are asked.  Over TLS a gRPC
 server agrees on `h2`, and RocketMQ's servers agree on no protocol.
@@ -15,7 +15,7 @@ from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import FrameError, Header
 
 DETECTION_S = 1.0
-SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within a millisecond or two
+SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within one or two milliseconds
 
 
 class ServerProtocol(Enum):

@@ -1,8 +1,8 @@
 """Makes the calls PullRange and Send over plain sockets, if a broker offers it.
 
-An answer over gRPC brings a broker's offer, and later calls use it.  If a call cannot use it, that call goes over gRPC,
-and gRPC is asked for a new offer; if the new offer is the same, or a connection broke, the address gets only gRPC for a
-while.
+An answer over gRPC brings a broker's offer, and later calls use the offer.  A call that cannot use it goes over gRPC
+and asks for a new offer.  If the new offer is the same, or if a connection has broken, only gRPC is used with that
+address for a while.
 """
 
 import time
@@ -28,8 +28,9 @@ class RangeStreams:
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
-        """The frames of the call, if the address has offered a stream that works; None: the broker has done nothing.
-        The call ends at `deadline` (monotonic clock).  `timeout_s` is its whole time, which errors name."""
+        """The frames of the call, if the address has offered a stream that works.  None: the broker has done nothing,
+        and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).  `timeout_s` is its whole
+        time, which errors name."""
         offer = self.offers.usable(address)
         if offer is None:
             return None

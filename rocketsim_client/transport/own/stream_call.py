@@ -63,7 +63,7 @@ class StreamCall:
 
     def is_begun(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
         """Connects, sends the request and reads the first head.  False: the stream does not work, or the broker does
-        not serve it; the broker has done nothing then."""
+        not serve the request, and has done nothing."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             raise NotThisCall
@@ -84,7 +84,8 @@ class StreamCall:
     def sent(
         self, offer: pb.StreamOffer, request: pb.SendRequest, records: bytes | memoryview
     ) -> pb.SendResponse | None:
-        """None: the broker did not get the whole request, or does not serve it; it has done nothing then."""
+        """Sends the records and returns the answer.  None: the broker did not get the whole request, or does not serve
+        it, and has done nothing."""
         asked = self._request(offer, send=request, records_bytes=len(records))
         try:
             self._connect(offer)

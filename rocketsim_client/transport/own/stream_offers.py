@@ -24,6 +24,7 @@ class StreamOffers:
         return self._offers.get(address) if self.accepts(address) else None
 
     def wants_offer(self, address: str) -> bool:
+        """True if a call over gRPC should ask the broker for an offer."""
         return address not in self._offers and self.accepts(address)
 
     def offered(self, address: str, offer: pb.StreamOffer) -> None:
@@ -47,7 +48,7 @@ class StreamOffers:
             self._offers[address] = _tcp_alone(offer)
 
     def failed(self, address: str) -> None:
-        """Has the next calls use gRPC for a while."""
+        """Lets the next calls use only gRPC, for `NOT_AGAIN_FOR_S`."""
         self._offers.pop(address, None)
         self._not_until[address] = time.monotonic() + NOT_AGAIN_FOR_S
 

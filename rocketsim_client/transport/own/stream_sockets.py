@@ -17,6 +17,7 @@ class StreamSockets:
         forks.watch(self)
 
     def opened(self, family: socket.AddressFamily) -> socket.socket:
+        """Makes a socket that is not connected yet.  Raises ClientClosed after `close`."""
         made = socket.socket(family, socket.SOCK_STREAM)
         with self._lock:
             if self._closed:
@@ -26,6 +27,7 @@ class StreamSockets:
         return made
 
     def ended(self, one: socket.socket) -> None:
+        """Closes a socket whose call has ended."""
         with self._lock:
             self._open.discard(one)
         _shut(one)
