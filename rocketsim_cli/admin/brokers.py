@@ -41,7 +41,8 @@ def _digest(status: dict[str, str]) -> dict[str, object]:
     that of the last ten seconds."""
     return {
         "inTPS": _first_number(status.get("putTps")),
-        "outTPS": _first_number(status.get("getTransferedTps")),
+        # RocketMQ 5 has corrected the spelling.
+        "outTPS": _first_number(status.get("getTransferedTps") or status.get("getTransferredTps")),
         "space": _first_number(status.get("commitLogDiskRatio")),
     }
 

@@ -119,19 +119,29 @@ def lines(text: str) -> list[dict]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_cluster_list_shows_a_broker_of_rocketmq_that_has_no_rates_yet() -> None:
+@pytest.mark.parametrize(
+    ("rates", "shown"),
+    [
+        (b'"putTps":" ","getTransferredTps":""', (None, None)),  # in the first seconds
+        (b'"putTps":"1.5 2.0 3.0","getTransferredTps":"7.5 0 0"', (1.5, 7.5)),
+        (b'"putTps":"1.5 2.0 3.0","getTransferedTps":"7.5 0 0"', (1.5, 7.5)),  # the spelling of 4.9
+    ],
+)
+def test_cluster_list_shows_the_rates_of_a_broker_of_rocketmq(
+    rates: bytes, shown: tuple[float | None, float | None]
+) -> None:
     recorded = Recording("5.5.0")
 
     def answer(request: Header, body: bytes) -> bytes | None:
         if request.code != RequestCode.GET_BROKER_RUNTIME_INFO:
             return recorded(request, body)
-        return answer_to(request, body=b'{"table":{"putTps":" ","getTransferedTps":"","commitLogDiskRatio":"0.21"}}')
+        return answer_to(request, body=b'{"table":{%s,"commitLogDiskRatio":"0.21"}}' % rates)
 
     with RemotingPeer(answer) as peer:
         recorded.address = peer.address
         done = rocketsim("admin", "clusterList", "-n", peer.address, "--json")
     row = json.loads(done.stdout)
-    assert (row["brokerName"], row["inTPS"], row["outTPS"], row["space"]) == ("interop", None, None, 0.21)
+    assert (row["brokerName"], row["inTPS"], row["outTPS"], row["space"]) == ("interop", *shown, 0.21)
 
 
 def test_what_is_produced_can_be_consumed_once_a_group(pair):
