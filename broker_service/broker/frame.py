@@ -47,7 +47,7 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_STORE_HOST_V6
 )
 # Properties of message types that this broker does not support and would store as normal messages.
-_UNSUPPORTED: dict[bytes, str] = {
+UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_PREPARED.encode(): "transactional messages are not supported",
     PROPERTY_DELAY_S.encode(): f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
     PROPERTY_DELAY_MS.encode(): f"delays in milliseconds are not supported; use {PROPERTY_DELIVER_MS}",
@@ -57,8 +57,8 @@ _UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_DELIVERED_OFFSET.encode(): "the property belongs to the broker",
 }
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_DELIVER_MS.encode()
-_SPECIAL = frozenset(_UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()})
-_SPECIAL_NAMES = tuple(sorted(_SPECIAL))
+SPECIAL = frozenset(UNSUPPORTED.keys() | {_DELAY, _DELIVER, PROPERTY_WAIT.encode()})
+_SPECIAL_NAMES = tuple(sorted(SPECIAL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None
     lost = batch.lost_sector()
     if lost is not None:
         raise MessageIllegal(f"message {lost} of the frame has NUL characters in its properties")
-    return _frame_of(batch, batch.properties_among(_SPECIAL), first)
+    return _frame_of(batch, batch.properties_among(SPECIAL), first)
 
 
 def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
@@ -158,8 +158,8 @@ def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None
     queues = queue_ids[0], queue_ids[-1]
     if not names:
         return Frame(batch, queues)
-    for name in _UNSUPPORTED.keys() & names:
-        raise MessageIllegal(f"property {name.decode()}: {_UNSUPPORTED[name]}")
+    for name in UNSUPPORTED.keys() & names:
+        raise MessageIllegal(f"property {name.decode()}: {UNSUPPORTED[name]}")
     if len(batch) > 1:
         _check_none_is_delayed(batch, names)
         return Frame(batch, queues)

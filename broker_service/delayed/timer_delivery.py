@@ -46,7 +46,7 @@ BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
 _KEPT_WAITING_S = 60.0  # how long all timers wait for copies that cannot be read
-_READ_BYTES = 64 << 10
+READ_BYTES = 64 << 10
 _KEPT_UNREADABLE_S = 3600.0  # how long a timer that cannot be read keeps its log file from its deletion
 
 
@@ -316,4 +316,4 @@ class TimerDelivery:
 
 
 def _next_records(store: MessageStore, log_offset: int) -> tuple[int, bytes] | None:
-    return next(whole_records(store.log, log_offset, _READ_BYTES), None)
+    return next(whole_records(store.log, log_offset, READ_BYTES), None)

@@ -39,7 +39,7 @@ MAX_POP_BYTES = 4 << 20
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
-_WAITING_A_SCAN = 500  # new messages of a queue that one scan passes over because their message groups are locked
+WAITING_A_SCAN = 500  # new messages of a queue that one scan passes over because their message groups are locked
 
 
 class Message(NamedTuple):
@@ -220,7 +220,7 @@ class Finder:
             return None
         ordered = len(locks.group_of) if locks is not None else 0
         unused = MAX_ORDERED - self._writer.state.ordered_count - self._writer.state.ordered_of.get(place.group, 0)
-        may_wait = min(_WAITING_A_SCAN, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
+        may_wait = min(WAITING_A_SCAN, MAX_ORDERED_OF_A_QUEUE - ordered, unused // 2)
         picker: Picker[Message] = Picker(locks, Room(scan.most, scan.most_bytes, may_wait))
         read_bytes = 0
         while wanted := picker.waiting():

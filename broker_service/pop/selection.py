@@ -24,7 +24,7 @@ KEPT = 256  # parsed conditions
 _EVALUATED_FIRST = 64  # messages of the first evaluation of a queue
 _EVALUATED_AT_MOST = 1024  # messages of any evaluation
 _PARTS_OF_ENTRIES = 200_000  # parts of the condition times messages that one scan evaluates
-_SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records in one scan: some 80 ms
+SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records in one scan: some 80 ms
 _LEAST_COUNTED = 128  # an evaluation of fewer messages costs as much as one of 128, and counts as that
 
 
@@ -40,7 +40,7 @@ class Selection:
     condition: Any = None
     entries: int
     least_counted: int = 0
-    most_bytes: int = _SEARCHED_BYTES
+    most_bytes: int = SEARCHED_BYTES
 
     @staticmethod
     def evaluated_together(excluded: int) -> int:
@@ -127,5 +127,5 @@ def _parsed(text: str) -> Selection | str:
         return f"an SQL92 filter with {parts} operations and properties; at most {MOST_PARTS} are allowed"
     sql_filter.selected(condition, lambda name: pa.nulls(1, pa.string()), 1)
     entries = min(ENTRIES, _PARTS_OF_ENTRIES // max(parts, 1))
-    most_bytes = _SEARCHED_BYTES // max(sql_filter.count_searches(condition), 1)
+    most_bytes = SEARCHED_BYTES // max(sql_filter.count_searches(condition), 1)
     return Selection(condition=condition, entries=entries, least_counted=_LEAST_COUNTED, most_bytes=most_bytes)

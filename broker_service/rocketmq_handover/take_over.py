@@ -33,7 +33,7 @@ from broker_service.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _TIMERS = Place(REVIVE_GROUP, TIMER_TOPIC, 0)
-_AT_ONCE = 100  # records that lie anywhere in the log
+AT_ONCE = 100  # records that lie anywhere in the log
 _READ_BYTES = 64 << 10
 _SETTLED_AT_ONCE = 1000
 _TRANSITIONS_AT_ONCE = 10  # of up to 1,000 deliveries each
@@ -126,8 +126,8 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
     for second, log_offsets in state.timers.since(begin):
         if delivered is not None and second < delivered[0]:
             log_offsets = [one for one in log_offsets if one >= delivered[1]]
-        for number in range(0, len(log_offsets), _AT_ONCE):
-            some = log_offsets[number : number + _AT_ONCE]
+        for number in range(0, len(log_offsets), AT_ONCE):
+            some = log_offsets[number : number + AT_ONCE]
             for waiting in await cold_reads.read(store, partial(_records, store, some)):
                 if waiting.properties.get(PROPERTY_REAL_TOPIC, "").startswith(REVIVE_TOPIC_PREFIX):
                     taken.setdefault(second, []).append(waiting.commit_log_offset)
@@ -171,7 +171,7 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
             at, alone = behind, 2 * alone
         for number, message in enumerate(some):
             _add(found, message)
-            if number % _AT_ONCE == 0:
+            if number % AT_ONCE == 0:
                 await asyncio.sleep(0)  # what is in memory is read without waiting
     return end
 

@@ -18,7 +18,7 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 
 from broker_service.store.message_store import MessageStore
 
-_FIELDS = Struct(">7q")
+FIELDS = Struct(">7q")
 _OURS = Struct(">I")
 _SIZE = 4096
 
@@ -35,13 +35,13 @@ class TimerCheck(NamedTuple):
 
 def encode(check: TimerCheck) -> bytes:
     """Returns the file's bytes as this broker writes them."""
-    fields = _FIELDS.pack(*check)
+    fields = FIELDS.pack(*check)
     return fields.ljust(_SIZE - _OURS.size, b"\0") + _OURS.pack(isal_zlib.crc32(fields))
 
 
 def is_ours(data: bytes) -> bool:
     """True if this broker has written the file, and RocketMQ has not changed it since."""
-    return data == encode(TimerCheck(*_FIELDS.unpack_from(data)))
+    return data == encode(TimerCheck(*FIELDS.unpack_from(data)))
 
 
 def _read(store: MessageStore, path: Path) -> bytes | None:
@@ -50,7 +50,7 @@ def _read(store: MessageStore, path: Path) -> bytes | None:
         data = store.disk.read_synced(path)
     except FileNotFoundError:
         return None
-    return data if len(data) >= _FIELDS.size else None
+    return data if len(data) >= FIELDS.size else None
 
 
 def is_rocketmqs(store: MessageStore, path: Path) -> bool:
@@ -62,7 +62,7 @@ def is_rocketmqs(store: MessageStore, path: Path) -> bool:
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
     """Writes the file; `oldest` is the log offset of the oldest timer that waits, None without one."""
     data = _read(store, path)
-    before = TimerCheck(*_FIELDS.unpack_from(data)) if data is not None else TimerCheck()
+    before = TimerCheck(*FIELDS.unpack_from(data)) if data is not None else TimerCheck()
     at = store.queues.end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
     check = before._replace(
         read_ms=now_ms // 1000 * 1000,
@@ -82,7 +82,7 @@ def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
     content = _read(store, path)
     if content is None or is_ours(content):
         return None
-    check = TimerCheck(*_FIELDS.unpack_from(content))
+    check = TimerCheck(*FIELDS.unpack_from(content))
     first, end = store.queues.bounds(TIMER_TOPIC, 0)
     if check.queue_offset >= end:
         return check.read_ms // 1000, store.end_offset

@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 
 SNAPSHOT_LOG_BYTES = 64 << 20  # bytes of the log after which another snapshot is due
 
-_READ_BYTES = 256 << 10  # bytes to read from a queue at a time
-_MANY = 16  # from this number of records on, columns are faster than one record after the other
+READ_BYTES = 256 << 10  # bytes to read from a queue at a time
+MANY = 16  # from this number of records on, columns are faster than one record after the other
 
 RecordChanges = tuple[int, list[Change]]  # the log offset of a record, and its changes
 Extent = tuple[int, int]  # the log offset and size of a record
@@ -194,7 +194,7 @@ class StateLog:
 
     def _timers_of(self, extents: Sequence[Extent]) -> list[RecordChanges] | None:
         """Returns the changes of these records, which lie back to back; None if each must be read by itself."""
-        if len(extents) < _MANY:
+        if len(extents) < MANY:
             return None
         first, (last, size) = extents[0][0], extents[-1]
         try:
@@ -264,11 +264,11 @@ class StateLog:
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[RecordChanges]]:
         """Reads as many records as fit; returns the queue offset of the next one, and the changes."""
         topic, queue_id, at = entry
-        found = self._store.queues.read_ranges([(topic, queue_id, at, end)], _READ_BYTES)
+        found = self._store.queues.read_ranges([(topic, queue_id, at, end)], READ_BYTES)
         if found.answers[0].next_offset <= at:
             raise _unreadable(entry)
         data, sizes = memoryview(b"".join(found.records)), np.frombuffer(found.sizes, "<u4")
-        changes = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= _MANY else None
+        changes = _timers_in(data, len(sizes)) if topic == TIMER_TOPIC and len(sizes) >= MANY else None
         if changes is None:
             changes = []
             for size in sizes.tolist():
@@ -365,7 +365,7 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
     """Yields groups of records that lie back to back in the log."""
     first = size = 0
     for number, (offset, length) in enumerate(extents):
-        if number > first and (offset != sum(extents[number - 1]) or size + length > _READ_BYTES):
+        if number > first and (offset != sum(extents[number - 1]) or size + length > READ_BYTES):
             yield extents[first:number]
             first, size = number, 0
         size += length

@@ -27,7 +27,7 @@ from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
 _BODY = 16 << 10  # bytes of transitions after which another record begins
-_MAX_PENDING = 128  # pending transitions that are appended without waiting for others
+MAX_PENDING = 128  # pending transitions that are appended without waiting for others
 
 
 class StateWriter:
@@ -128,7 +128,7 @@ class StateWriter:
         self._taken |= {change.place: change.next for change in changes if isinstance(change, Take | TakeInOrder)}
         if self.group_commit.call_came():
             loop.call_soon(self.flush)
-        elif len(self._pending) >= _MAX_PENDING:
+        elif len(self._pending) >= MAX_PENDING:
             self.flush()
         return appended
 

@@ -34,9 +34,9 @@ _MAX_SECONDS = 2**31 - 1
 _PAGE_SLOTS = 1024  # slots are written a page at a time
 # Store times are in order within this margin: a promoted slave's clock differs, and clocks are set.
 CLOCK_MARGIN_MS = 10_000
-_STEPS_BEFORE_SCAN = 512  # entries of a chain that are too new and are walked over before `_scan` is used instead
-_SCAN = 8192  # entries that are scanned at a time
-_SCAN_COST = 200  # entries that are scanned in the time that one step along a chain takes
+STEPS_BEFORE_SCAN = 512  # entries of a chain that are too new and are walked over before `_scan` is used instead
+SCAN = 8192  # entries that are scanned at a time
+SCAN_COST = 200  # entries that are scanned in the time that one step along a chain takes
 
 Hashes = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.int64]
@@ -277,7 +277,7 @@ class IndexFile:
             slot = self._open.read(self.path, SLOT_SIZE, HEADER_SIZE + place * SLOT_SIZE)
             number = int.from_bytes(slot, "big", signed=True)
         newer = self.header.next_entry
-        for _ in range(_STEPS_BEFORE_SCAN):
+        for _ in range(STEPS_BEFORE_SCAN):
             if not limit <= number < newer:
                 return number
             newer, number = number, self._entry(number)[3]
@@ -289,13 +289,13 @@ class IndexFile:
         Returns 0 if there is none or the budget is spent.
         """
         while limit > 1 and search.budget > 0:
-            begin = max(limit - _SCAN, 1)
+            begin = max(limit - SCAN, 1)
             data = self._open.read(self.path, (limit - begin) * ENTRY_SIZE, self._entry_at(begin))
             entries = np.frombuffer(data, ENTRY)
             found = np.flatnonzero(entries["hash"] == hash_code)
             if len(found):
                 return begin + int(found[-1])
-            search.budget -= -(-len(entries) // _SCAN_COST)
+            search.budget -= -(-len(entries) // SCAN_COST)
             # Entries before this chunk may belong to the same record as its first entry, so that record is not done.
             search.before = min(search.before, int(entries["commit_log_offset"][0]) + 1)
             limit = begin

@@ -12,7 +12,7 @@ from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.residency import Cold
 
-_BUDGET = 2048  # steps of the index that one search may take, which are some milliseconds
+BUDGET = 2048  # steps of the index that one search may take, which are some milliseconds
 _RECORD_COST = 8  # reading a record takes as long as this number of steps
 
 
@@ -46,7 +46,7 @@ class KeySearch:
         self._begin_ms = begin_ms
         self._end_ms = end_ms
         self._offsets: list[int] = []
-        self._search = Search(log.end_offset if before is None else before, end_ms, _BUDGET)
+        self._search = Search(log.end_offset if before is None else before, end_ms, BUDGET)
 
     def run(self) -> KeySearchResult:
         """Finds at most `max_num` records stored in [begin_ms, end_ms].  It stops when its budget is spent."""

@@ -25,10 +25,10 @@ from broker_service.store.residency import Cold
 
 TagsCodes = frozenset[int] | None
 
-_FIRST_ENTRIES = 512  # entries to read while the size of the messages is not known yet
+FIRST_ENTRIES = 512  # entries to read while the size of the messages is not known yet
 _ENTRIES_AT_A_TIME = 16384
-_MAX_ENTRIES_SCANNED = 1 << 18  # per frame; 0.25 million entries take some ms
-_MAX_SPANS = 256  # per frame; a span takes time even if it has few messages or none
+MAX_ENTRIES_SCANNED = 1 << 18  # per frame; 0.25 million entries take some ms
+MAX_SPANS = 256  # per frame; a span takes time even if it has few messages or none
 
 
 class Span(NamedTuple):
@@ -76,7 +76,7 @@ def read_ranges(
     A span that ends before its `until` gets a further answer with the reason.  `memory` is the number of bytes at the
     log's end that count as in memory.  `entries` is an estimate of how many messages fit; 0 means unknown.
     """
-    filling = _Filling(log, max_bytes, tags_codes, entries or _FIRST_ENTRIES)
+    filling = _Filling(log, max_bytes, tags_codes, entries or FIRST_ENTRIES)
     cursors = filling.cursors(spans)
     cursor = next(cursors, None)
     while cursor is not None and (wanted := filling.entries_wanted()) > 0:
@@ -179,7 +179,7 @@ class _Filling:
 
         A span gets its answer before it is read, and a second one if readers may not see all of it.
         """
-        for index, (queue, offset, until, max_offset) in enumerate(islice(spans, _MAX_SPANS)):
+        for index, (queue, offset, until, max_offset) in enumerate(islice(spans, MAX_SPANS)):
             min_offset = queue.min_offset if queue else 0
             nothing = outside(queue is not None, offset, min_offset, max_offset)
             if queue is not None and nothing is None:
@@ -194,13 +194,13 @@ class _Filling:
 
     def entries_wanted(self) -> int:
         """Returns how many entries to read next, which is about as many as fit."""
-        if self.is_full or self._scanned >= _MAX_ENTRIES_SCANNED:
+        if self.is_full or self._scanned >= MAX_ENTRIES_SCANNED:
             return 0
         if not self._scanned:
             return min(self._first_entries, _ENTRIES_AT_A_TIME)
         an_entry = (self._size - self._room) / self._scanned
         fitting = int(self._room / max(an_entry, 1.0)) + 8
-        return min(fitting, _ENTRIES_AT_A_TIME, _MAX_ENTRIES_SCANNED - self._scanned)
+        return min(fitting, _ENTRIES_AT_A_TIME, MAX_ENTRIES_SCANNED - self._scanned)
 
     def take(self, part: list[tuple[_Cursor, int]]) -> None:
         """Takes the messages that fit from the next `count` entries of each cursor."""

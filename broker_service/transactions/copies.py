@@ -23,7 +23,7 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-_FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
+FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
 
 
 async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
@@ -44,7 +44,7 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
 
     Leaves out copies that cannot be read.
     """
-    frame = _FRAME_BYTES
+    frame = FRAME_BYTES
     end = store.queues.end(topic, queue_id)
     while at < end:
         read = partial(store.queues.read_ranges, [(topic, queue_id, at, end)], frame)
@@ -63,7 +63,7 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
                 at += 1
             frame = 1  # reads one record at a time, so that only the unreadable one is left out
             continue
-        at, frame = found.answers[0].next_offset, min(2 * frame, _FRAME_BYTES)
+        at, frame = found.answers[0].next_offset, min(2 * frame, FRAME_BYTES)
         yield copied
         await asyncio.sleep(0)  # the read itself does not pause if the records are in memory
 

@@ -452,7 +452,7 @@ async def test_a_message_is_found_by_either_id_by_key_and_by_offset(tmp_path: Pa
 
 async def test_what_many_messages_share_is_found_in_several_answers(tmp_path: Path, monkeypatch: Any) -> None:
     """An answer ends when it would take long or become large, and says where the next one continues."""
-    monkeypatch.setattr(key_search, "_BUDGET", 100)
+    monkeypatch.setattr(key_search, "BUDGET", 100)
     monkeypatch.setattr(messages, "MAX_QUERY_BYTES", 400)
     async with admin_of(tmp_path) as (node, admin):
         for number in range(50):

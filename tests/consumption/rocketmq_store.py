@@ -59,7 +59,7 @@ class RocketMQStore:
         }
         self._write("consumerOffset.json", "offsetTable", offsets)
         check = TimerCheck(read_ms=self.delivered_to, queue_offset=end, masters_queue_offset=end)
-        (config / "timercheck").write_bytes(timer_check._FIELDS.pack(*check).ljust(4096, b"\0"))
+        (config / "timercheck").write_bytes(timer_check.FIELDS.pack(*check).ljust(4096, b"\0"))
 
     def _write(self, name: str, member: str, content: object) -> None:
         version = {"counter": 1, "stateVersion": 0, "timestamp": self.now_ms}

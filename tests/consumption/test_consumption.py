@@ -349,7 +349,7 @@ def test_a_look_evaluates_fewer_messages_the_more_parts_a_condition_has() -> Non
 async def test_a_look_searches_fewer_bytes_the_more_texts_a_condition_searches_for(
     tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(selection, "_SEARCHED_BYTES", 40_000)
+    monkeypatch.setattr(selection, "SEARCHED_BYTES", 40_000)
     async with consumer(tmp_path, enable_property_filter=True) as one:
         await put(one.node, "t", *[b"x" * 3000] * 10, NAME="y")
         text = " OR ".join(f"NAME CONTAINS 'x{number}'" for number in range(4))

@@ -188,7 +188,7 @@ def test_a_damaged_record_of_the_state_is_not_passed_over(wrong: tuple[int, byte
 def test_a_damaged_timer_is_known_without_its_time_and_the_others_with_theirs(
     wrong: tuple[int, bytes], many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_log, "_MANY", many)
+    monkeypatch.setattr(state_log, "MANY", many)
     store = test_state_log.store_on(MemoryFiles())
     log = StateLog(store, test_state_log.SNAPSHOT)
     test_state_log.append_timers(store, 3)
@@ -348,7 +348,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
 async def test_a_damaged_copy_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_delivery, "_READ_BYTES", 100)  # a record at a time
+    monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
         monkeypatch.setattr(master_loop, pause, 3600.0)
     async with timed(tmp_path) as one:
@@ -441,7 +441,7 @@ async def test_nothing_is_delivered_before_the_damage_is_mended_in_what_was(
 async def test_copies_are_found_past_a_damaged_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr(copies, "_FRAME_BYTES", 4096)
+    monkeypatch.setattr(copies, "FRAME_BYTES", 4096)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b")
         (first, _), store = records(node, HALF_TOPIC), node.store

@@ -85,7 +85,7 @@ async def test_a_call_while_it_is_quiet_does_not_wait_and_those_that_come_togeth
 async def test_no_more_than_so_many_transitions_wait_whatever_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "_MAX_PENDING", 4)
+    monkeypatch.setattr(writer_module, "MAX_PENDING", 4)
     async with consumer(tmp_path) as one:
         await put(one.node, "t", *(b"%d" % number for number in range(9)))
         found = (await one.pop()).deliveries

@@ -209,7 +209,7 @@ async def test_a_group_whose_messages_wait_leaves_room_for_those_of_others(
 async def test_one_scan_passes_over_a_number_of_messages_and_a_poll_scans_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finder_module, "_WAITING_A_SCAN", 2)
+    monkeypatch.setattr(finder_module, "WAITING_A_SCAN", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"
@@ -217,7 +217,7 @@ async def test_one_scan_passes_over_a_number_of_messages_and_a_poll_scans_again(
 
 
 async def test_others_go_on_between_two_scans_of_a_pop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finder_module, "_WAITING_A_SCAN", 2)
+    monkeypatch.setattr(finder_module, "WAITING_A_SCAN", 2)
     async with in_order(tmp_path) as one:
         await one.send("a1 a2 a3 a4 a5 a6 b1")
         assert await one.texts(max_messages=1) == "a1"

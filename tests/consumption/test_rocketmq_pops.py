@@ -407,7 +407,7 @@ async def test_others_have_their_turns_while_checkpoints_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     now_ms = wall_clock_ms()
-    count = 12 * take_over._AT_ONCE
+    count = 12 * take_over.AT_ONCE
     with RocketMQStore(tmp_path, now_ms) as rocketmq:
         rocketmq.send("orders", *(f"o-{number}" for number in range(count)))
         for offset in range(count):

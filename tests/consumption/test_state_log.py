@@ -174,7 +174,7 @@ def append_timers(store: MessageStore, count: int) -> list[int]:
 
 @pytest.mark.parametrize("as_columns", [True, False])
 def test_timers_are_told_alike_one_by_one_and_as_columns(as_columns: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state_log, "_MANY", 1 if as_columns else 10_000)
+    monkeypatch.setattr(state_log, "MANY", 1 if as_columns else 10_000)
     disk = MemoryFiles()
     store = store_on(disk)
     log = StateLog(store, SNAPSHOT)
@@ -225,7 +225,7 @@ def test_timers_that_columns_cannot_tell_are_looked_at_one_by_one(monkeypatch: p
         return data.replace(b"body", b"dody", 1) if data.count(b"body") > 1 else data
 
     monkeypatch.setattr(store.log, "read", damaged)
-    monkeypatch.setattr(state_log, "_MANY", 1)
+    monkeypatch.setattr(state_log, "MANY", 1)
     log.catch_up()
     assert [one for _, some in log.state.timers.before(store.end_offset) for one in some] == offsets
 
@@ -403,7 +403,7 @@ def test_a_start_over_that_fails_leaves_no_snapshot_of_a_part_and_is_made_again(
     log = StateLog(store, SNAPSHOT)
     for number in range(4):
         append(store, number)
-    monkeypatch.setattr(state_log, "_READ_BYTES", 1)
+    monkeypatch.setattr(state_log, "READ_BYTES", 1)
     read_ranges, failure = store.queues.read_ranges, ReadFailed.of("commitlog/0", 0, OSError(5, "an error"))
 
     def read(ranges: list[tuple[str, int, int, int]], size: int) -> RangesResult:

@@ -358,7 +358,7 @@ async def test_nothing_is_delivered_before_the_log_can_be_read_that_tells_what_w
 async def test_a_bad_sector_behind_copying_keeps_messages_waiting_for_a_minute_at_most(
     tmp_path: Path, caplog: Any, monkeypatch: pytest.MonkeyPatch, bad: str
 ) -> None:
-    monkeypatch.setattr(timer_delivery, "_READ_BYTES", 100)  # a record at a time
+    monkeypatch.setattr(timer_delivery, "READ_BYTES", 100)  # a record at a time
     for pause in ("LONGEST_SLEEP_S", "AFTER_TROUBLE_S"):  # of the broker's own task, which leaves all to the test
         monkeypatch.setattr(master_loop, pause, 3600.0)
     real = CommitLog.read
@@ -605,7 +605,7 @@ async def test_a_clean_stop_says_where_a_real_rocketmq_goes_on(tmp_path: Path) -
     assert timer_check.is_ours(data)
     async with timed(tmp_path, START + 5000) as one:
         await one.later(4000)
-    with_none = timer_check._FIELDS.unpack_from(path.read_bytes())
+    with_none = timer_check.FIELDS.unpack_from(path.read_bytes())
     assert (with_none[2], with_none[3], with_none[6]) == (4, 4, 2)
 
 
@@ -627,7 +627,7 @@ async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: 
         await one.send(b"delivered, too")
         await one.send(b"not in the wheel")
     check = TimerCheck(START + 5000, 52, 3, 3, 0, START, 7)
-    (tmp_path / "config/timercheck").write_bytes(timer_check._FIELDS.pack(*check).ljust(4096, b"\0"))
+    (tmp_path / "config/timercheck").write_bytes(timer_check.FIELDS.pack(*check).ljust(4096, b"\0"))
     forget_snapshots(tmp_path)
     if stopped_before:
         async with timed(tmp_path, START + 5000, broker_role=BrokerRole.SLAVE, broker_id=1):
@@ -636,7 +636,7 @@ async def test_what_a_real_rocketmq_has_delivered_does_not_come_again(tmp_path: 
         await until(lambda: one.timers.count <= 2, "it is read when the broker takes writes")
         await one.later(1000)
         assert one.received() == [b"not in the wheel", b"in the wheel"]
-    again = timer_check._FIELDS.unpack_from((tmp_path / "config/timercheck").read_bytes())
+    again = timer_check.FIELDS.unpack_from((tmp_path / "config/timercheck").read_bytes())
     assert (again[1], again[6]) == (52, 8), "what is RocketMQ's own stays"
 
 

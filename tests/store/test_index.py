@@ -249,9 +249,9 @@ def test_in_small_steps_everything_is_found_once(entries, code, budget, until):
     file.put(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
     found, before = [], 2**63 - 1
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(index_file, "_STEPS_BEFORE_SCAN", 2)
-        patch.setattr(index_file, "_SCAN", 5)
-        patch.setattr(index_file, "_SCAN_COST", 1)
+        patch.setattr(index_file, "STEPS_BEFORE_SCAN", 2)
+        patch.setattr(index_file, "SCAN", 5)
+        patch.setattr(index_file, "SCAN_COST", 1)
         patch.setattr(index_file, "CLOCK_MARGIN_MS", 5000)
         while True:
             search = Search(before, until, budget + 12)
@@ -299,10 +299,10 @@ def test_a_question_says_where_to_go_on(monkeypatch):
     offsets = [one.commit_log_offset for one in records_of(store)][::-1]
     assert store.key_search("topic", "k", 64, 0, 2 * NOW).run() == (offsets[:64], offsets[63])
     # All of these are in the first second of their index files, so that each is read to know its time.
-    monkeypatch.setattr(key_search, "_BUDGET", 8 * 2048)
+    monkeypatch.setattr(key_search, "BUDGET", 8 * 2048)
     assert store.key_search("topic", "k", 150, 0, NOW + 149).run() == (offsets[150:], None)
-    monkeypatch.setattr(key_search, "_BUDGET", 500)
-    monkeypatch.setattr(index_file, "_STEPS_BEFORE_SCAN", 100)
+    monkeypatch.setattr(key_search, "BUDGET", 500)
+    monkeypatch.setattr(index_file, "STEPS_BEFORE_SCAN", 100)
     found, before, questions = [], None, 0
     while before is not None or not questions:
         here, before = store.key_search("topic", "k", 64, 0, 2 * NOW, before).run()

@@ -18,8 +18,8 @@ from tests.support.golden import unpack_golden
 
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offline_file, "_CHUNK", 12)
-    monkeypatch.setattr(offline_file, "_FIRST_CHUNK", 3)
+    monkeypatch.setattr(offline_file, "CHUNK", 12)
+    monkeypatch.setattr(offline_file, "FIRST_CHUNK", 3)
 
 
 @pytest.fixture(scope="module")

@@ -70,10 +70,10 @@ def columns(
     return answers, replay_frame(records)
 
 
-@pytest.fixture(params=[1, ranges._FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
+@pytest.fixture(params=[1, ranges.FIRST_ENTRIES], ids=["an entry at first", "all entries at once"])
 def first_entries(request, monkeypatch):
     """Starting with one entry, a frame is filled in several parts."""
-    monkeypatch.setattr(ranges, "_FIRST_ENTRIES", request.param)
+    monkeypatch.setattr(ranges, "FIRST_ENTRIES", request.param)
 
 
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
@@ -108,17 +108,17 @@ def test_a_frame_looks_at_a_bounded_number_of_spans_and_entries(monkeypatch):
     put(store, "topic", [number % 5 for number in range(50)], [b"x"] * 50)
     spans = [("topic", queue_id, 0, 10) for queue_id in range(5)]
     nothing = frozenset([1])
-    monkeypatch.setattr(ranges, "_MAX_SPANS", 3)
+    monkeypatch.setattr(ranges, "MAX_SPANS", 3)
     assert [piece[0] for piece in columns(store, spans, MIB, None)[0]] == [0, 1, 2]
-    monkeypatch.setattr(ranges, "_MAX_ENTRIES_SCANNED", 20)
-    monkeypatch.setattr(ranges, "_FIRST_ENTRIES", 20)
+    monkeypatch.setattr(ranges, "MAX_ENTRIES_SCANNED", 20)
+    monkeypatch.setattr(ranges, "FIRST_ENTRIES", 20)
     # The third is not there: not a single one of its entries was looked at.
     assert columns(store, spans, MIB, nothing)[0] == [
         (0, Status.NO_MATCHED_MESSAGE, 10, 0),
         (1, Status.NO_MATCHED_MESSAGE, 10, 0),
     ]
-    monkeypatch.setattr(ranges, "_MAX_ENTRIES_SCANNED", 15)
-    monkeypatch.setattr(ranges, "_FIRST_ENTRIES", 15)
+    monkeypatch.setattr(ranges, "MAX_ENTRIES_SCANNED", 15)
+    monkeypatch.setattr(ranges, "FIRST_ENTRIES", 15)
     assert columns(store, spans, MIB, nothing)[0] == [
         (0, Status.NO_MATCHED_MESSAGE, 10, 0),
         (1, Status.NO_MATCHED_MESSAGE, 5, 0),

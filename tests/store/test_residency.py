@@ -235,7 +235,7 @@ def test_a_search_by_key_that_starts_over_pays_once_for_what_it_has_looked_at(
     newest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each entry of the key is on a page of its own, so that the search starts over at each of them."""
-    monkeypatch.setattr(key_search, "_BUDGET", 64 * 12)  # each record costs 8, its entry 1, and 1 when it starts over
+    monkeypatch.setattr(key_search, "BUDGET", 64 * 12)  # each record costs 8, its entry 1, and 1 when it starts over
     disk = ColdDisk()
     store = open_store(ROOT, disk, max_hash_slot_num=10_000, max_index_num=100_000, mapped_file_size_commit_log=1 << 23)
     others = [("KEYS", " ".join(f"other{number}" for number in range(20)))] * 10

@@ -551,7 +551,7 @@ async def test_a_crash_between_copy_and_op_record_makes_no_second_copy(tmp_path:
 async def test_copies_are_looked_up_in_frames_beside_other_work_and_past_unreadable_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copies, "_FRAME_BYTES", 4096)
+    monkeypatch.setattr(copies, "FRAME_BYTES", 4096)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         await prepare(client, "a", "b", "c")
         store, read_ranges = node.store, node.store.queues.read_ranges

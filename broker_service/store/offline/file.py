@@ -11,8 +11,8 @@ import numpy as np
 
 from broker_service.errors import ReadFailed
 
-_CHUNK = 8 << 20
-_FIRST_CHUNK = 64 << 10  # small, because `find` usually finds what it searches for nearby
+CHUNK = 8 << 20
+FIRST_CHUNK = 64 << 10  # small, because `find` usually finds what it searches for nearby
 
 
 class OfflineFile:
@@ -38,9 +38,7 @@ class OfflineFile:
 
     def is_zero(self, at: int) -> bool:
         """Returns True if the file has only zeros from `at` to its end."""
-        return not any(
-            np.frombuffer(self.read(begin, _CHUNK), np.uint8).any() for begin in range(at, self.size, _CHUNK)
-        )
+        return not any(np.frombuffer(self.read(begin, CHUNK), np.uint8).any() for begin in range(at, self.size, CHUNK))
 
     def find(self, wanted: Sequence[bytes], at: int) -> Iterator[int]:
         """Yields, in order, the positions from `at` on of any of these byte strings, which have the same length.
@@ -48,17 +46,17 @@ class OfflineFile:
         It searches in bytes that it has read.  In Python 3.11.2, `find` on a map reads behind the end of the map, which
         ends the process.
         """
-        overlap, chunk = len(wanted[0]) - 1, _FIRST_CHUNK
+        overlap, chunk = len(wanted[0]) - 1, FIRST_CHUNK
         while at < self.size:
             data = self.read(at, chunk + overlap)
             yield from sorted(at + found for one in wanted for found in _all(data, one))
-            at, chunk = at + chunk, min(2 * chunk, _CHUNK)
+            at, chunk = at + chunk, min(2 * chunk, CHUNK)
 
     def find_backwards(self, wanted: bytes) -> Iterator[int]:
         """Yields the positions of this byte string, the last one first."""
         end = self.size
         while end > 0:
-            begin = max(end - _CHUNK, 0)
+            begin = max(end - CHUNK, 0)
             data = self.read(begin, end - begin + len(wanted) - 1)
             yield from (begin + found for found in reversed(list(_all(data, wanted))))
             end = begin

@@ -1,0 +1,87 @@
+"""Counts how often tests use private names of the product.  `python -m tests.support.private_names` writes the list.
+
+A test by a private name breaks with each change of what is behind it, though nothing that anybody relies on is broken.
+`tests/data/private_names.txt` has the number of such uses in each file that still has some.
+"""
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LIST = ROOT / "tests" / "data" / "private_names.txt"
+PRODUCT = ("broker_service", "proto/rocketsim_proto", "rocketsim_cli", "rocketsim_client", "rocketsim_console")
+PRODUCT += ("rocketsim_source", "rocketsim_testing")
+PATCHES = ("setattr", "delattr", "setitem", "object")  # of monkeypatch and mock.patch: they take names as text
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name != "_"
+
+
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Yields the private names that the code defines: functions, classes, attributes and variables."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            name = node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            name = node.id
+        else:
+            continue
+        if is_private(name):
+            yield name
+
+
+def used(tree: ast.AST) -> Iterator[str]:
+    """Yields the private names of other objects that the code uses, as attributes, imports, or texts of a patch."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and is_private(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.attr
+        elif isinstance(node, ast.ImportFrom):
+            yield from (alias.name for alias in node.names if is_private(alias.name))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in PATCHES:
+            for given in node.args:
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    if is_private(name := given.value.rpartition(".")[2]):
+                        yield name
+
+
+def counts() -> dict[str, int]:
+    """Returns, for each file of the tests, how many uses of private names of the product it has."""
+    of_product = {name for tree in parsed(PRODUCT) for name in defined(tree[1])}
+    found = {}
+    for path, tree in parsed(("tests",)):
+        foreign = of_product - set(defined(tree))
+        if count := Counter(name in foreign for name in used(tree))[True]:
+            found[path.relative_to(ROOT).as_posix()] = count
+    return found
+
+
+def parsed(folders: Iterable[str]) -> Iterator[tuple[Path, ast.AST]]:
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if not path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
+                yield path, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def allowed() -> dict[str, int]:
+    lines = (line.rsplit(" ", 1) for line in LIST.read_text().splitlines())
+    return {path: int(count) for path, count in lines}
+
+
+def write() -> None:
+    LIST.write_text("".join(f"{path} {count}\n" for path, count in sorted(counts().items())))
+
+
+if __name__ == "__main__":
+    before = sum(allowed().values()) if LIST.exists() else sys.maxsize
+    write()
+    after = sum(allowed().values())
+    print(f"{after} uses of private names in {len(allowed())} files")
+    if after > before:
+        sys.exit("That is more than before: use a public name, or give the type that owns the behaviour one.")
