@@ -62,7 +62,7 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
         unchanged = [await _passes(node) for _ in range(rounds)]
         everything = []
         for _ in range(rounds):
-            node.lags.skip()
+            node.administration.lags.skip()
             everything.append(await _passes(node))
     bench.report(f"{queues} queues: a scrape, CPU time of the event loop", "ms", Series.of(busy), target=targets.SCRAPE)
     bench.report(
@@ -122,7 +122,7 @@ async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
 async def _passes(node: BrokerNode) -> tuple[float, float]:
     """All lags once: milliseconds of CPU of the event loop's thread, and those of its longest turn."""
     began = time.thread_time()
-    task = asyncio.create_task(node.lags.take())
+    task = asyncio.create_task(node.administration.lags.take())
     longest = 0.0
     while not task.done():
         before = time.thread_time()

@@ -77,7 +77,7 @@ class BrokerNode:
         self.schedule, self.consumption, self.commits = features.schedule, features.consumption, features.commits
 
         wire = self.wire = Wire(self.broker, features, self.access_control, machine, channels)
-        self.puts, self.pulls, self.ranges, self.range_streams = wire.puts, wire.pulls, wire.ranges, wire.range_streams
+        self.puts, self.range_streams = wire.puts, wire.range_streams
         self.clients, self.v2_port = wire.clients, wire.v2_port
 
         replication = self.replication = Replication(
@@ -92,23 +92,13 @@ class BrokerNode:
             masters_work=MastersWork(self.broker, self.schedule, self.consumption, self.tasks),
             remoting_address=self._remoting_address(remoting),
         )
-        self.replication_master, self.replication_slave = replication.master, replication.slave
-        self.metadata, self.registration, self.inquiry = (
-            replication.metadata,
-            replication.registration,
-            replication.inquiry,
-        )
-        self.leadership, self.following, self.promises = (
-            replication.leadership,
-            replication.following,
-            replication.promises,
-        )
+        self.replication_master, self.registration = replication.master, replication.registration
+        self.leadership, self.following = replication.leadership, replication.following
 
         administration = self.administration = Administration(
             self.broker, features, wire, replication, self.access_control, machine, core.flusher
         )
-        self.status, self.progress, self.lags = administration.status, administration.progress, administration.lags
-        self.metrics = administration.metrics
+        self.status, self.metrics = administration.status, administration.metrics
 
         self.remoting: Remoting | None = None
         if remoting is not None:

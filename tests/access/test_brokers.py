@@ -267,7 +267,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         secrets = (tmp_path / "s" / "rocketsim" / "users.json").stat()
         assert stat.S_IMODE(secrets.st_mode) == 0o600
         # A master without access control says nothing of users, and they stay.
-        slave.replication_slave._broker.apply_metadata(Metadata(complete=True))
+        slave.replication.slave._broker.apply_metadata(Metadata(complete=True))
         assert slave.access.users.existing("admin")
 
 
@@ -285,7 +285,7 @@ async def test_a_slave_that_dies_while_a_user_is_deleted_keeps_no_policies_of_it
 
         monkeypatch.setattr(node.access.users, "adopt", dies)
         with pytest.raises(OSError, match="no disk"):
-            node.replication_slave._broker.apply_metadata(deletion)
+            node.replication.slave._broker.apply_metadata(deletion)
         assert node.access.users.get("n") and node.access.acls.get("User:n") is None
 
 
@@ -366,9 +366,9 @@ async def test_replication_is_for_brokers(tmp_path: Path) -> None:
 async def test_a_snapshot_without_access_control_has_no_secrets(tmp_path: Path) -> None:
     async with running(tmp_path, **KEYS) as node:
         await first_user(node)
-        assert node.metadata.snapshot().users
+        assert node.replication.metadata.snapshot().users
     async with running(tmp_path) as node:
-        snapshot = node.metadata.snapshot()
+        snapshot = node.replication.metadata.snapshot()
         assert not snapshot.users and not snapshot.HasField("users_version")
 
 
@@ -441,7 +441,7 @@ async def test_a_group_that_a_user_may_not_read_is_not_counted_for_him(tmp_path:
     async with running(tmp_path, **KEYS) as node, signed(node, NORMAL, BrokerStub) as reader:
         await put(node, "t", b"x")
         await allow(node, NORMAL, "Topic:t Pub")
-        node.ranges.calls.note("g", ["t"], is_stream=False)
+        node.wire.ranges.calls.note("g", ["t"], is_stream=False)
         request = broker_pb2.QueueBoundsRequest(topic="t")
         assert not (await reader.QueueBounds(request)).ranges_over_grpc
         request.consumer_group = "g"

@@ -31,7 +31,7 @@ async def page(node: BrokerNode) -> str:
     """As a scrape gets it, with all figures as they are now."""
     node.status.sample()
     node.metrics.take_snapshot()
-    node.metrics.groups.lags = await node.lags.take()
+    node.metrics.groups.lags = await node.administration.lags.take()
     node.metrics.groups.consumers = node.consumption.popping.consumers.counts(node.broker.clock())
     registry = CollectorRegistry()
     registry.register(node.metrics)
@@ -66,9 +66,9 @@ async def test_messages_and_bytes_are_counted_by_topic_and_by_group(tmp_path: Pa
             ({"topic": "t"}, sizes["t"] + second),
             ({"topic": "u"}, sizes["u"]),
         ]
-        await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=1))
+        await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=1))
         ranges = [Range("t", 0, 0, 2), Range("u", 0, 0, 1), Range("t", 0, 1, 2)]
-        async for _ in node.ranges.pull_range("spark", ranges, "*", "TAG", 1 << 20):
+        async for _ in node.wire.ranges.pull_range("spark", ranges, "*", "TAG", 1 << 20):
             pass
         await node.consumption.pop(Pop(group="p", topic="u", client_id="one"))
         assert await shown(node, "rocketmq_messages_out_total") == [
@@ -119,10 +119,10 @@ async def test_the_time_of_a_message_is_read_once_for_each_offset_of_a_group(
         real = node.store.queues.store_timestamp_of
         monkeypatch.setattr(node.store.queues, "store_timestamp_of", lambda *at: asked.append(at) or real(*at))
         for _ in range(3):
-            await node.lags.take()
+            await node.administration.lags.take()
         assert asked == [("t", 0, 0)]
         node.offsets.commit("g", "t", {0: 1})
-        await node.lags.take()
+        await node.administration.lags.take()
         assert asked == [("t", 0, 0), ("t", 0, 1)]
 
 
@@ -131,25 +131,27 @@ async def test_what_has_not_changed_is_not_looked_at_again(tmp_path: Path, monke
         for topic in ("t", "u"):
             await put(node, topic, b"a", b"b")
             node.offsets.commit("g", topic, {0: 1})
-        await node.lags.take()
+        await node.administration.lags.take()
         looked = []
-        real = node.progress.of_queue
-        monkeypatch.setattr(node.progress, "of_queue", lambda place: looked.append(place.topic) or real(place))
-        assert (await node.lags.take())["g", "t"].messages == 1
+        real = node.administration.progress.of_queue
+        monkeypatch.setattr(
+            node.administration.progress, "of_queue", lambda place: looked.append(place.topic) or real(place)
+        )
+        assert (await node.administration.lags.take())["g", "t"].messages == 1
         assert looked == []
         await put(node, "t", b"c")
         node.offsets.commit("g", "u", {0: 2})
-        found = await node.lags.take()
+        found = await node.administration.lags.take()
         assert (found["g", "t"].messages, found["g", "u"].messages, {*looked}) == (2, 0, {"t", "u"})
         looked.clear()
         await put(node, "v", b"d")
         node.offsets.commit("h", "v", {0: 0})
-        assert (await node.lags.take())["h", "v"].messages == 1
+        assert (await node.administration.lags.take())["h", "v"].messages == 1
         node.offsets.delete_group("g")
-        assert {*await node.lags.take()} == {("h", "v")}
+        assert {*await node.administration.lags.take()} == {("h", "v")}
         looked.clear()
         for _ in range(lags.FULL_EVERY):
-            await node.lags.take()
+            await node.administration.lags.take()
         assert {*looked} == {"v"}, "everything is looked at from time to time"
 
 
@@ -157,13 +159,13 @@ async def test_messages_that_a_slave_has_late_count_when_they_are_seen(tmp_path:
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
         node.offsets.commit("g", "t", {0: 1})
-        await node.lags.take()
+        await node.administration.lags.take()
         seen = node.store.end_offset
         await put(node, "t", b"b")
         node.store.queues.confirm_offset = seen
-        assert (await node.lags.take())["g", "t"].messages == 0
+        assert (await node.administration.lags.take())["g", "t"].messages == 0
         node.store.queues.confirm_offset = node.store.end_offset
-        assert (await node.lags.take())["g", "t"].messages == 1
+        assert (await node.administration.lags.take())["g", "t"].messages == 1
 
 
 async def test_the_age_of_a_message_that_cannot_be_read_is_left_out_and_the_lag_is_there(

@@ -180,7 +180,7 @@ async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_
         def no_room(_: dict[str, Any]) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        stream = slave.replication_slave._stream
+        stream = slave.replication.slave._stream
         with monkeypatch.context() as full:
             full.setattr(slave.topics._file, "save", no_room)
             master.topics.auto_create("u", 4, 4, 1)
@@ -191,8 +191,8 @@ async def test_a_slave_without_room_for_its_tables_acknowledges_no_commit_until_
             await until(lambda: slave.store.queues.end("t", 0) == 3, "the record")
             assert "u" not in slave.topics.entries
         await until(lambda: "u" in slave.topics.entries, "what it missed")
-        await until(lambda: slave.replication_slave._stream not in (None, stream), "it connects anew")
-        await until(slave.replication_slave.is_following, "it follows")
+        await until(lambda: slave.replication.slave._stream not in (None, stream), "it connects anew")
+        await until(slave.replication.slave.is_following, "it follows")
         for _ in range(200):
             if (status := await commit(master, 3)) == "COMMIT_OK":
                 break
@@ -208,7 +208,7 @@ async def test_a_commit_on_pull_waits_for_nobody(tmp_path: Path, monkeypatch: py
             raise AssertionError("waited for a slave")
 
         monkeypatch.setattr(master.acknowledgements, "wait_for_commit", never)
-        await master.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
+        await master.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
         assert master.offsets.get("g", "t", 0).offset == 3
 
 
@@ -219,7 +219,7 @@ async def test_what_a_replaced_master_reset_does_not_win_over_the_promoted_slave
     keys = QUICK | {"slave_wait_time_ms": 0}
     async with slave_and_names(tmp_path, keys) as (slave, _):
         async with running(tmp_path / "m", **keys) as master:
-            await until(slave.replication_slave.is_following, "the slave follows")
+            await until(slave.replication.slave.is_following, "the slave follows")
             await put(master, "t", *[b"x"] * 50)
             await commit(master, 40)
             await until(lambda: slave.offsets.get("g", "t", 0).offset == 40, "the offset")
@@ -307,7 +307,7 @@ async def test_while_it_waits_a_master_refuses_commits_and_queries_and_not_pulls
         for call in (lambda: commit(node, 1), lambda: committed(node)):
             with pytest.raises(grpc.aio.AioRpcError, match="does not answer for committed offsets yet"):
                 await call()
-        pulled = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
+        pulled = await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=3, commit_offset=3))
         assert pulled.count == 7
         assert node.offsets.get("g", "t", 0).offset == -1
 

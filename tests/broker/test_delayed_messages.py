@@ -177,7 +177,7 @@ async def send_delayed(node: BrokerNode, *bodies: bytes, level: int = 1) -> None
 
 
 async def received(node: BrokerNode, queue_id: int = 1) -> list[bytes]:
-    pulled = await node.pulls.pull(Pull(group="g", topic="t", queue_id=queue_id, queue_offset=0))
+    pulled = await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=queue_id, queue_offset=0))
     bodies, at = [], 0
     while at < len(pulled.records):
         bodies.append(record.decode(pulled.records, at).body)

@@ -58,7 +58,7 @@ async def test_broker_ip1(tmp_path: Path) -> None:
         running(tmp_path, broker_ip1="127.0.0.3", namesrv_addr=names.address) as node,
     ):
         await put(node, "t", b"x")
-        found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
+        found = await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
         port = int(node.address.rpartition(":")[2])
         assert record.decode(found.records).store_host == record.encode_host("127.0.0.3", port)
         assert node.address == f"127.0.0.3:{port}"
@@ -177,7 +177,7 @@ async def test_ha_slave_fallbehind_max(tmp_path: Path) -> None:
         ) as master,
         running(tmp_path / "s", namesrv_addr=names.address, **SLAVE) as slave,
     ):
-        await until(slave.replication_slave.is_following, "the slave follows")
+        await until(slave.replication.slave.is_following, "the slave follows")
         assert (await put_send(master, send_of("t", message("t", b"x"))))[1] is PutStatus.SLAVE_NOT_AVAILABLE
         master.broker.update_config({"haSlaveFallbehindMax": "1000000"})
         await until(lambda: master.status.slaves()[0].in_sync, "the slave counts as in sync")
@@ -233,7 +233,7 @@ async def test_ha_send_heartbeat_interval(tmp_path: Path, monkeypatch: pytest.Mo
     async with name_server() as names:
         common: dict[str, Any] = {"namesrv_addr": names.address, "ha_send_heartbeat_interval": 20}
         async with running(tmp_path / "m", **common), running(tmp_path / "s", **common, **SLAVE) as slave:
-            await until(slave.replication_slave.is_following, "the slave follows")
+            await until(slave.replication.slave.is_following, "the slave follows")
             monkeypatch.setattr(Transfer, "next_message", noted)
             await until(lambda: len(heartbeats) > 20, "a sign of life every 20 ms")
 
@@ -260,7 +260,7 @@ async def test_ha_housekeeping_interval(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 async def pulled(node: BrokerNode) -> int:
-    found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=50))
+    found = await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0, max_msg_nums=50))
     return len(bodies_in(found.records))
 
 

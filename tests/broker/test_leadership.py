@@ -113,7 +113,7 @@ async def test_a_copied_store_goes_on_in_nobodys_epoch_once_it_was_a_slaves(tmp_
         running(tmp_path / "m") as master,
         running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave,
     ):
-        await until(slave.replication_slave.is_following, "it follows")
+        await until(slave.replication.slave.is_following, "it follows")
         assert slave.epochs.epochs == master.epochs.epochs
         assert (slave.epochs.may_resume, slave.epochs.begun_here) == (False, False)
     async with running(tmp_path / "s") as copy, running(tmp_path / "m", slave_wait_time_ms=0) as master:
@@ -177,7 +177,7 @@ async def test_a_slave_whose_promotion_fails_follows_its_master_again(
             disk.setattr(refuses, full)
             with pytest.raises(OSError, match="No space left"):
                 await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
-        await until(slave.replication_slave.is_following, "it follows again")
+        await until(slave.replication.slave.is_following, "it follows again")
         await put(master, "t", b"y")
         await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
         assert slave.broker.is_slave and slave.broker.epoch == master.broker.epoch
@@ -204,7 +204,7 @@ async def test_an_epoch_that_cannot_be_written_is_tried_again_and_nothing_is_tak
 async def test_a_slave_with_a_configured_master_follows_it_without_a_name_server(tmp_path: Path) -> None:
     async with running(tmp_path / "m") as master:
         async with running(tmp_path / "s", **SLAVE, ha_master_address=master.address) as slave:
-            await until(slave.replication_slave.is_following, "it follows")
+            await until(slave.replication.slave.is_following, "it follows")
 
 
 async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
@@ -216,11 +216,11 @@ async def test_a_slave_follows_as_soon_as_a_name_server_knows_its_master_again(
         keys = {"namesrv_addr": names.address}
         async with running(tmp_path / "s", **keys, **SLAVE) as slave:
             async with running(tmp_path / "m", **keys) as master:
-                await until(slave.replication_slave.is_following, "it follows")
+                await until(slave.replication.slave.is_following, "it follows")
                 port = int(master.address.rpartition(":")[2])
             await until(lambda: slave.broker.peers.master() is None, "the master is gone")
             async with running(tmp_path / "m", listen_port=port, **keys):
-                await until(slave.replication_slave.is_following, "it follows again")
+                await until(slave.replication.slave.is_following, "it follows again")
 
 
 async def test_a_slave_finds_its_master_at_another_address(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ async def pair(folder: Path, **keys: Any) -> AsyncIterator[tuple[NameServer, Bro
         keys = {"namesrv_addr": names.address} | QUICK | keys
         master = await parts.enter_async_context(running(folder / "m", **keys))
         slave = await parts.enter_async_context(running(folder / "s", **(keys | SLAVE)))
-        await until(slave.replication_slave.is_following, "the slave follows")
+        await until(slave.replication.slave.is_following, "the slave follows")
         await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
         yield names, master, slave
 
@@ -65,7 +65,7 @@ async def slave_and_names(folder: Path, keys: dict[str, Any]) -> AsyncIterator[t
 
 
 async def bodies(node: BrokerNode, topic: str = "t") -> list[bytes]:
-    return bodies_in((await node.pulls.pull(Pull(group="g", topic=topic, queue_id=0, queue_offset=0))).records)
+    return bodies_in((await node.wire.pulls.pull(Pull(group="g", topic=topic, queue_id=0, queue_offset=0))).records)
 
 
 # --- the life of a pair -----------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ async def test_a_topic_made_again_while_its_slave_was_away_is_a_new_one_there_to
             master = await parts.enter_async_context(running(tmp_path / "m", **keys))
         async with running(tmp_path / "s", **(keys | SLAVE)) as slave:
             await until(lambda: slave.store.queues.bounds("t", 0) == (2, 3), "the old entries are gone")
-            found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=2))
+            found = await slave.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=2))
             assert bodies_in(found.records) == [b"new"]
             assert slave.store.queues.bounds("t", 1) == (1, 1)
             assert slave.topics.tombstones["t"].queue_offsets == master.topics.tombstones["t"].queue_offsets
@@ -155,7 +155,7 @@ async def test_a_topic_made_again_goes_on_at_the_same_offset_on_its_slave_which_
                 (bounds,) = await queues.bounds("t", [0])
                 assert (bounds.min_offset, bounds.max_offset) == (2, 2)
                 assert await queues.search("t", [(0, 0)]) == [2]
-                found = await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
+                found = await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
                 assert (found.min_offset, found.max_offset) == (2, 2)
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await put(slave, "t", b"new")
@@ -180,7 +180,7 @@ async def test_a_topic_whose_file_the_master_lost_has_the_same_records_on_both(t
             await put(master, "t", b"newest")
             await until(lambda: "t" in slave.topics.entries, "made again")
             await until(lambda: slave.store.queues.bounds("t", 0)[1] == 4, "copied")
-            found = await slave.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=1))
+            found = await slave.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=1))
             assert bodies_in(found.records) == [b"new", b"newer", b"newest"]
 
 
@@ -189,7 +189,7 @@ async def test_a_pull_held_on_a_slave_is_answered_when_the_slave_receives_a_mess
         await put(master, "t", b"first")
         await until(lambda: "t" in slave.topics.entries and slave.store.queues.bounds("t", 0) == (0, 1), "shown")
         wanted = Pull(group="g", topic="t", queue_id=0, queue_offset=1, suspend_s=60.0)
-        waiting = asyncio.create_task(slave.pulls.pull(wanted))
+        waiting = asyncio.create_task(slave.wire.pulls.pull(wanted))
         await until(lambda: slave.broker.long_polling.held, "held")
         await put(master, "t", b"second")
         assert bodies_in((await waiting).records) == [b"second"]
@@ -218,9 +218,9 @@ async def test_metadata_of_many_queues_still_reaches_the_slave(tmp_path: Path) -
     topic, count = "t" * 120, 150_000  # a snapshot beyond the size of any frame
     async with pair(tmp_path, sync_metadata_interval=5_000) as (_, master, slave):
         master.offsets.commit("g", topic, dict.fromkeys(range(count), 1))
-        assert master.metadata.snapshot().ByteSize() > 16 << 20
+        assert master.replication.metadata.snapshot().ByteSize() > 16 << 20
         await until(lambda: slave.offsets.get("g", topic, count - 1).offset == 1, "the offsets")
-        assert slave.replication_slave.is_following()
+        assert slave.replication.slave.is_following()
 
 
 async def test_offsets_that_a_slave_took_reach_the_master(tmp_path: Path) -> None:
@@ -237,10 +237,10 @@ async def test_what_a_slave_hands_back_ends_where_the_masters_queue_does(tmp_pat
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
         beyond = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=3)])
-        node.metadata.accept_offsets(1, beyond)
+        node.replication.metadata.accept_offsets(1, beyond)
         assert node.offsets.get("g", "t", 0).offset == 1
         await put(node, "t", b"b", b"c")
-        node.metadata.accept_offsets(1, beyond)
+        node.replication.metadata.accept_offsets(1, beyond)
         assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
 
 
@@ -255,20 +255,20 @@ async def test_a_master_that_waits_keeps_offsets_of_records_that_another_slave_m
     if not is_clean:
         (tmp_path / "abort").touch()
     async with running(tmp_path, writable=False, namesrv_addr="127.0.0.1:1") as waiting:
-        waiting.metadata.accept_offsets(1, beyond)
+        waiting.replication.metadata.accept_offsets(1, beyond)
         assert waiting.offsets.get("g", "t", 0) == ((1, 1) if is_clean else (0, 3))
     async with running(tmp_path) as node:
         assert node.offsets.get("g", "t", 0) == (1, 1)
-        node.metadata.accept_offsets(1, beyond)
+        node.replication.metadata.accept_offsets(1, beyond)
         assert node.offsets.get("g", "t", 0) == (1, 1)
 
 
 async def test_what_a_slave_hands_back_again_of_a_topic_that_was_unknown_hides_no_message_of_it(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         lost = Metadata(consumer_offsets=[ConsumerOffset(group="g", topic="t", queue_id=0, offset=2)])
-        node.metadata.accept_offsets(1, lost)
+        node.replication.metadata.accept_offsets(1, lost)
         await put(node, "t", b"a", b"b", b"c")
-        node.metadata.accept_offsets(1, lost)
+        node.replication.metadata.accept_offsets(1, lost)
         assert node.offsets.get("g", "t", 0).offset == 0  # nobody has read a and b
 
 
@@ -287,10 +287,10 @@ async def test_what_a_slave_hands_back_hides_no_message_if_the_disk_fails_betwee
 
         monkeypatch.setattr(OffsetJournal, "append", fail_second)
         with suppress(ServiceNotAvailable):
-            node.metadata.accept_offsets(1, lost)
+            node.replication.metadata.accept_offsets(1, lost)
         monkeypatch.undo()
         await put(node, "t", b"b", b"c")
-        node.metadata.accept_offsets(1, lost)
+        node.replication.metadata.accept_offsets(1, lost)
         assert node.offsets.get("g", "t", 0).offset == 1  # nobody has read b and c
 
 
@@ -319,7 +319,7 @@ async def test_what_a_slave_hands_back_of_a_topic_that_never_came_here_stands_an
             ConsumerOffset(group="g", topic="unknown", queue_id=0, offset=0),
             ConsumerOffset(group="g", topic="unknown", queue_id=1, offset=7),
         ]
-        node.metadata.accept_offsets(1, Metadata(consumer_offsets=offsets))
+        node.replication.metadata.accept_offsets(1, Metadata(consumer_offsets=offsets))
         assert list(node.offsets.everything()) == [("g", "unknown", {0: (0, 0), 1: (1, 0)})]
 
 
@@ -333,8 +333,8 @@ async def test_a_slave_that_starts_over_keeps_the_commits_it_took_unless_its_rec
         Commits(slave.broker).commit("g", [CommitEntry("t", 0, 2)])
         end = slave.store.end_offset
         slave.store.start_over(1 << 20)
-        slave.replication_slave._broker.log_cut(Cut(0, end, 1 << 20, kept_in))
-        handed_back = slave.metadata.offsets_to_hand_back()
+        slave.replication.slave._broker.log_cut(Cut(0, end, 1 << 20, kept_in))
+        handed_back = slave.replication.metadata.offsets_to_hand_back()
         assert handed_back is not None
         assert [entry.offset for entry in handed_back.consumer_offsets] == [stands_at]
 
@@ -354,7 +354,7 @@ async def test_offsets_that_make_no_sense_are_refused(tmp_path: Path, offset: Co
     async with running(tmp_path) as node:
         await put(node, "t", b"a")
         with pytest.raises(ValueError, match=r"."):
-            node.metadata.accept_offsets(1, Metadata(consumer_offsets=[offset]))
+            node.replication.metadata.accept_offsets(1, Metadata(consumer_offsets=[offset]))
         assert list(node.offsets.everything()) == []
 
 
@@ -434,7 +434,7 @@ async def test_an_old_master_that_returns_behind_a_promoted_slave_cannot_write(t
     keys = QUICK | {"slave_wait_time_ms": 0}
     async with slave_and_names(tmp_path, keys) as (slave, names):
         async with running(tmp_path / "m", **keys) as master:
-            await until(slave.replication_slave.is_following, "the slave follows")
+            await until(slave.replication.slave.is_following, "the slave follows")
             await put(master, "t", b"before")
             await until(lambda: slave.store.end_offset == master.store.end_offset, "copied")
             old_epoch = master.mastership.epoch

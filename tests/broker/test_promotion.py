@@ -212,7 +212,7 @@ async def test_the_slave_that_has_most_is_promoted_and_the_others_follow_it(tmp_
                 await until(
                     lambda: behind.store.end_offset == ahead.store.end_offset == master.store.end_offset, "copied"
                 )
-            await until(lambda: not ahead.replication_slave.is_following(), "the master is gone")
+            await until(lambda: not ahead.replication.slave.is_following(), "the master is gone")
             await until(lambda: ahead.broker.peers.master() is None, "the name server knows")
             await promote(ahead)
             await put(ahead, "t", b"y")
@@ -224,8 +224,8 @@ async def test_a_live_master_is_asked_itself_also_while_the_slave_is_between_two
 ) -> None:
     async with running(tmp_path / "m") as master:
         async with running(tmp_path / "1", **SLAVE, ha_master_address=master.address) as slave:
-            await until(slave.replication_slave.is_following, "it follows")
-            monkeypatch.setattr(slave.replication_slave, "is_following", lambda: False)
+            await until(slave.replication.slave.is_following, "it follows")
+            monkeypatch.setattr(slave.replication.slave, "is_following", lambda: False)
             assert f"the master at {master.address} answers, in epoch 1: stop it first" in await refused(slave)
             monkeypatch.undo()
         assert not master.broker.is_slave
@@ -257,7 +257,7 @@ async def two_slaves(tmp_path: Path, **keys: Any) -> AsyncIterator[tuple[Any, An
                 running(tmp_path / "1", **SLAVE, **QUICK, ha_master_address=to_one.address) as one,
                 running(tmp_path / "2", **OTHER, **QUICK, ha_master_address=to_two.address) as two,
             ):
-                await until(lambda: two.replication_slave.is_following() and one.replication_slave.is_following(), "")
+                await until(lambda: two.replication.slave.is_following() and one.replication.slave.is_following(), "")
                 await put(master, "t", b"before")
                 await until(lambda: two.store.end_offset == one.store.end_offset == master.store.end_offset, "copied")
                 await until(lambda: 2 in one.known_slaves.addresses, "they know each other")
@@ -267,7 +267,7 @@ async def two_slaves(tmp_path: Path, **keys: Any) -> AsyncIterator[tuple[Any, An
 
 async def cut(wire: TcpProxy, slave: Any) -> None:
     await asyncio.to_thread(wire.cut)
-    await until(lambda: not slave.replication_slave.is_following(), "it has lost its master")
+    await until(lambda: not slave.replication.slave.is_following(), "it has lost its master")
 
 
 async def heal(wire: TcpProxy) -> None:
@@ -322,7 +322,7 @@ async def test_a_promotion_that_fails_lets_the_others_follow_their_master_again(
             await promote(one)
         await until(lambda: two.epochs.promised is None, "the candidate says that it has given up")
         await heal(to_two)
-        await until(two.replication_slave.is_following, "it follows again")
+        await until(two.replication.slave.is_following, "it follows again")
         there = master.acknowledgements.tracker.is_slave_available
         await until(lambda: there(master.store.end_offset), "it has acknowledged")
         assert await put(master, "t", b"after") == PutStatus.PUT_OK
@@ -333,14 +333,14 @@ async def test_a_promise_ends_when_the_candidate_is_back_at_another_address(tmp_
         keys: dict[str, Any] = {"namesrv_addr": names.address, "register_name_server_period": 1000}
         async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, **keys) as master:
             async with running(tmp_path / "2", **OTHER, **keys) as two:
-                await until(two.replication_slave.is_following, "it follows")
+                await until(two.replication.slave.is_following, "it follows")
             promise = Promise(PROMOTION, 1, "127.0.0.1:1")  # where nobody is any more
             EpochFile(tmp_path / "2" / "rocketsim" / "epochs.json", two.store.end_offset).promise(promise)
             async with running(tmp_path / "2", **OTHER, **keys) as two:
                 await until(lambda: two.broker.peers.master() is not None, "it knows the master")
                 assert two.epochs.promised == promise
                 async with running(tmp_path / "1", **SLAVE, **keys):
-                    await until(two.replication_slave.is_following, "it follows again")
+                    await until(two.replication.slave.is_following, "it follows again")
                     assert two.epochs.promised is None and master.mastership.is_master
 
 
@@ -355,9 +355,9 @@ async def test_a_promotion_does_not_wait_for_the_answer_of_a_silent_candidate(
             await asyncio.Event().wait()
             return False
 
-        monkeypatch.setattr(one.inquiry, "is_over", silent)
+        monkeypatch.setattr(one.replication.inquiry, "is_over", silent)
         await cut(to_one, one)
-        assert one.promises.promise(Promise(PROMOTION, 7, "127.0.0.1:1")) == ""
+        assert one.replication.promises.promise(Promise(PROMOTION, 7, "127.0.0.1:1")) == ""
         await asked.wait()
         await promote(one, force=True)
         assert one.mastership.standing is Standing.WRITABLE
@@ -370,7 +370,7 @@ async def test_a_promise_to_a_candidate_that_died_holds_until_it_is_back_or_gone
     async with running(tmp_path / "m", broker_role=BrokerRole.SYNC_MASTER, slave_timeout=500) as master:
         follow: dict[str, Any] = {"ha_master_address": master.address}
         async with running(tmp_path / "1", **SLAVE, **follow) as one:
-            await until(one.replication_slave.is_following, "it follows")
+            await until(one.replication.slave.is_following, "it follows")
             promise = Promise(PROMOTION, 1, one.address)
             async with running(tmp_path / "2", **OTHER, **follow) as two:
                 await until(lambda: 1 in two.known_slaves.addresses, "they know each other")
@@ -379,15 +379,15 @@ async def test_a_promise_to_a_candidate_that_died_holds_until_it_is_back_or_gone
             streams = master.replication_master.streams
             await until(lambda: any(stream.slave_id == 2 for stream in streams), "it tries")
             assert await put(master, "t", b"only here") != PutStatus.PUT_OK
-            assert two.epochs.promised == promise and not two.replication_slave.is_following()
+            assert two.epochs.promised == promise and not two.replication.slave.is_following()
             assert f"has promised {promise}" in two.status.line()
             if is_back:
                 port = int(promise.address.rpartition(":")[2])
                 async with running(tmp_path / "1", **SLAVE, **follow, listen_port=port):
-                    await until(two.replication_slave.is_following, "it follows again")
+                    await until(two.replication.slave.is_following, "it follows again")
             else:
                 Operations(two.broker, two.leadership).remove_slave(1)
-                await until(two.replication_slave.is_following, "it follows again")
+                await until(two.replication.slave.is_following, "it follows again")
             assert two.epochs.promised is None
             await until(lambda: two.store.end_offset == master.store.end_offset, "copied")
 
@@ -398,7 +398,7 @@ async def test_a_slave_that_hears_of_a_forced_promotion_leaves_its_master(tmp_pa
         await cut(to_one, one)
         await promote(one, force=True)
         await until(lambda: two.epochs.promised is not None, "it is told")
-        await until(lambda: not two.replication_slave.is_following(), "it leaves the old master")
+        await until(lambda: not two.replication.slave.is_following(), "it leaves the old master")
         assert await put(master, "t", b"only here") != PutStatus.PUT_OK
 
 
@@ -434,13 +434,13 @@ async def test_a_name_server_that_dies_together_with_the_master_does_not_stand_a
             keys = {"register_name_server_period": 60_000, "namesrv_addr": f"{to_dying.address};{to_living.address}"}
             async with running(tmp_path / "s", **SLAVE, **keys) as slave:
                 async with running(tmp_path / "m", **keys, broker_role=BrokerRole.SYNC_MASTER) as master:
-                    await until(slave.replication_slave.is_following, "it follows")
+                    await until(slave.replication.slave.is_following, "it follows")
                     await put(master, "t", b"x")
                     await hears_a_master_of(slave, to_dying)
                     await asyncio.to_thread(to_dying.cut)  # it does not hear that the master has unregistered
                     if dies == "the process":
                         await asyncio.to_thread(to_dying.reset)
-                await until(lambda: not slave.replication_slave.is_following(), "the master is gone")
+                await until(lambda: not slave.replication.slave.is_following(), "the master is gone")
                 await promote(slave)
 
 

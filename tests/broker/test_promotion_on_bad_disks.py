@@ -70,7 +70,7 @@ def refusing(nth: int, error: int, *, for_good: bool) -> tuple[Callable[[str, Pa
 
 def adopt(node: BrokerNode) -> None:
     """Takes its master's epochs, as it does before it takes bytes."""
-    slave = node.replication_slave
+    slave = node.replication.slave
     Follower(slave._log, slave._epochs, slave._identity, slave._diverged)._adopt(OF_MASTER)
 
 

@@ -52,13 +52,15 @@ SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
 
 async def pull(node: BrokerNode, offset: int = 0, **fields: Any) -> Pulled:
-    return await node.pulls.pull(Pull(**({"group": "g", "topic": "t", "queue_id": 0, "queue_offset": offset} | fields)))
+    return await node.wire.pulls.pull(
+        Pull(**({"group": "g", "topic": "t", "queue_id": 0, "queue_offset": offset} | fields))
+    )
 
 
 async def frames(
     node: BrokerNode, *ranges: tuple[str, int, int, int], max_bytes: int = 0, **fields: Any
 ) -> list[Frame]:
-    found = node.ranges.pull_range(
+    found = node.wire.ranges.pull_range(
         fields.get("group", "g"), [Range(*item) for item in ranges], fields.get("tags", "*"), "TAG", max_bytes
     )
     return [frame async for frame in found]

@@ -84,7 +84,7 @@ async def test_a_slave_that_is_to_flush_before_an_ok_does_so_whatever_the_former
     async with running(tmp_path / "m") as master:
         keys = {"ha_master_address": master.address, "flush_disk_type": FlushDiskType.SYNC_FLUSH}
         async with running(tmp_path / "s", **SLAVE, **keys) as slave:
-            await until(slave.replication_slave.is_following, "it follows")
+            await until(slave.replication.slave.is_following, "it follows")
             assert (await promoted(slave, force=True)).flush_disk_type == "SYNC_FLUSH"
             assert meaning(slave) == (ASYNC, FlushDiskType.SYNC_FLUSH)
 
@@ -158,7 +158,7 @@ async def test_consumers_keep_what_they_have_seen_of_a_master_that_becomes_synch
     """The slave has less than consumers have read, and is in sync."""
 
     async def seen() -> list[bytes]:
-        found = await master.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
+        found = await master.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))
         return bodies_in(found.records)
 
     async with pair(tmp_path) as (master, _):

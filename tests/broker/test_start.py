@@ -44,7 +44,7 @@ async def in_step(master: BrokerNode, *slaves: BrokerNode) -> None:
 
 
 async def bodies(node: BrokerNode) -> list[bytes]:
-    return bodies_in((await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))).records)
+    return bodies_in((await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=0))).records)
 
 
 async def a_pair_whose_master_lost_b(folder: Path, **keys: Any) -> int:
@@ -138,11 +138,11 @@ async def test_a_slave_that_takes_part_in_a_promotion_is_no_answer_that_nothing_
             await in_step(master, slave)
     async with running(tmp_path / "s", **SLAVE) as slave:
         candidate = Promise(PROMOTION, 2, "127.0.0.1:1")
-        assert slave.promises.promise(candidate) == ""
+        assert slave.replication.promises.promise(candidate) == ""
         keys = {"ha_slave_addresses": slave.address} | LONG_WAIT
         async with running(tmp_path / "m", writable=False, **keys) as master:
             await until(lambda: "has not answered since the start" in str(master.broker.waits_for()), "it has promised")
-            assert slave.promises.forget(2, "")
+            assert slave.replication.promises.forget(2, "")
             await until(lambda: slave.address not in str(master.broker.waits_for()), "the promise is over")
 
 

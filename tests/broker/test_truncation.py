@@ -45,7 +45,7 @@ def ends(answer: pb.QueueBoundsResponse) -> dict[LogEpoch, list[int]]:
 
 
 async def pull(node: BrokerNode, offset: int, read_in: LogEpoch) -> Pulled:
-    return await node.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=offset, read_in=read_in))
+    return await node.wire.pulls.pull(Pull(group="g", topic="t", queue_id=0, queue_offset=offset, read_in=read_in))
 
 
 @asynccontextmanager

@@ -529,7 +529,7 @@ async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: 
         a, b, c = (await one.pop()).deliveries
         shown = []
         for delivery in (b, a, c):
-            shown += [(row.consumer_offset, row.lag) for row, _ in await one.node.progress.of("g", "t")]
+            shown += [(row.consumer_offset, row.lag) for row, _ in await one.node.administration.progress.of("g", "t")]
             assert await one.ack(delivery) == [OK]
         assert (shown, one.committed()) == ([(0, 3), (0, 2), (2, 1)], 3)
         await one.later(INVISIBLE_MS)
@@ -540,8 +540,8 @@ async def test_acks_are_final_and_progress_shows_what_is_acknowledged(tmp_path: 
 
 async def lags(one: Consumer, topic: str = "") -> dict[str, int]:
     """As consumerProgress tells them, by topic; metrics tell the same."""
-    told = {row.place.topic: row.lag for row, _ in await one.node.progress.of(one.group, topic)}
-    metrics = await one.node.lags.take()
+    told = {row.place.topic: row.lag for row, _ in await one.node.administration.progress.of(one.group, topic)}
+    metrics = await one.node.administration.lags.take()
     assert topic or told == {name: lag.messages for (group, name), lag in metrics.items() if group == one.group}
     return told
 
@@ -588,7 +588,7 @@ async def test_the_lag_is_counted_from_the_first_message_that_is_there(tmp_path:
         first, end = node.store.queues.bounds("t", 0)
         assert 4 <= first < end
         assert await lags(one) == await lags(other) == {"t": end - first}
-        ((row, last_timestamp),) = await node.progress.of("h", "t")
+        ((row, last_timestamp),) = await node.administration.progress.of("h", "t")
         assert (row.broker_offset, row.consumer_offset, last_timestamp) == (end, first, 0)
 
 
@@ -932,7 +932,7 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         assert (await polling).status is PopStatus.FOUND
         metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
         assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
-        one.node.metrics.groups.lags = await one.node.lags.take()
+        one.node.metrics.groups.lags = await one.node.administration.lags.take()
         (lag,) = (it for it in one.node.metrics.collect() if it.name == "rocketsim_consumer_lag_messages")
         assert [(sample.labels, sample.value) for sample in lag.samples] == [
             ({"group": "g", "topic": "%RETRY%g+t"}, 0.0),
@@ -1502,9 +1502,9 @@ async def test_how_far_a_group_is_goes_nowhere_without_the_log_that_says_so(tmp_
         assert one.node.offsets.groups() == ["g"]
     async with running(tmp_path / "m") as former, consumer(tmp_path / "s") as promoted:
         await put(promoted.node, "t", b"a", b"b")
-        handed_back = former.metadata.offsets_to_hand_back()
+        handed_back = former.replication.metadata.offsets_to_hand_back()
         if handed_back is not None:
-            promoted.node.metadata.accept_offsets(1, handed_back)
+            promoted.node.replication.metadata.accept_offsets(1, handed_back)
         assert await promoted.bodies() == [b"a", b"b"]
 
 

@@ -74,7 +74,7 @@ async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: P
         slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
         async with running(tmp_path / "s", **slave_keys) as slave:
             begun, done = await killed(100, tmp_path / "m", names.address)
-            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             check(await delivered_again(slave), begun, done)
 
@@ -112,6 +112,6 @@ async def test_a_slave_goes_on_in_order_where_a_synchronous_master_was_killed(tm
         slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
         async with running(tmp_path / "s", **slave_keys) as slave:
             begun, done = await killed(60, tmp_path / "m", names.address, "in-order")
-            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             check_order(await delivered_in_order(slave), begun, done)

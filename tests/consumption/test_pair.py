@@ -75,7 +75,7 @@ async def popped_on_both(master: BrokerNode, slave: BrokerNode) -> Delivery:
 
 async def end_master(masters: AsyncExitStack, slave: BrokerNode) -> None:
     await masters.aclose()
-    await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+    await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
 
 
 async def test_a_promoted_slave_goes_on_with_the_same_state(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
         await until(lambda: state(slave) != before, "the slave knows of the ack")
         await end_master(masters, slave)
         slave.store.truncate(popped_until, None)
-        slave.replication_slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, None))
+        slave.replication.slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, None))
         assert state(slave) == before
 
 
@@ -200,7 +200,7 @@ async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses
         slave.store.truncate(popped_until, None)
         monkeypatch.setattr(OffsetJournal, "append", full)
         with pytest.raises(DiskFull):
-            slave.replication_slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, "diverged"))
+            slave.replication.slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, "diverged"))
         monkeypatch.undo()
         assert state(slave) == before
 

@@ -443,7 +443,7 @@ async def test_a_promoted_slave_delivers_what_its_master_has_not(tmp_path: Path)
         other = Timed(slave, one.now_ms)
         await until(lambda: other.timers.rebuilding() == one.timers.rebuilding(), "the slave knows it")
         await masters.aclose()
-        await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+        await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
         other.now_ms += 3000
         await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await until(other.nothing_is_due, "all is delivered")
@@ -650,7 +650,7 @@ async def test_what_was_delivered_before_a_clean_stop_comes_again_if_that_was_cu
     async with timed(tmp_path, START + 8000, broker_role=BrokerRole.SLAVE, broker_id=1) as one:
         store = one.node.store
         store.truncate(end, None)
-        one.node.replication_slave._broker.log_cut(Cut(end, end, end, None))
+        one.node.replication.slave._broker.log_cut(Cut(end, end, end, None))
         assert one.received() == []
         await one.node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await one.later(0)

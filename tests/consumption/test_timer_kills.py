@@ -55,6 +55,6 @@ async def test_a_slave_delivers_what_a_killed_master_has_not(tmp_path: Path) -> 
         slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
         async with running(tmp_path / "s", **slave_keys) as slave:
             await killed(30, tmp_path / "m", names.address)
-            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             await all_came_once(slave)

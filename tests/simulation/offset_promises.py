@@ -172,7 +172,7 @@ class OffsetPromises:
             (slave.broker_id, slave.run, master.broker_id, master.run)
             for slave in self._world.serving()
             for master in self._world.serving()
-            if slave.live.replication_slave.is_following() and slave.live.following.last_followed == master.address
+            if slave.live.replication.slave.is_following() and slave.live.following.last_followed == master.address
         }
         self._following = {pair: self._following.get(pair, now) for pair in pairs}
         self._last_followed |= {(slave, run): master for slave, run, master, _ in pairs}

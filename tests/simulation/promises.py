@@ -608,7 +608,7 @@ class Promises:
         return broker.broker_id in self._world.clients.asked_to_promote and not broker.leads and is_empty
 
     def _follows_no_master_of_the_past(self, broker: Broker) -> None:
-        if not broker.live.replication_slave.is_following():
+        if not broker.live.replication.slave.is_following():
             return
         for master in self._world.serving():
             if master.address == broker.live.following.last_followed and master.started_at < broker.started_at:

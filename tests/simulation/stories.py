@@ -21,7 +21,7 @@ def send(world: World, broker: Broker, count: int) -> None:
 
 
 def follow(world: World, *slaves: Broker) -> None:
-    assert world.loop.run_until(lambda: all(slave.live.replication_slave.is_following() for slave in slaves), 20.0)
+    assert world.loop.run_until(lambda: all(slave.live.replication.slave.is_following() for slave in slaves), 20.0)
 
 
 def commit(world: World, broker: Broker, offset: int) -> None:

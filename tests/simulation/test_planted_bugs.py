@@ -612,7 +612,7 @@ def test_a_planted_bug_is_caught(monkeypatch, bug, first, broken_promises):
 def promote_the_slave_that_lags(world):
     """The first slave has what was acknowledged, the second was away.  The master dies, and the second is promoted."""
     master, slave, lagging = world.brokers
-    world.loop.run_until(lambda: all(broker.live.replication_slave.is_following() for broker in (slave, lagging)), 20.0)
+    world.loop.run_until(lambda: all(broker.live.replication.slave.is_following() for broker in (slave, lagging)), 20.0)
     lagging.kill()
     world.loop.run_for(1.0)
     for number in range(5):

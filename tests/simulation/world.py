@@ -755,7 +755,7 @@ class World:
         """Where there is no checksum, a slave may have copied damage of its master's disk.  Their logs then differ for
         good, both say so, and an operator has the slave copy everything again."""
         for broker in self.brokers:
-            if broker.serves and not broker.is_writable and not broker.live.replication_slave.is_following():
+            if broker.serves and not broker.is_writable and not broker.live.replication.slave.is_following():
                 self.history.append(f"{broker.name} begins anew")
                 broker.kill()
                 broker.empty()
@@ -808,7 +808,7 @@ class World:
                 continue
             if node.store.end_offset != master.store.end_offset or node.epochs.epochs != master.epochs.epochs:
                 return f"{broker} has not the log of {masters[0]}"
-            if not node.replication_slave.is_following():
+            if not node.replication.slave.is_following():
                 return f"{broker} does not follow"
             for mine, other in ((node.topics, master.topics), (node.groups, master.groups)):
                 if mine.entries != other.entries:

@@ -79,6 +79,6 @@ async def test_a_slave_goes_on_where_a_synchronous_master_was_killed(tmp_path: P
         slave_keys = {"namesrv_addr": names.address, "broker_role": BrokerRole.SLAVE, "broker_id": 1}
         async with running(tmp_path / "s", **KEYS, **slave_keys) as slave:
             said = await killed(40, tmp_path / "m", names.address)
-            await until(lambda: not slave.replication_slave.is_following(), "the slave is alone")
+            await until(lambda: not slave.replication.slave.is_following(), "the slave is alone")
             await slave.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
             await check(slave, said)
