@@ -202,7 +202,8 @@ def test_a_store_that_another_broker_uses_is_free_when_that_one_stops(root: Path
 
 
 DAMAGED = (
-    r"consumequeue/topic/1 is damaged.*store verify`. If it finds no damage in the log, delete that folder.*Else take"
+    r"consumequeue/topic/1 is damaged.*store verify`. If it finds no damage in the log, delete that folder.*"
+    "Otherwise take the log from"
 )
 
 

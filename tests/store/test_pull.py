@@ -218,7 +218,7 @@ def test_a_damaged_queue_never_gives_other_records(store):
     path = ROOT / "consumequeue/topic/0/00000000000000000000"
     data = store.disk.read(path)
     store.disk.pwrite(store.disk.open(path), data[40:60], 20)  # entry 1 points to record 2
-    with pytest.raises(StoreCorrupt, match="made anew"):
+    with pytest.raises(StoreCorrupt, match="rebuilds it from the log"):
         get(store, 0)
     store.disk.pwrite(store.disk.open(path), (5).to_bytes(8, "big") + data[28:40], 20)
     with pytest.raises(StoreCorrupt):
