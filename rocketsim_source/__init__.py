@@ -1,4 +1,4 @@
-"""RocketSim for Spark.  Importing this is cheap: Spark does it whenever it looks for data sources."""
+"""RocketSim for Spark.  The import is cheap, because Spark imports this module whenever it looks for data sources."""
 
 from rocketsim_source.data_source import RocketSimDataSource
 

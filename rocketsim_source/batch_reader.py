@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RocketSimReader(DataSourceReader):
-    """Spark may run a batch again, or only part of it, so this reader commits no offsets of the group."""
+    """Reads a batch.  Commits no offsets of the group, because Spark may run a batch again, or only a part of it."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = schema

@@ -1,7 +1,7 @@
 """RocketSim as a Spark data source: its name, and the classes that read and write.
 
-Spark imports this module whenever it looks for data sources, so it imports nothing but Spark's own interface; the rest
-is imported when it is used.
+Spark imports this module whenever it looks for data sources.  So it imports only Spark's own interface, and everything
+else when it is used.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ class RocketSimDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word for `format`."""
+        """Returns the name for `format`."""
         return "rocketsim"
 
     def schema(self) -> "StructType":
-        """The columns that the options select."""
+        """Returns the columns that the options select."""
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.options.view_options import MESSAGES, view_of, view_options
         from rocketsim_source.schema import source_schema
@@ -44,7 +44,7 @@ class RocketSimDataSource(DataSource):
         return source_schema(source_options(self._given(), streaming=True))
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
-        """For `spark.read`."""
+        """Returns the reader for `spark.read`."""
         from rocketsim_source.batch_reader import RocketSimReader
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.options.view_options import MESSAGES, view_of, view_options
@@ -59,7 +59,7 @@ class RocketSimDataSource(DataSource):
         return RocketSimReader(schema, options)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
-        """For `spark.readStream`."""
+        """Returns the reader for `spark.readStream`."""
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.schema import check_schema
@@ -71,7 +71,7 @@ class RocketSimDataSource(DataSource):
         return RocketSimStreamReader(schema, options)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "DataSourceWriter":
-        """For `df.write`."""
+        """Returns the writer for `df.write`."""
         from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.sink.writer import RocketSimWriter, sink_plan
 
@@ -79,7 +79,7 @@ class RocketSimDataSource(DataSource):
         return RocketSimWriter(sink_plan(schema, self._given(), overwrite))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "DataSourceStreamWriter":
-        """For `df.writeStream`."""
+        """Returns the writer for `df.writeStream`."""
         from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.sink.writer import RocketSimStreamWriter, sink_plan
 

@@ -29,7 +29,9 @@ def name_number(broker_name: str) -> int:
 
 
 def refuse_collisions(broker_names: Iterable[str]) -> None:
-    """Raises an error if two broker names have the same number: their queues would have the same partition numbers."""
+    """Raises an error if two broker names have the same number, because their queues would have the same partition
+    numbers.
+    """
     names: dict[int, str] = {}
     for name in sorted(set(broker_names)):
         other = names.setdefault(name_number(name), name)
@@ -41,8 +43,10 @@ def refuse_collisions(broker_names: Iterable[str]) -> None:
 
 
 def queues_with(number: int, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The queues that a partition number means.  A bare queue id means that queue of every broker; any other number
-    means one queue, or none if that queue does not exist any more.
+    """Returns the queues that a partition number stands for.
+
+    A bare queue id stands for that queue of every broker.  Any other number stands for one queue, or for none if that
+    queue does not exist any more.
     """
     if number < QUEUES:
         return [queue for queue in queues if queue.queue_id == number]

@@ -1,4 +1,4 @@
-"""RecordWaits: an idle query waits at its brokers for records, so that it need not ask again and again."""
+"""RecordWaits: lets an idle query wait at its brokers for records, so that it need not ask them again and again."""
 
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -9,7 +9,7 @@ from rocketsim_client.model import MessageQueue, by_broker
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
-# Each call takes a thread here and a place at its broker.  A query that reads more topics and brokers asks as if no
+# Each call takes a thread here, and one of maxLongPolls places at its broker.  A query with more calls asks as if no
 # broker could wait.
 MOST_CALLS = 16
 # A call outlives many triggers of an idle query.  It delays the end of a process that is not stopped properly.
@@ -19,10 +19,10 @@ Place = tuple[str, str]  # topic, broker name
 
 
 class RecordWaits:
-    """One call waits at each broker name for each topic.  The first answer ends the wait.
+    """Makes one waiting call for each topic at each broker name.  The first answer ends the wait.
 
-    The other calls go on until their own time is over, and the next wait takes them over.  So no place ever has more
-    than one call, and a message that comes between two waits is not missed.
+    The other calls go on until their own time is over, and the next wait uses them.  So no broker name has more than
+    one call for a topic, and a message that comes between two waits is not missed.
     """
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -61,4 +61,4 @@ class RecordWaits:
         try:
             return self._cluster.wait_for_records(topic, broker_name, ends, CALL_S)
         except RocketSimError:
-            return False  # The query asks for the bounds next, and learns there what the trouble is.
+            return False  # The query asks for the bounds next, and gets the error from that call.

@@ -1,4 +1,4 @@
-"""The columns that a query may have, and the ones that it selects.  Of Spark it needs only the types.
+"""The columns that a query may have, and those that it selects.  Uses only Spark's types.
 
 A user's `.schema("body binary, queueOffset bigint")` selects columns: only these are decoded from the records.
 """
@@ -66,7 +66,7 @@ OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """The columns if the user gives no schema: those that option `columns` picks, or all of the profile."""
+    """Returns the columns if the user gives no schema: those of the option `columns`, or all of the profile."""
     known = profile(options)
     if options.columns is not None:
         every = all_columns(options)
@@ -76,7 +76,7 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def profile(options: SourceOptions) -> dict[str, DataType]:
-    """The profile's columns as the options shape them."""
+    """Returns the profile's columns, as changed by the include and format options."""
     left_out = set()
     if not options.include_headers:
         left_out.add("headers")
@@ -88,8 +88,9 @@ def profile(options: SourceOptions) -> dict[str, DataType]:
 
 
 def all_columns(options: SourceOptions) -> dict[str, DataType]:
-    """Every column of the profile, also those that an include option would add: a column that a user names needs no
-    such option.
+    """Returns every column of the profile, also those of the include options.
+
+    A column that a user names needs no such option.
     """
     columns = dict(KAFKA if options.schema_profile == "kafka" else ROCKETMQ)
     if options.body_format == "string":
@@ -107,8 +108,10 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Checks a user's schema: it must name known columns with their types.  It may declare a column NOT NULL only if
-    every message has a value, because Spark would read a null there as some value.
+    """Checks a user's schema, which must name known columns with their types.
+
+    It may declare a column NOT NULL only if every message has a value, because Spark would otherwise read a null as
+    some value.
     """
     columns = all_columns(options)
     if not schema.fields:

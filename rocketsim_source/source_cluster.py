@@ -1,8 +1,8 @@
-"""The interface by which the source asks brokers (`SourceCluster`), and its implementation over rocketsim_client.
+"""SourceCluster: the interface by which the source asks brokers, and its implementation with rocketsim_client.
 
 A call asks about queues of many brokers.  If a broker name does not answer, the answer lists its queues as unreachable,
-and the queues of the others continue.  (`rocketsim_client.Cluster` asks one broker name, and raises an error.)  No
-connection is opened before the first call.
+and has results for the others.  (`rocketsim_client.Cluster` asks one broker name, and raises an error.)  No connection
+is opened before the first call.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,7 +32,10 @@ ReadIn = Mapping[MessageQueue, LogEpoch]  # the newest epoch of the queue's brok
 
 @dataclass(slots=True)
 class QueueStates:
-    """The answer to a question about many queues: each is in exactly one of `bounds`, `gone` and `unreachable`."""
+    """The answer to a question about many queues.
+
+    Each queue is in exactly one of `bounds`, `gone` and `unreachable`.
+    """
 
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
     gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
@@ -43,7 +46,7 @@ class QueueStates:
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
-        """One error for each broker name that has an unreachable queue."""
+        """Returns one error for each broker name that has an unreachable queue."""
         return {queue.broker_name: error for queue, error in sorted(self.unreachable.items(), reverse=True)}
 
     def set_unreachable(self, unreachable: Mapping[MessageQueue, Exception]) -> None:
@@ -111,7 +114,7 @@ class SourceCluster(Protocol):
         """Maps each broker id of the queue's broker name to False if that broker failed a moment ago, else to True."""
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
-        """That broker fell silent in the middle of a call, so it is not asked for a moment."""
+        """Notes that a broker stopped answering in the middle of a call, so that it is not asked for a moment."""
 
     def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
         """The broker id that the master suggests for reading the queue at this offset."""
@@ -286,7 +289,7 @@ class ClientCluster:
 
 
 def is_away(error: Exception) -> bool:
-    """Returns True if the error means that no broker of the name can be reached, whatever is asked."""
+    """Returns True if the error means that no broker of the name can be reached for any call."""
     from rocketsim_client.errors import BrokerNotExist, Unreachable
 
     return isinstance(error, Unreachable) or type(error) is BrokerNotExist

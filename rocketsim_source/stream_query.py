@@ -1,5 +1,5 @@
-"""One stream query in the driver's process: where it starts, how far each batch goes, and what is committed and
-reported.
+"""StreamQuery: one stream query in the driver's process.  Finds where it starts and how far each batch goes, commits
+offsets and reports progress.
 
 `stream_reader.py` is the interface for Spark, `planning` makes the decisions, and `commits` has the committing thread.
 """
@@ -41,7 +41,10 @@ POLL_MAX_S = 0.05
 
 
 class StreamQuery:
-    """The reader makes it with the first call that needs brokers, and keeps it as long as the query runs."""
+    """The state of one query.
+
+    The reader makes it with the first call that needs brokers, and keeps it while the query runs.
+    """
 
     def __init__(self, options: SourceOptions, cluster: SourceCluster) -> None:
         self.options = options
@@ -63,7 +66,10 @@ class StreamQuery:
     # --- where to start -----------------------------------------------------------------------------------------------
 
     def initial_offset(self) -> StreamOffset:
-        """The offset at which the query starts.  Every call of one run returns the same, because Spark asks twice."""
+        """Returns the offset at which the query starts.
+
+        Every call of one run returns the same, because Spark asks twice.
+        """
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
             # refuses names that do not exist, now: later a broker may just be down
@@ -136,7 +142,10 @@ class StreamQuery:
                 pause = min(2 * pause, POLL_MAX_S)
 
     def _wait_for_records(self, hold_s: float) -> bool:
-        """Waits until a queue may have more records.  Returns False if none came; while a broker is away, at once."""
+        """Waits until a queue may have more records.
+
+        Returns False if none came, and at once while a broker is away.
+        """
         if self._states.unreachable:
             return False
         ends = {queue: found.max_offset for queue, found in self._states.bounds.items()}
@@ -175,7 +184,10 @@ class StreamQuery:
         return end
 
     def _queue_states(self, start: StreamOffset, queues: set[MessageQueue]) -> QueueStates:
-        """Bounds of all queues.  If a queue seems truncated, its broker is asked again until that is certain."""
+        """Returns the bounds of all queues.
+
+        If a queue seems truncated, its broker is asked again until that is certain.
+        """
         asked = sorted({queue for queue in start.offsets if self.options.reads(queue)} | queues)
         begun = time.monotonic()
         while True:
@@ -196,7 +208,7 @@ class StreamQuery:
         return states
 
     def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
-        """Where new queues start.  A queue whose start is not known now is left to the next trigger."""
+        """Returns where new queues start.  A queue whose start is not known now is left to the next trigger."""
         if not new:
             return {}
         wanted = RequestedPositions(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
@@ -207,8 +219,10 @@ class StreamQuery:
         return start_offsets(RequestedPositions(said), KnownOffsets(states.bounds, committed.offsets), self.options)
 
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
-        """Looks up where queues end by the options.  An end by timestamp is known, and then fixed, once the queue has a
-        record after that time.  While no broker answers, the queue waits.
+        """Looks up the ends of queues that the options name by timestamp.
+
+        Such an end is known when the queue has a record after that time, and does not change then.  While no broker
+        answers, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -252,8 +266,10 @@ class StreamQuery:
         return min(until, found.min_offset if found else until)
 
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
-        """The first batch of a query is run again, and its end does not say where it starts, so the brokers are asked.
-        A queue for which no broker answers must not be taken for a new one, because of those nothing is read.
+        """Raises an error if a batch without starts is run again while a queue has no answer.
+
+        Such a batch is the query's first one, and the brokers must be asked where it starts.  A queue for which no
+        broker answers must not count as a new one, because nothing is read from new queues.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):

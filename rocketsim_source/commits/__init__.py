@@ -1,1 +1,1 @@
-"""The offsets of the consumer group, which follow the checkpoint."""
+"""Commits the offsets of the consumer group, which follow the checkpoint."""

@@ -22,8 +22,9 @@ def now_ms() -> int:
 
 
 class Committer:
-    """The first offset that it is given starts the thread.  Its locks are reentrant, because a signal handler may run
-    in the thread that holds them.
+    """Commits in a thread, which starts with the first offset.
+
+    Its locks are reentrant, because a signal handler may run in the thread that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -44,13 +45,16 @@ class Committer:
         self._warned: set[MessageQueue] = set()
 
     def start_at(self, offsets: Offsets) -> None:
-        """A new query starts at these offsets.  They are committed for the queues without a committed offset."""
+        """Notes where a new query starts.  These offsets are committed for queues without a committed offset."""
         with self._changed:
             self._ledger.want_start(offsets)
         self._notify()
 
     def processed(self, offsets: Offsets) -> None:
-        """Everything before `offsets` is processed.  Raises what the options say must end the query."""
+        """Notes that everything before `offsets` is processed.
+
+        Raises an error if the options say that a failure ends the query.
+        """
         with self._changed:
             news = self._ledger.want(offsets)
         if news:
@@ -66,8 +70,9 @@ class Committer:
             raise self._fatal
 
     def flush(self, timeout_s: float) -> bool:
-        """Commits the wanted offsets now, without regard to the minimum interval, and waits for a commit that is under
-        way.  Returns False if that took longer than the timeout.
+        """Commits the wanted offsets now, without the minimum interval, and waits for a commit that has begun.
+
+        Returns False if that took longer than the timeout.
         """
         deadline = time.monotonic() + timeout_s
         if self._rounds_of == threading.get_ident():
@@ -81,9 +86,11 @@ class Committer:
             return not self._is_pending()
 
     def _attempt_elsewhere(self, timeout_s: float) -> bool:
-        """For a signal handler that interrupted the thread of the current round.  That round does not continue, so it
-        is repeated, by another thread: the interrupted one may hold locks of the client that it will never release,
-        and the thread that watches the timeout must not wait for those.
+        """Repeats the current round in another thread, for a signal handler that has interrupted the thread of that
+        round.
+
+        The interrupted thread does not continue, and may hold locks of the client that it will never release.  The
+        thread that watches the timeout must not wait for those.
         """
         outcome: list[Exception | None] = []
 
@@ -108,7 +115,7 @@ class Committer:
             self._changed.notify_all()
 
     def status(self) -> dict[str, Any]:
-        """For the query's progress."""
+        """Returns the state of the commits for the query's progress."""
         with self._changed:
             ledger = self._ledger
             behind = sum(
@@ -177,8 +184,9 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """Makes one attempt and returns its error, if any, for the policy to judge.  An error that was raised here
-        would end the thread, and with it all commits of this query, without a message.
+        """Makes one attempt; returns its error, if any, for the policy to judge.
+
+        An error that was raised here would end the thread, and with it all commits of this query, without a message.
         """
         try:
             return self._commit()

@@ -1,8 +1,8 @@
-"""Decides which offsets to commit to the group, and when.  Pure: the clock is an argument, and no broker is asked.
+"""CommitLedger: decides which offsets to commit to the group, and when.  Pure: the clock is an argument.
 
-The Spark checkpoint says what was processed; the group's committed offsets only follow it.  They let lag tools see the
-query, and a query with a new checkpoint start from them.  Therefore a failed commit is reported, and ends the query
-only if the options say so.
+The Spark checkpoint says what was processed, and the group's committed offsets only follow it.  With them lag tools
+show the query, and a query with a new checkpoint can start from them.  Therefore a failed commit is reported, and ends
+the query only if the options say so.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ RETRY_MS = 1000  # after a failure, and while offsets were committed to a slave 
 
 
 class Conflict(NamedTuple):
-    """Somebody else committed further than this query did."""
+    """Another consumer has committed further than this query."""
 
     queue: MessageQueue
     ours: int
@@ -23,13 +23,14 @@ class Conflict(NamedTuple):
 
 
 class GroupConflict(RuntimeError):
-    """Another consumer commits the same group and groupConflictPolicy=fail."""
+    """Raised if another consumer commits for the group and groupConflictPolicy=fail."""
 
 
 @dataclass
 class CommitLedger:
-    """The offsets that a group should have, and those that its brokers are known to have.  Each is the offset of the
-    next record to read.  This query never commits a smaller offset than a broker has.
+    """The offsets that a group should have, and those that its brokers are known to have.
+
+    Each is the offset of the next record to read.  This query never commits a smaller offset than a broker has.
     """
 
     reconcile_interval_ms: int
@@ -54,14 +55,15 @@ class CommitLedger:
         return bool(news)
 
     def want_start(self, offsets: Offsets) -> None:
-        """A new query starts at these offsets.  Committing them where the group has none makes the group known to the
-        brokers.
+        """Notes that a new query starts at these offsets.
+
+        If the group has no offset, they are committed, so that the brokers know the group.
         """
         self.starts.update(offsets)
         self.dirty = True
 
     def forget(self, queues: set[MessageQueue]) -> None:
-        """Drops all that is kept of these queues, which do not exist any more."""
+        """Drops all information about these queues, which do not exist any more."""
         for table in (self.wanted, self.starts, self.broker_offsets, self.ours):
             for queue in queues & set(table):
                 del table[queue]
@@ -71,7 +73,7 @@ class CommitLedger:
         return sorted(self.wanted.keys() | self.starts.keys())
 
     def due_in_ms(self, now_ms: int) -> int | None:
-        """Time until the next round; None if there is nothing to commit until an offset changes."""
+        """Returns the time until the next round; None if there is nothing to commit until an offset changes."""
         if self.last_round_ms is None:
             return 0 if self.dirty else None
         waits = []
@@ -84,8 +86,10 @@ class CommitLedger:
         return max(0, min(waits)) if waits else None
 
     def conflicts(self, fresh: Offsets) -> list[Conflict]:
-        """Queues whose offset at the broker is ahead of this query's.  One that is behind was reset, and the next
-        commit moves it forward again."""
+        """Returns the queues whose offset at the broker is ahead of this query's.
+
+        An offset that is behind was reset, and the next commit moves it forward again.
+        """
         return [
             Conflict(queue, self.ours[queue], offset)
             for queue, offset in sorted(fresh.items())
@@ -101,7 +105,10 @@ class CommitLedger:
                 self.broker_offsets.pop(queue, None)
 
     def saw_starts(self, fresh: Offsets, asked: list[MessageQueue]) -> None:
-        """As `saw`, for queues in `starts`.  A queue for which the group already has an offset keeps that one."""
+        """Notes answers, like `saw`, for queues in `starts`.
+
+        A queue for which the group already has an offset keeps it.
+        """
         for queue in asked:
             if queue in fresh:
                 self.starts.pop(queue, None)
@@ -109,7 +116,7 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """The offsets to commit in this round; never one below what a broker has."""
+        """Returns the offsets to commit in this round.  None is below the offset that a broker has."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():
@@ -119,7 +126,10 @@ class CommitLedger:
         return send
 
     def done(self, sent: Offsets, result: CommitResult, now_ms: int) -> None:
-        """Notes what a round committed.  A broker refused a queue that is not among the result's offsets."""
+        """Notes what a round has committed.
+
+        Queues that are not in the result's offsets were refused by their brokers.
+        """
         reconciled = set(self.wanted) <= set(sent)
         for queue, offset in sent.items():
             if queue in result.offsets:

@@ -19,8 +19,9 @@ def is_stream_runner() -> bool:
 
 
 def flush_on_sigterm(flush: Callable[[], None]) -> None:
-    """On SIGTERM runs `flush`, then ends the process as it would have ended without.  Outside Spark's stream runner
-    this does nothing, because the signals of other processes are not ours to handle.
+    """On SIGTERM calls `flush`, and then ends the process in the usual way.
+
+    Does nothing outside Spark's stream runner, because the signals of other processes are not ours to handle.
     """
     if not is_stream_runner() or threading.current_thread() is not threading.main_thread():
         return

@@ -30,14 +30,15 @@ Options = TypeVar("Options")
 
 
 class OptionError(ValueError):
-    """The options are wrong: unknown, malformed, contradictory or not supported yet.  Only the user can
-    correct them; a retry cannot.
+    """The options are unknown, malformed, contradictory or not supported yet.
+
+    Only the user can correct them; a retry cannot.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How one field of an options class is written by users."""
+    """How users write one field of an options class."""
 
     name: str
     parse: Parse
@@ -48,17 +49,17 @@ class Option:
 
 
 def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
-    """A dataclass field that `read_options` fills from the option of that name."""
+    """Declares a dataclass field that `read_options` fills from the option of that name."""
     return field(default=default, metadata={"option": Option(name, parse, aliases)})
 
 
 def secret(name: str) -> Any:
-    """As `option`, for text that no error and no repr may show."""
+    """Declares an option, like `option`, whose text no error and no repr may show."""
     return field(default=None, metadata={"option": Option(name, text, is_secret=True)}, repr=False)
 
 
 def unsupported(name: str, *only: str) -> Any:
-    """An option that is not implemented: only values that ask for today's behaviour are accepted."""
+    """Declares an option that is not implemented.  Only values that ask for the present behaviour are accepted."""
     return field(default=None, metadata={"option": Option(name, text, (), tuple(value.lower() for value in only))})
 
 
@@ -125,7 +126,7 @@ def check_tls(tls: bool, **files: str | None) -> None:
 
 
 def option_names(kind: type[Any]) -> list[str]:
-    """All names of the options of a dataclass, aliases too."""
+    """Returns all names of the options of a dataclass, with their aliases."""
     entries: list[Option] = [item.metadata["option"] for item in fields(kind) if "option" in item.metadata]
     return [name for entry in entries for name in (entry.name, *entry.aliases)]
 
@@ -152,14 +153,15 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """The end of an error, `; did you mean …?`; empty if no known name is similar."""
+    """Returns the end of an error, `; did you mean …?`; empty if no known name is similar."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 
 
 def closest(name: str, known: list[str]) -> str:
-    """The known name that `name` seems to be a misspelling of, or an empty text.  A less similar name counts only if it
-    begins in the same way.
+    """Returns the known name that `name` seems to be a misspelling of, or an empty text.
+
+    A less similar name counts only if it begins in the same way.
     """
     near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
     return next(iter(near or [one for one in difflib.get_close_matches(name, known) if one[0] == name[0]]), "")
@@ -201,7 +203,7 @@ def choice(*words: str) -> Parse:
 
 
 def words(*known: str, separator: str = "+") -> Parse:
-    """One or more of the known words, in any order."""
+    """Parses one or more of the known words, in any order."""
 
     def parse(value: str) -> frozenset[str]:
         pick = choice(*known)
@@ -248,7 +250,7 @@ def topic_to_write(value: str) -> str:
 
 
 def checked(value: str, check: Callable[[str], None]) -> str:
-    """Applies a check of the client library now; otherwise a task would be the first to apply it."""
+    """Applies a check of the client library when the option is read, and not only in the first task."""
     try:
         check(value)
     except (InvalidParameter, MessageIllegal) as error:
@@ -257,7 +259,7 @@ def checked(value: str, check: Callable[[str], None]) -> str:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Names separated by commas; blanks around them are ignored."""
+    """Parses names separated by commas.  Blanks around them are ignored."""
     found = tuple(name.strip() for name in value.split(","))
     if not all(found):
         raise OptionError("must be names separated by commas")
@@ -275,7 +277,7 @@ def pattern(value: str) -> str:
 
 
 def addresses(value: str) -> tuple[str, ...]:
-    """host:port, several separated by `;` (as RocketMQ) or `,`."""
+    """Parses host:port, several separated by `;` (as in RocketMQ) or `,`."""
     found = tuple(address.strip() for address in re.split("[;,]", value) if address.strip())
     if not found:
         raise OptionError("must be host:port, several separated by ';'")
@@ -295,7 +297,7 @@ def instance(value: str) -> str:
 
 
 def address_map(value: str) -> str:
-    """`10.0.0.3:10911=host:20911,10.0.*=host`: where brokers' addresses are reached from here."""
+    """Parses `10.0.0.3:10911=host:20911,10.0.*=host`, which says at which addresses this machine reaches brokers."""
     try:
         return AddressMap.parse(value).text
     except InvalidParameter as error:
@@ -303,8 +305,9 @@ def address_map(value: str) -> str:
 
 
 def static_brokers(value: str) -> dict[str, dict[int, str]]:
-    """`broker-a=0@host:port,1@host:port;broker-b=…`: broker name -> broker id -> address, a route that needs no name
-    server.
+    """Parses `broker-a=0@host:port,1@host:port;broker-b=…` to broker name -> broker id -> address.
+
+    This is a route that needs no name server.
     """
     found: dict[str, dict[int, str]] = {}
     for piece in filter(None, (piece.strip() for piece in value.split(";"))):

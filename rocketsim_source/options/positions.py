@@ -28,7 +28,7 @@ Key = tuple[str, str, str]  # topic, broker name, queue id; ANY where the user n
 
 @dataclass(frozen=True)
 class PerQueue(Generic[Value]):
-    """A value for each queue: of the entries that match a queue the most specific one is used."""
+    """A value for each queue.  If several entries match a queue, the most specific one is used."""
 
     entries: Mapping[Key, Value] = field(default_factory=dict)
 
@@ -39,8 +39,9 @@ class PerQueue(Generic[Value]):
         return None
 
     def refuse_strangers(self, queues: Iterable[MessageQueue], option: str) -> None:
-        """Raises OptionError for an entry that matches none of `queues`: with a misspelt topic the query would silently
-        start elsewhere.
+        """Raises OptionError for an entry that matches none of `queues`.
+
+        With a misspelt topic the query would start at another offset without an error.
         """
         known = {
             key
@@ -56,8 +57,8 @@ class PerQueue(Generic[Value]):
 
 
 def hint(key: Key) -> str:
-    """Explains the mistake in offsets of Kafka's form, {"T":{"0":23}}: they have a partition's number where a broker's
-    name has to be.
+    """Returns an explanation for offsets in Kafka's form, {"T":{"0":23}}, which have a partition's number in the place
+    of a broker's name.
     """
     topic, broker_name, queue_id = key
     if queue_id != ANY or not broker_name.isdigit():
@@ -70,7 +71,7 @@ def hint(key: Key) -> str:
 
 
 def per_queue(value: str, leaf: Callable[[Any], Value]) -> PerQueue[Value]:
-    """The JSON form, or a bare word or number for all queues."""
+    """Parses the JSON form, or a bare word or number for all queues."""
     written = strict_json(value) if value.lstrip().startswith("{") else value.strip()
     entries: dict[Key, Value] = {}
     read_level(written, (), leaf, entries)
@@ -99,7 +100,7 @@ def queue_id_of(name: str, path: tuple[str, ...]) -> int:
 
 
 def position(written: Any) -> Position:
-    """`earliest`, `latest`, `committed`, a fallback chain of them (`committed,earliest`), or a number."""
+    """Parses `earliest`, `latest`, `committed`, a fallback chain of them (`committed,earliest`), or a number."""
     if isinstance(written, str) and written.lstrip("-").isdigit() and written.isascii():
         written = int(written)
     if isinstance(written, int) and not isinstance(written, bool):
@@ -127,7 +128,7 @@ def ending(written: Any) -> Position:
 
 
 def timestamp_ms(written: Any) -> int:
-    """Milliseconds since 1970, or ISO text (UTC unless the text names another zone)."""
+    """Parses milliseconds since 1970, or ISO text (UTC unless the text names another zone)."""
     is_number = True
     if isinstance(written, str) and not (written.strip().isascii() and written.strip().isdigit()):
         try:
@@ -146,7 +147,7 @@ def timestamp_ms(written: Any) -> int:
 
 
 def iso(ms: int) -> str:
-    """Milliseconds since 1970 as ISO text with its zone, which every timestamp option accepts."""
+    """Returns milliseconds since 1970 as ISO text with its zone, which every timestamp option accepts."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     except OverflowError:  # after the year 9999
@@ -195,7 +196,7 @@ def one_timestamp(value: str) -> PerQueue[int]:
 
 
 def assignment(value: str) -> frozenset[MessageQueue]:
-    """`{"T":{"broker-a":[0,1]}}`."""
+    """Parses `{"T":{"broker-a":[0,1]}}`."""
     found = set()
     topics = strict_json(value)
     shape = OptionError('must be {"topic":{"broker-a":[0,1]}}: a queue has a broker name and an id')

@@ -68,7 +68,7 @@ class SinkOptions:
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
-    # What to do with properties (headers) that a message cannot have.
+    # What the sink does with properties (headers) that a message cannot have.
     invalid_properties: str = option("invalidProperties", choice("fail", "skip"), "fail")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)
@@ -137,5 +137,8 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Options of the source are accepted and ignored, so that one set of options serves for reading and writing."""
+    """Parses the sink's options.
+
+    Accepts and ignores those of the source, so that the same options can be used for reading and writing.
+    """
     return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *option_names(SourceOptions)))

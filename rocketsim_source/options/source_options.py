@@ -60,7 +60,7 @@ FROM_SPARK = ("path", "paths", "serialization.format")
 
 
 def commit_failure_policy(value: str) -> int:
-    """How many failures in a row end the query; -1: none do."""
+    """Parses how many failures in a row end the query; -1: none do."""
     word = value.strip().lower()
     match = re.fullmatch(r"failafter:([1-9][0-9]{0,8})", word)
     if match:
@@ -221,7 +221,7 @@ class SourceOptions:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The topics that the options name; empty if they are found by subscribePattern."""
+        """Returns the topics that the options name; empty if subscribePattern finds them."""
         if self.assign:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
@@ -238,7 +238,10 @@ class SourceOptions:
 
     @property
     def pull_group(self) -> str:
-        """A pull always names a group, because brokers decide by group who may read what, and where."""
+        """Returns the group of pulls.
+
+        A pull always names a group, because brokers decide by group who may read what, and where.
+        """
         return self.group or READER_GROUP
 
     @property
@@ -295,7 +298,10 @@ def one_of(given: Mapping[str, object], what: str) -> None:
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
-    """Options of the sink are accepted and ignored, so that one set of options serves for reading and writing."""
+    """Parses the source's options.
+
+    Accepts and ignores those of the sink, so that the same options can be used for reading and writing.
+    """
     from rocketsim_source.options.sink_options import SinkOptions  # here: it imports this module
 
     options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))

@@ -80,7 +80,10 @@ class ViewOptions:
 
 
 def view_of(given: Mapping[str, str]) -> str:
-    """Returns the view that the options name; messages if they name none.  OptionError for one that does not exist."""
+    """Returns the view that the options name, or messages if they name none.
+
+    Raises OptionError for an unknown view.
+    """
     named = next((value for name, value in given.items() if name.lower() == "view"), MESSAGES)
     try:
         return str(choice(MESSAGES, *VIEWS)(named))
@@ -101,6 +104,6 @@ def view_options(given: Mapping[str, str]) -> ViewOptions:
 
 
 def refuse_view(given: Mapping[str, str], what: str) -> None:
-    """Raises OptionError if the options name another view than messages: only messages can be `what`."""
+    """Raises OptionError if the options name another view than messages, because `what` can only use messages."""
     if (view := view_of(given)) != MESSAGES:
         raise OptionError(f"view={view} cannot be {what}: it is a table for spark.read")

@@ -1,1 +1,1 @@
-"""What the driver decides: which queues exist, how far a batch goes, and how it is cut into tasks."""
+"""The decisions of the driver: which queues exist, how far a batch goes, and how it is cut into tasks."""

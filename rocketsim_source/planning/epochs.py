@@ -14,7 +14,7 @@ from rocketsim_source.source_cluster import Offsets, ReadIn
 
 
 def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict[str, str]]]:
-    """topic -> broker name -> the epoch of all its queues, or queue id -> epoch where they differ."""
+    """Returns topic -> broker name -> the epoch of all its queues, or queue id -> epoch if they differ."""
     queues: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in sorted(offsets, key=lambda queue: (*queue[:2], str(queue.queue_id))):
         queues.setdefault((queue.topic, queue.broker_name), []).append(queue)
@@ -28,7 +28,7 @@ def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict
 
 
 def from_json(written: Any, offsets: Offsets) -> dict[MessageQueue, LogEpoch]:
-    """Raises ValueError for anything that `as_json` does not write."""
+    """Parses what `as_json` returns.  Raises ValueError for anything else."""
     found: dict[MessageQueue, LogEpoch] = {}
     for queue in offsets:
         try:

@@ -7,10 +7,11 @@ from rocketsim_client.model import MessageQueue
 
 
 def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
-    """How many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least one each.
+    """Returns how many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least
+    one each.
 
-    The sum is exactly min(limit, sum of the backlogs).  With more queues than `limit` allows records, `turn` (counted
-    up from batch to batch) moves on which queues are served, so that none starves.
+    The sum is exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records, `turn`,
+    which grows by one with each batch, decides which queues are served, so that none starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
     if limit >= sum(backlogs[queue] for queue in waiting):
@@ -39,11 +40,11 @@ class Limits:
     def apply(
         self, backlogs: Mapping[MessageQueue, int], record_bytes: Mapping[MessageQueue, float], turn: int
     ) -> dict[MessageQueue, int]:
-        """How many records of each queue to take.  `record_bytes` is the mean size of a queue's records, as far as it
-        is known.
+        """Returns how many records of each queue to take.  `record_bytes` is the mean size of a queue's records, if
+        known.
 
-        The byte limit is soft, because sizes are means: it becomes the number of records that fit at the mean size of
-        this backlog, and a batch always holds at least one record.
+        The byte limit is soft, because sizes are means.  It becomes the number of records that fit at the mean size of
+        this backlog, and a batch always has at least one record.
         """
         taken = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
         if self.max_offsets_per_queue is not None:
@@ -60,7 +61,7 @@ class Limits:
 
 
 class TriggerDelay:
-    """minOffsetsPerTrigger with maxTriggerDelay: a batch waits for enough records, but no longer than the delay."""
+    """Applies minOffsetsPerTrigger and maxTriggerDelay: a batch waits for enough records, for at most the delay."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

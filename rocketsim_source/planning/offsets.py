@@ -25,7 +25,7 @@ VERSION = 1
 
 
 class OffsetError(ValueError):
-    """An offset in the checkpoint is not one of this source's."""
+    """Raised for an offset in the checkpoint that is not one of this source's."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def split_from_json(written: Any) -> Parallelism:
 
 
 def as_json(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
-    """topic -> broker name -> queue id -> offset, every level in the order of its keys' text."""
+    """Returns topic -> broker name -> queue id -> offset.  Every level is in the order of its keys' text."""
     written: dict[str, dict[str, dict[str, int]]] = {}
     for (topic, broker_name, queue_id), offset in sorted(
         offsets.items(), key=lambda item: (*item[0][:2], str(item[0][2]))

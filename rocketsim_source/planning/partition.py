@@ -1,4 +1,4 @@
-"""One Spark task's work as it is pickled for an executor: numbers and text only."""
+"""The work of one Spark task, in the form that is pickled for an executor: numbers and text only."""
 
 import os
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rocketsim_source.source_cluster import ReadIn, SourceCluster
 class QueueRangesPartition(InputPartition):
     """The ranges that a task reads, in order.
 
-    `hints` has the broker id to ask first for a queue, as a probe found it.  `read_in` has the epoch in which each
+    `hints` has the broker id to ask first for a queue, as found by a probe.  `read_in` has the epoch in which each
     queue was planned.  `protocol` is the protocol that the servers speak, so that no task has to find that out.
     """
 

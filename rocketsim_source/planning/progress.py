@@ -1,6 +1,6 @@
-"""What a query's progress shows as `latestOffset` of this source: offsets, lag and the group.  Pure.
+"""Makes the `latestOffset` that a query's progress shows for this source: offsets, lag and the group.  Pure.
 
-Spark accepts any JSON as `latestOffset`, and a Python source has no other way to put its lag into the progress.
+Spark accepts any JSON as `latestOffset`, and a Python source has no other way to report its lag in the progress.
 """
 
 from collections import deque
@@ -18,8 +18,9 @@ SAMPLES = 256
 
 
 class LagClock:
-    """How long the oldest unread record of a queue has been waiting at least.  The time counts from when the driver
-    first saw a queue end beyond that record.
+    """Measures how long the oldest unread record of a queue has been waiting at least.
+
+    The time counts from when the driver first saw a queue end beyond that record.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,10 @@ def report(
     unreachable: Mapping[str, Exception],
     transport: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """`position` is the end of the newest batch.  The lag counts the records behind it, which no batch covers yet."""
+    """Returns the report.
+
+    `position` is the end of the newest batch, and the lag counts the records behind it, which no batch has yet.
+    """
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {
         queue: lag_of(position.get(queue, found.max_offset), found.min_offset, found.max_offset)

@@ -1,6 +1,4 @@
-"""The driver's view of the queues: which exist, and their bounds.  It asks for new queues every
-queueDiscoveryIntervalMs.
-"""
+"""The queues that the driver knows, and their bounds.  Asks for new queues every queueDiscoveryIntervalMs."""
 
 import difflib
 import logging
@@ -21,7 +19,7 @@ HIDDEN_PREFIXES = (*SYSTEM_PREFIXES, "RMQ_SYS_")
 
 
 class NothingAnswers(RuntimeError):
-    """No broker of any queue can be reached."""
+    """Raised if no broker of any queue can be reached."""
 
 
 class QueueWatch:
@@ -108,7 +106,10 @@ class QueueWatch:
     def states(
         self, queues: Iterable[MessageQueue], *, must_answer: bool = False, read_in: ReadIn | None = None
     ) -> QueueStates:
-        """The bounds of the queues now.  Raises NothingAnswers if one is unreachable and `must_answer` is set."""
+        """Returns the bounds of the queues now.
+
+        Raises NothingAnswers if a queue is unreachable and `must_answer` is set.
+        """
         wanted = list(queues)
         states = self._cluster.bounds(wanted, read_in, self._options.pull_group)
         self._report(states)

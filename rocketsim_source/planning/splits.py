@@ -35,8 +35,9 @@ class Parallelism:
         return RULE if self.batch_bytes else RULE_WITHOUT_BYTES
 
     def partitions(self, ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
-        """Puts every record of `ranges` into exactly one partition.  The largest partition comes first; the ranges of a
-        queue are in the order of their offsets.
+        """Puts every record of `ranges` into exactly one partition.
+
+        The largest partition comes first.  The ranges of a queue are in the order of their offsets.
         """
         filled = [queue_range for queue_range in ranges if count(queue_range) > 0]
         records = sum(map(count, filled))
@@ -78,7 +79,7 @@ def count(queue_range: OffsetRange) -> int:
 
 
 def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """`parts` consecutive ranges of nearly the same length; fewer if the range has fewer records."""
+    """Returns `parts` consecutive ranges of nearly the same length; fewer if the range has fewer records."""
     parts = max(1, min(parts, count(whole)))
     edges = [whole.from_offset + count(whole) * part // parts for part in range(parts + 1)]
     return [OffsetRange(whole.queue, start, end) for start, end in pairwise(edges)]

@@ -1,8 +1,8 @@
-"""Where each queue starts and ends.  Pure: `RequestedPositions` has what the options say, `KnownOffsets` what the
-brokers answered.
+"""Decides where each queue starts and ends.  Pure: `RequestedPositions` has the options, and `KnownOffsets` the
+brokers' answers.
 
-Precedence as in Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets; for a queue
-that an option does not name the next one decides, and finally `latest` (streams) or `earliest` (batches).
+The precedence is that of Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets.  For
+a queue that an option does not name the next one decides, and finally `latest` (streams) or `earliest` (batches).
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from rocketsim_source.source_cluster import Offsets
 
 @dataclass(frozen=True)
 class RequestedPositions:
-    """What the options say about each queue: a timestamp, or else a chain of candidates."""
+    """The positions that the options request for each queue: a timestamp, or else a chain of candidates."""
 
     positions: dict[MessageQueue, Position]
     timestamps: dict[MessageQueue, int] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class RequestedPositions:
 
 @dataclass(frozen=True)
 class KnownOffsets:
-    """What the brokers answered.
+    """The brokers' answers.
 
     `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the first
-    offset that was stored then or later; the end of the queue if no message was.
+    offset that was stored then or later, or the end of the queue if there is none.
     """
 
     bounds: Mapping[MessageQueue, QueueBounds]
@@ -63,7 +63,7 @@ def refuse_strangers(queues: list[MessageQueue], options: Mapping[str, PerQueue[
 
 
 def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | None]) -> dict[MessageQueue, int]:
-    """The timestamp of each queue that an option names; the first option that names a queue decides."""
+    """Returns the timestamp of each queue that an option names.  The first option that names a queue decides."""
     times: dict[MessageQueue, int] = {}
     for given in options:
         if given is not None:
@@ -72,8 +72,9 @@ def timestamps(queues: list[MessageQueue], options: Iterable[PerQueue[int] | Non
 
 
 def start_offsets(wanted: RequestedPositions, known: KnownOffsets, options: SourceOptions) -> Offsets:
-    """The first offset to read of each queue.  If an offset is outside the queue's bounds, the data loss policy
-    decides.
+    """Returns the first offset to read of each queue.
+
+    If an offset is outside the queue's bounds, the data loss policy decides.
     """
     starts: Offsets = {}
     for queue, chain in wanted.positions.items():
@@ -146,9 +147,11 @@ def refuse_starts_behind_ends(
     ends_wanted: RequestedPositions,
     from_group: Iterable[MessageQueue] = (),
 ) -> None:
-    """Raises OptionError for a queue that starts after its end: the query would silently read nothing.  A group whose
-    committed offset is past the end is no mistake, because nothing is left to read for it.  `refuse_times_behind_ends`
-    compares timestamps.
+    """Raises OptionError for a queue that starts after its end, from which the query would read nothing without an
+    error.
+
+    A group whose committed offset is past the end is no mistake, because nothing is left to read for it.
+    `refuse_times_behind_ends` compares timestamps.
     """
     by_time = starts_wanted.timestamps.keys() & ends_wanted.timestamps.keys()
     for queue in sorted(starts.keys() & ends.keys() - by_time - set(from_group)):
@@ -173,8 +176,10 @@ def refuse_times_behind_ends(starts: RequestedPositions, ends: RequestedPosition
 def wanted_ends(
     options: SourceOptions, queues: Iterable[MessageQueue], *, strangers: bool = True
 ) -> RequestedPositions:
-    """The ends that the options name.  A queue without an end is in neither part of the result.  With `strangers`
-    false, options may name queues that are not in `queues`.
+    """Returns the ends that the options name.
+
+    A queue without an end is in neither part of the result.  With `strangers` false, options may name queues that are
+    not in `queues`.
     """
     queues = list(queues)
     by_time = {
@@ -191,10 +196,10 @@ def wanted_ends(
 
 
 def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
-    """Where each queue ends; a queue without an end is absent.
+    """Returns where each queue ends; a queue without an end is absent.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
-    that was not looked up yet gives none either, nor does `latest` in a stream.
+    that was not looked up yet gives no end, and neither does `latest` in a stream.
     """
     ends = {queue: chain[0] for queue, chain in wanted.positions.items() if isinstance(chain[0], int)}
     ends |= {

@@ -16,20 +16,24 @@ logger = logging.getLogger(__name__)
 
 
 def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> list[MessageQueue]:
-    """Queues whose master says that they end before their start.  Slaves do not count, because they may be behind."""
+    """Returns the queues whose master reports an end before their start.
+
+    Slaves do not count, because they may be behind.
+    """
     return [q for q, found in bounds.items() if q in starts and found.max_offset < starts[q] and found.is_master]
 
 
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
-    """For each queue the offset from which on a promoted slave lacked records that were read.  The queue may have grown
-    past that offset again.
+    """Returns, for each queue, the offset from which a promoted slave lacked records that were read.
+
+    The queue may have grown past that offset again.
     """
     ends = {queue: bounds[queue].ends_in.get(epoch) for queue, epoch in start.read_in.items() if queue in bounds}
     return {queue: end for queue, end in ends.items() if end is not None and end < start.offsets[queue]}
 
 
 def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> ReadIn:
-    """The epochs to keep with the next batch's end."""
+    """Returns the epochs to keep with the next batch's end."""
     found = {queue: start.read_in.get(queue, NO_EPOCH) for queue in end}
     for queue in end.keys() & bounds.keys():
         advanced = end[queue] > start.offsets.get(queue, end[queue])
@@ -38,8 +42,9 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 
 
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
-    """The epoch to keep with `offset`.  It stays `before` as long as the broker cannot say that it has the records
-    which were read in that epoch.
+    """Returns the epoch to keep with `offset`.
+
+    It stays `before` until the broker can say that it has the records that were read in that epoch.
     """
     if offset > bounds.max_offset:
         return before
@@ -71,7 +76,7 @@ class StreamPlanner:
         bounded: bool,
         now_ms: int,
     ) -> Offsets:
-        """The end of the next batch; equal to its start if no batch is to run.
+        """Returns the end of the next batch; it is equal to its start if no batch is to run.
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
         nothing of it, so that the start of the queue is in the checkpoint before anything is read.  No batch goes
@@ -107,7 +112,7 @@ class StreamPlanner:
         return Limits(options.max_offsets_per_trigger, options.max_offsets_per_queue, options.max_bytes_per_trigger)
 
     def after_losses(self, starts: Offsets, states: QueueStates, cuts: Offsets) -> Offsets:
-        """Where each queue continues; raises DataLossError for a loss that the options do not allow."""
+        """Returns where each queue continues.  Raises DataLossError for a loss that the options do not allow."""
         policy = self.options.data_loss
         at = dict(starts)
         for queue in sorted(queue for queue in starts if not self.options.reads(queue)):

@@ -1,1 +1,1 @@
-"""What a task does on an executor: ranges of queues in, Arrow batches out."""
+"""The work of a task on an executor: it reads ranges of queues and returns Arrow batches."""

@@ -10,7 +10,10 @@ from rocketsim_source.source_cluster import SourceCluster
 
 
 class BrokerChoice:
-    """`hints`: the broker to ask first for a queue; updated with the brokers' suggestions, for later tasks."""
+    """Chooses brokers.
+
+    `hints` has the broker to ask first for a queue, and is updated with the brokers' suggestions for later tasks.
+    """
 
     def __init__(
         self, cluster: SourceCluster, options: SourceOptions, hints: MutableMapping[MessageQueue, int]
@@ -56,18 +59,20 @@ class BrokerChoice:
         return suggested != answering
 
     def leave_slave(self, queue: MessageQueue) -> bool:
-        """From now on asks the master, which may have the records that a slave lacks.  Returns False if the master was
-        asked already or does not answer."""
+        """Has the master asked from now on, because it may have the records that a slave lacks.
+
+        Returns False if the master was asked already or does not answer.
+        """
         master_is_there = self.members(queue).get(MASTER_ID, False) if queue not in self._left_slave else False
         self._left_slave.add(queue)
         return master_is_there
 
     def ask_instead(self, queue: MessageQueue, broker_id: int) -> None:
-        """The next request for the queue goes to this broker, because another one sent unreadable records."""
+        """Has the next request for the queue sent to this broker, because another one sent unreadable records."""
         self._instead[queue] = broker_id
 
     def ask_instead_of(self, queue: MessageQueue, broker_id: int) -> None:
-        """The next request for the queue goes to any other broker of the name that answers and may be asked."""
+        """Has the next request for the queue sent to any other broker of the name that answers and may be asked."""
         members = {} if self.only_master else self.members(queue)
         others = [other for other, usable in members.items() if usable and other != broker_id]
         if others:

@@ -27,7 +27,7 @@ class Copies:
         self._unreadable = Unreadable()
 
     def without_left_out(self, records: Records, extents: list[OfQueue]) -> tuple[Records, list[OfQueue]]:
-        """A frame without the records that no broker has in readable form."""
+        """Returns a frame without the records that no broker has in readable form."""
         if not self._unreadable.left_out:
             return records, extents
         keep = np.ones(len(records), np.bool_)
@@ -41,7 +41,9 @@ class Copies:
         return (records, extents) if keep.all() else (records[keep], kept)
 
     def ask_for(self, places: list[Place], broker_id: int, why: object) -> None:
-        """That broker sent these records unreadable.  Asks another broker, fails the attempt, or leaves them out."""
+        """Handles records that a broker has sent unreadable: asks another broker, fails the attempt, or leaves them
+        out.
+        """
         self._unreadable.add(places, broker_id, why)
         self._ask_another_or_give_up(places[0])
 

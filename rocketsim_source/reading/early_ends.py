@@ -1,8 +1,8 @@
-"""A broker ended a range early, because it has no record at the next offset.  This module finds out why, and where the
-task continues.
+"""Handles a range that a broker has ended early, because it has no record at the next offset.  Finds out why, and where
+the task continues.
 
-A slave that lacks a record is behind, which is no data loss: the task asks the master, and waits if it does not answer.
-Only the master's answer says that records are lost.
+A slave that lacks a record is behind, which is no data loss.  The task then asks the master, and waits if it does not
+answer.  Only the master's answer says that records are lost.
 """
 
 from rocketsim_client.model import MASTER_ID, GetMessageStatus
@@ -26,7 +26,7 @@ NOT_ENOUGH = frozenset(
 
 
 class SlaveBehind(RuntimeError):
-    """The master does not answer, and its slave lacks records that were planned while the master answered."""
+    """Raised if the master does not answer, and its slave lacks records that were planned while the master answered."""
 
 
 class EarlyEnds:

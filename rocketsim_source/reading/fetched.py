@@ -1,4 +1,4 @@
-"""A frame as a decoder gets it, and what a decoder reports about it."""
+"""The input and the result of a decoder: a frame, and what the decoder could not read."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Undecodable(RuntimeError):
-    """No batch can be made of a frame, although each of its records can be read."""
+    """Raised if no batch can be made of a frame, although each of its records can be read."""
 
 
 @dataclass(frozen=True, slots=True)

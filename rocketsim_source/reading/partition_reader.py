@@ -39,7 +39,8 @@ def worker_cluster(options: SourceOptions) -> SourceCluster:
 
 
 def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> MutableMapping[MessageQueue, int]:
-    """The broker to ask first for each queue: what the driver found out, overridden by what this process learned.
+    """Returns the broker to ask first for each queue: the driver's hints, overridden by those of this process.
+
     `suggestScope` says which of the two count.
     """
     if "worker" not in options.suggest_scope:

@@ -1,4 +1,4 @@
-"""Takes the next frames off the network while the last one is decoded."""
+"""Receives the next frames while the last one is decoded."""
 
 import queue
 import threading
@@ -14,15 +14,15 @@ END = object()
 
 
 class FrameLate(CallTimeout):
-    """No frame came in time."""
+    """Raised if no frame came in time."""
 
 
 @contextmanager
 def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[Iterator[T]]:
-    """The stream's items, which a thread takes from the stream.  Raises FrameLate if one takes longer than `timeout_s`.
+    """Yields the stream's items, which a thread receives.  Raises FrameLate if one takes longer than `timeout_s`.
 
-    The thread takes up to `ahead` items before a slow caller (Spark) asks for them, and has one more in hand.  With
-    `ahead` 0 it takes an item only when the caller asks for it.  The thread ends when the `with` block is left: at
+    The thread receives up to `ahead` items before a slow caller (Spark) asks for them, and has one more in hand.  With
+    `ahead` 0 it receives an item only when the caller asks for it.  The thread ends when the `with` block is left: at
     once, or at its call's deadline if the broker is silent.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()

@@ -1,8 +1,7 @@
 """Fetches the ranges of one task, in order, each from the broker that should serve it.
 
-An unreachable broker is replaced at once by another of its name.  What else may go wrong has a file each: a range that
-its broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records that are lost
-(`losses.py`).
+An unreachable broker is replaced at once by another of its name.  Other failures have a file each: a range that its
+broker ends early (`early_ends.py`), records that cannot be read (`copies.py`), and records that are lost (`losses.py`).
 """
 
 import time
@@ -42,8 +41,10 @@ T = TypeVar("T")
 
 
 class RangeFetch:
-    """`hints`: the broker to ask first for a queue; updated with the brokers' suggestions, for later tasks.
-    `read_in`: the epochs in which the ranges were planned.
+    """Fetches ranges.
+
+    `hints` has the broker to ask first for a queue, and is updated with the brokers' suggestions for later tasks.
+    `read_in` has the epochs in which the ranges were planned.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class RangeFetch:
         return self.decoded(_as_fetched)
 
     def decoded(self, decode: Decode[T]) -> Iterator[T]:
-        """Yields what `decode` makes of each frame.  Another broker is asked for the records that it cannot read."""
+        """Yields the results of `decode` for each frame.  Asks another broker for the records that it cannot read."""
         while (first := self._progress.first_open()) is not None:
             try:
                 target = self._brokers.target(self._ranges[first].queue)
@@ -85,8 +86,8 @@ class RangeFetch:
                 self._refused(first, error)
 
     def _one_call(self, first: int, target: int) -> list[int]:
-        """The ranges that one call to one broker can serve: the first open one and those that follow it directly.
-        Keeping their order means that a repeated task returns its rows in the same order.
+        """Returns the ranges that one call to one broker can serve: the first open one and those that follow it
+        directly.  The order is kept, so that a repeated task returns its rows in the same order.
         """
         broker_name = self._ranges[first].queue.broker_name
         indices = []
@@ -153,7 +154,10 @@ class RangeFetch:
     # --- trouble ------------------------------------------------------------------------------------------------------
 
     def _bad_frame(self, first: int, error: RecordError | BadAnswer) -> None:
-        """This task or the client found a frame invalid.  The next attempt asks another broker, if the name has one."""
+        """Handles a frame that this task or the client found invalid.
+
+        The next attempt asks another broker, if the name has one.
+        """
         open_now = self._progress.first_open()
         queue = self._ranges[first if open_now is None else open_now].queue
         self._brokers.ask_instead_of(queue, self._answering)

@@ -1,4 +1,4 @@
-"""The position of a task in each of its ranges, and how a frame moves it.  Knows no network and no clock."""
+"""The position of a task in each of its ranges, and how a frame moves it.  Does no I/O and uses no clock."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,8 +35,10 @@ class EarlyEnd:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFrame:
-    """A frame whose counts, order and queues are right.  If its broker ended a range early, what follows that range in
-    the frame is not used, so that a repeated task returns its rows in the same order.
+    """A frame whose counts, order and queues are right.
+
+    If its broker ended a range early, the following ranges in the frame are not used, so that a repeated task returns
+    its rows in the same order.
     """
 
     records: Records

@@ -21,7 +21,7 @@ class Place(NamedTuple):
 
 
 class CorruptRecord(RuntimeError):
-    """No broker has the record in readable form, and corrupt=skip is not set."""
+    """Raised if no broker has the record in readable form, and corrupt=skip is not set."""
 
     def __init__(self, place: Place, broker_ids: Iterable[int], why: object) -> None:
         ids = ", ".join(map(str, sorted(broker_ids)))
@@ -47,14 +47,14 @@ class Unreadable:
             self.why.setdefault(place, why)
 
     def first_of(self, queue: MessageQueue, at: int) -> Place | None:
-        """The first record of the queue, from that offset on, that is not given up yet."""
+        """Returns the first record of the queue, from that offset on, that is not given up yet."""
         return min((place for place in self.sent_by if place.queue == queue and place.offset >= at), default=None)
 
     def error(self, place: Place) -> CorruptRecord:
         return CorruptRecord(place, self.sent_by[place], self.why[place])
 
     def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
-        """Another member that may have the record, reachable ones first; None if all have been asked."""
+        """Returns another member that may have the record, reachable ones first; None if all have been asked."""
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 

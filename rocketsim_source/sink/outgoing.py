@@ -1,4 +1,7 @@
-"""Turns a DataFrame's rows into columns of messages, one part for each topic and queue.  No Python object per row."""
+"""Converts a DataFrame's rows to columns of messages, one part for each topic and queue.
+
+Makes no Python object per row.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -37,7 +40,7 @@ class OutgoingRows:
 
 
 class RowProblem(ValueError):
-    """A row that cannot become a message: its number in the batch, and the reason."""
+    """Raised for a row that cannot become a message, with its number in the batch and the reason."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"row {row}: {problem}")
@@ -52,9 +55,10 @@ def outgoing(
     row_ids: RowIds | None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[OutgoingRows]:
-    """The batch's rows by topic and queue id; each part keeps the order of its rows.  Without `row_ids` the producer
-    makes the ids.  With `left_out`, properties that a message cannot have are left out, and counted there by name.
-    Without it they are kept, and the producer refuses these rows.
+    """Returns the batch's rows by topic and queue id; each part keeps the order of its rows.
+
+    Without `row_ids` the producer makes the ids.  With `left_out`, invalid properties are left out, and counted there
+    by name.  Without it they are kept, and the producer refuses these rows.
     """
 
     bodies = batch.column(columns.body)
@@ -100,7 +104,7 @@ def first(rows: pa.BooleanArray) -> int:
 
 
 def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
-    """Raises RowProblem for a number that is no queue id.  If the topic has such a queue is checked later."""
+    """Raises RowProblem for a number that is no queue id.  Whether the topic has such a queue is checked later."""
     ids = batch.column(index)
     if ids.type == pa.int32():
         return ids
@@ -116,7 +120,7 @@ def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
-    """The message group of each row; a row without one gets its key as group, unless it names its queue."""
+    """Returns the message group of each row.  A row without one gets its key as group, unless it names its queue."""
     groups = keys if message_groups is None else pc.coalesce(message_groups, keys)
     if queue_ids is None:
         return groups
@@ -161,8 +165,9 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 
 
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
-    """Bytes as text, because RocketMQ stores everything but bodies as UTF-8.  Raises RowProblem for bytes that are not
-    UTF-8; `what` then says which row and which part they belong to.
+    """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
+
+    Raises RowProblem for bytes that are not UTF-8; `what` then says which row and which part they belong to.
     """
     if values.type == pa.string():
         return values
@@ -204,7 +209,7 @@ def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapAr
 def kept(
     names: pa.Array, values: pa.Array, places: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
 ) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
-    """The properties that are kept, and the index of each row's first among them."""
+    """Returns the properties that are kept, and the index of each row's first one among them."""
     before = np.concatenate(([0], np.cumsum(keep)))
     chosen = booleans(keep)
     return names.filter(chosen), values.filter(chosen), before[places]

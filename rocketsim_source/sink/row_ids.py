@@ -27,17 +27,23 @@ ALL_DIGITS = decimal.Context(prec=76)
 
 class RowIds(Protocol):
     def of(self, batch: pa.RecordBatch, topics: pa.Array | None) -> pa.StringArray:
-        """An id for each row of a task's next batch.  `topics` has each row's topic; None if the option names it."""
+        """Returns an id for each row of a task's next batch.
+
+        `topics` has each row's topic; None if the option names it.
+        """
 
 
 def digest(size: int, *parts: str) -> bytes:
-    """A hash of several texts.  Their sizes are hashed too, so that ("ab", "c") and ("a", "bc") differ."""
+    """Returns a hash of several texts.  Their sizes are hashed, too, so that ("ab", "c") and ("a", "bc") differ."""
     data = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
     return hashlib.blake2b(data, digest_size=size).digest()
 
 
 class PlaceIds:
-    """`whole` names the unit that Spark repeats: query and batch of a stream, or the job of a batch write."""
+    """Makes ids from places.
+
+    `whole` names the unit that Spark repeats: query and batch of a stream, or the job of a batch write.
+    """
 
     def __init__(self, sink_name: str, topic: str | None, whole: str, partition: int) -> None:
         self._prefix = np.frombuffer(digest(12, "place", sink_name, topic or "", whole, str(partition)), np.uint8)
@@ -55,7 +61,7 @@ class PlaceIds:
 
 
 class ColumnIds:
-    """`columns` are indexes; the topic is always hashed with them."""
+    """Makes ids from columns, given by their indexes.  The topic is always hashed with them."""
 
     def __init__(self, sink_name: str, topic: str | None, columns: tuple[int, ...]) -> None:
         self._begin = digest(16, "columns", sink_name)
@@ -81,8 +87,10 @@ class ColumnIds:
 
 
 def as_bytes(column: pa.Array) -> pa.BinaryArray:
-    """Bytes that are the same for equal values of different types: an int and a long, for example.  Text and bytes stay
-    as they are; whole numbers, times (µs) and days become eight bytes; decimals lose trailing zeros.
+    """Returns bytes that are the same for equal values of different types, such as an int and a long.
+
+    Text and bytes stay as they are.  Whole numbers, times (µs) and days become eight bytes.  Decimals lose trailing
+    zeros.
     """
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
@@ -104,7 +112,7 @@ def as_bytes(column: pa.Array) -> pa.BinaryArray:
 
 
 class OldIds:
-    """Version 0: `queryId-batchId-partition-number`."""
+    """Makes ids of version 0: `queryId-batchId-partition-number`."""
 
     def __init__(self, whole: str, partition: int) -> None:
         self._prefix = f"{whole}-{partition}-"

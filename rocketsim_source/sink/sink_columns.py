@@ -75,7 +75,7 @@ class SinkColumns:
 
     @classmethod
     def of(cls, schema: StructType, options: SinkOptions) -> "SinkColumns":
-        """Raises OptionError for a DataFrame that cannot be written, before any row is sent."""
+        """Finds the columns.  Raises OptionError for a DataFrame that cannot be written, before any row is sent."""
         found: dict[str, int] = {}
         if not {"body", "value"} & {field.name.lower() for field in schema.fields}:
             there = ", ".join(schema.fieldNames()) or "none"
@@ -112,7 +112,7 @@ class SinkColumns:
 
 
 def id_column(name: str, schema: StructType) -> int:
-    """The index of one column of idColumns."""
+    """Returns the index of one column of idColumns."""
     by_name = {field.name.lower(): index for index, field in reversed(list(enumerate(schema.fields)))}
     index = by_name.get(name.lower())
     if index is None:

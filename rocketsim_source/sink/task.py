@@ -35,11 +35,14 @@ _producers: dict[tuple[object, ...], Producer] = {}
 
 
 class SendStuck(RuntimeError):
-    """In the time allowed no frame was acknowledged, and none failed."""
+    """Raised if no frame was acknowledged or failed in the time allowed."""
 
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
-    """Returns when a broker has acknowledged every row; raises if one could not be sent, and the task fails."""
+    """Sends all rows, and returns when a broker has acknowledged every one.
+
+    Raises if a row could not be sent, so that the task fails.
+    """
     sender = RowSender(plan, worker_producer(plan.options), row_ids(plan))
     for batch in batches:
         rows = plan.options.send_batch_size or max(1, batch.num_rows)
@@ -67,8 +70,10 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 
 
 def worker_producer(options: SinkOptions) -> Producer:
-    """This worker's producer.  It is made after the fork and kept, so that its channels and routes serve later tasks
-    too.  It is never closed, which loses nothing, because a task waits for all of its acknowledgements.
+    """Returns this worker's producer.
+
+    It is made after the fork and kept, so that later tasks use its channels and routes, too.  It is never closed, which
+    loses nothing, because a task waits for all of its acknowledgements.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
@@ -88,13 +93,15 @@ def worker_producer(options: SinkOptions) -> Producer:
 
 
 def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:
-    """The error of one of these rows, with the row's number in the task in place of its number in the send."""
+    """Returns the error of one of these rows, with the row's number in the task in place of its number in the send."""
     skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
     return MessageIllegal(f"topic {topic!r}: {place(int(rows[error.row]))}: {error.problem}{skip}")
 
 
 def place(row: int) -> str:
-    """A row as users find it: counted from 0 in the partition that this task writes."""
+    """Returns the description of a row by which users find it: its number in the partition that this task writes, from
+    0.
+    """
     context = TaskContext.get()
     return f"row {row}" + (f" of partition {context.partitionId()}" if context is not None else "")
 
@@ -126,8 +133,9 @@ class RowSender:
             self._settle()
 
     def _accepted(self, rows: OutgoingRows) -> Sequence[Any]:
-        """Hands the rows to the producer and returns their futures.  A temporary error (no master, no name server) is
-        retried for sendTimeoutMs.
+        """Passes the rows to the producer and returns their futures.
+
+        A temporary error (no master, no name server) is retried for sendTimeoutMs.
         """
         deadline = time.monotonic() + self._plan.options.send_timeout_ms / 1000
         while True:
@@ -155,8 +163,10 @@ class RowSender:
         return Sent(dict(self._statuses), dict(self._left_out or {}))
 
     def _acknowledged(self, future: Any) -> BatchPart:
-        """The next frame's acknowledgement.  Every frame is answered or fails within sendTimeoutMs after it was sent.
-        So something is stuck if none does so for twice that time: the task then fails, because otherwise it would hang.
+        """Waits for the next frame's acknowledgement.
+
+        Every frame is answered or fails within sendTimeoutMs after it was sent.  If none does so for twice that time,
+        something is stuck, and the task fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:
@@ -185,8 +195,10 @@ class RowSender:
             raise RuntimeError(f"{len(part.msg_ids)} messages were stored with {status} (unsyncedSendPolicy=fail)")
 
     def _queue(self, rows: OutgoingRows) -> Any:
-        """The queue that a row names.  A queue id of column queueId does not name a broker, so the topic's broker names
-        are used in turn.  A number of column partition, as it was read, names the broker, too.
+        """Returns the queue that a row names.
+
+        A queue id of column queueId does not name a broker, so the topic's broker names are used in turn.  A number of
+        column partition also names the broker.
         """
         if rows.queue_id is None:
             return None

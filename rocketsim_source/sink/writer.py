@@ -27,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """What Spark pickles for the executors.  All tasks of a batch write, and their repetitions, have the same `job`."""
+    """The part that Spark pickles for the executors.
+
+    All tasks of a batch write, and their repetitions, have the same `job`.
+    """
 
     options: SinkOptions
     columns: SinkColumns
@@ -42,15 +45,17 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 
 def with_protocol(options: SinkOptions) -> SinkOptions:
-    """The options with the protocol that the servers speak, so that no task has to find that out."""
+    """Returns the options with the protocol that the servers speak, so that no task has to find that out."""
     from rocketsim_client.transport.opening import with_detected_protocol
 
     return replace(options, protocol=with_detected_protocol(options.connection).protocol)
 
 
 class Sent(WriterCommitMessage):
-    """How many of a task's rows got each send status: SEND_OK, or stored but less safely than the broker is set to.
-    `left_out` counts by name the properties that were not sent (invalidProperties=skip)."""
+    """How many of a task's rows got each send status: SEND_OK, or a status that means less safely stored.
+
+    `left_out` counts by name the properties that were not sent (invalidProperties=skip).
+    """
 
     def __init__(self, statuses: dict[str, int], left_out: dict[str, int] | None = None) -> None:
         self.statuses = statuses

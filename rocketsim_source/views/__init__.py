@@ -1,4 +1,4 @@
-"""Views: what `rocketsim admin` shows, as tables for Spark.
+"""Views: the tables of `rocketsim admin`, for Spark.
 
-`columns` says which columns each view has, `rows` asks the brokers, and `view_reader` is what Spark runs.
+`columns` has the columns of each view, `rows` asks the brokers, and `view_reader` is called by Spark.
 """

@@ -1,4 +1,4 @@
-"""The columns of each view.  A column that may be null says so in the schema."""
+"""The columns of each view.  The schema says which columns may be null."""
 
 from pyspark.sql.types import (
     ArrayType,

@@ -1,7 +1,7 @@
 """The rows of each view.  All brokers are asked when a query runs.
 
-A broker that does not answer is an error, and so is a name server that knows no broker: a table that lacks some rows
-would look like good news.
+It is an error if a broker does not answer, or if a name server knows no broker, because a table that lacks some rows
+would hide problems.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def rows_of(options: ViewOptions) -> list[Row]:
-    """Returns the rows, each with every column of the view.  Raises what a broker refuses, or why none answers."""
+    """Returns the rows, each with every column of the view.  Raises a broker's refusal, or an error if none answers."""
     with Admin(options.connection) as admin:
         if not admin.cluster_list():
             raise BrokerNotExist(f"the name server {';'.join(options.name_server)} knows no broker")
@@ -121,7 +121,7 @@ def _progress(admin: Admin, options: ViewOptions) -> Iterator[ConsumeProgress]:
 
 
 def _time(ms: int) -> datetime | None:
-    """The time of milliseconds since 1970; None for 0, which means that no such message exists."""
+    """Returns the time of milliseconds since 1970; None for 0, which means that no such message exists."""
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 

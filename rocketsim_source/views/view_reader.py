@@ -1,4 +1,4 @@
-"""What Spark runs for `view`: one task that asks the brokers and returns the rows."""
+"""The reader that Spark uses for `view`: one task asks the brokers and returns the rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
