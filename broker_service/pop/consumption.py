@@ -50,7 +50,7 @@ class Consumption:
         self.places = Places(broker, writer, chance)
         mover = Mover(broker, writer, self.counts)
         self.expiry = Expiry(broker, writer, mover, clients, self.counts)
-        self.settling = settling = Settling(broker, writer, self.expiry, mover, self.counts)
+        settling = Settling(broker, writer, self.expiry, mover, self.counts)
         self.popping = Popping(broker, access, writer, self.places, settling, self.take_over, self.counts, chance)
         self.deletions = Deletions(broker, writer, self.places, self.transactions)
         self.clean_stop = CleanStop(broker, writer, self.places, self.transactions)
