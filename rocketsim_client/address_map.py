@@ -13,8 +13,11 @@ from rocketsim_client.errors import InvalidParameter
 
 @dataclass(frozen=True, slots=True)
 class AddressMap:
-    """`10.0.0.3:10911=host:20911` replaces one address.  `10.0.*=host` replaces the host of all addresses that match,
-    and keeps the port.  The first rule that matches counts."""
+    """Rules in the form of the option.
+
+    `10.0.0.3:10911=host:20911` replaces one address.  `10.0.*=host` replaces the host of all addresses that match, and
+    keeps the port.  The first rule that matches is used.
+    """
 
     rules: tuple[tuple[str, str], ...] = ()
 

@@ -147,7 +147,7 @@ class Cluster:
 
     @property
     def first_address(self) -> str:
-        """A server that this client talks to."""
+        """Returns the address of one of the servers."""
         return self.connection.first_address
 
     # --- routes ---------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Cluster:
 
     @property
     def has_bad_addresses(self) -> bool:
-        """A quick check: False if `bad_addresses` is empty."""
+        """Returns False if `bad_addresses` is empty, without computing it."""
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:

@@ -143,8 +143,11 @@ class Connection:
 def connection_of(
     where: Where, *, timeout_s: float | None = None, poll_interval_s: float | None = None, **keywords: Any
 ) -> Connection:
-    """Makes a Connection from a client's arguments, or takes the one that was given.  Beside a given Connection only
-    the two times are allowed, for this client alone; other keywords raise InvalidParameter."""
+    """Makes a Connection from a client's arguments, or takes the one that was given.
+
+    With a given Connection only the two times are allowed, for this client alone.  Other keywords raise
+    InvalidParameter.
+    """
     given = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
     times: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if not isinstance(where, Connection):
@@ -156,7 +159,7 @@ def connection_of(
 
 
 def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
-    """None if neither is given."""
+    """Returns the access key and its secret key; None if neither is given."""
     if not access_key and not secret_key:
         return None
     if not access_key or not secret_key:
@@ -168,5 +171,5 @@ def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
 
 
 def unless(default: float, value_s: float) -> float | None:
-    """None if the time is the default, so that a given Connection's own time is used."""
+    """Returns None if the time is the default, so that the time of a given Connection is used."""
     return None if value_s == default else value_s

@@ -241,6 +241,9 @@ _BY_STATUS = {"DATA_LOSS": StoreDamaged, "UNAUTHENTICATED": AccessDenied}
 
 
 def refusal(code: int, message: str, address: str, status: str = "") -> RocketSimError:
-    """The error for a server's refusal with RocketMQ's `code`, and over gRPC with the status of that name."""
+    """Returns the error for a server's refusal.
+
+    `code` is RocketMQ's response code; over gRPC the status has its name.
+    """
     kind = _BY_STATUS.get(status) or _BY_CODE.get(code, BrokerRefused)
     return kind(message, address=address, code=code)

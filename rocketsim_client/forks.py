@@ -1,4 +1,4 @@
-"""Tells objects in a forked child to replace the parent's channels and locks.  Spark's workers are forked."""
+"""Has objects in a forked child replace the parent's channels and locks.  Spark's workers are forked."""
 
 import os
 import weakref
@@ -7,7 +7,10 @@ from typing import Protocol
 
 class ForkAware(Protocol):
     def forget_parent(self) -> None:
-        """The child calls it right after the fork, before any other code."""
+        """Drops everything that belongs to the parent.
+
+        Called in the child right after the fork, before any other code.
+        """
 
 
 _live: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()

@@ -30,7 +30,7 @@ def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], in
 def committed(
     cluster: "Cluster", group: str, queues: Collection[MessageQueue], *, zero_for_new_group: bool
 ) -> dict[MessageQueue, int]:
-    """`Cluster.committed`."""
+    """Implements `Cluster.committed`."""
     found: dict[MessageQueue, int] = {}
     for broker_name, topic, members in _by_name(queues):
 
@@ -49,7 +49,7 @@ def committed(
 def commit(
     cluster: "Cluster", group: str, offsets: Mapping[MessageQueue, int], target: str, timeout_s: float
 ) -> CommitResult:
-    """`Cluster.commit`, with refusals in the result."""
+    """Implements `Cluster.commit`, but returns refusals in the result."""
     if target not in COMMIT_TARGETS:
         raise ValueError(f"commit target {target!r} is not one of {', '.join(COMMIT_TARGETS)}")
     result = CommitResult()

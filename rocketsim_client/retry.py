@@ -78,7 +78,7 @@ def retry_rule_of(error: BaseException) -> RetryRule:
 
 
 def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
-    """True if another member of the name should be asked after this one has failed."""
+    """Returns True if another member of the name should be asked after this one has failed."""
     match retry_rule_of(error).another:
         case Another.YES:
             return True
@@ -88,12 +88,12 @@ def another_may_do_better(error: RocketSimError, broker_id: int) -> bool:
 
 
 def is_worth_asking_again(error: BaseException) -> bool:
-    """For readers: True if the same question may be answered in a moment."""
+    """Returns True if a reader should repeat the same question in a moment."""
     return retry_rule_of(error).read
 
 
 def is_worth_sending_again(error: BaseException) -> bool:
-    """For senders: True if another attempt may be acknowledged."""
+    """Returns True if another attempt of a send may be acknowledged."""
     if type(error) is BrokerRefused:
         return error.code in SENT_AGAIN
     return retry_rule_of(error).send
@@ -120,7 +120,7 @@ class Backoff:
     longest_s: float = math.inf
 
     def pause_s(self, failures: int) -> float:
-        """The pause after that number of failures in a row; none after none."""
+        """Returns the pause after `failures` failures in a row; 0 without a failure."""
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s) if failures else 0.0
 
 

@@ -1,8 +1,9 @@
-"""The operator's client: each method is a command of mqadmin, under its name in snake_case.
+"""The operator's client.  Each method is a command of mqadmin, with its name in snake_case.
 
-Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`; with neither, all clusters.  A command
-that changes something goes to masters (a slave learns it from its master), one that shows something to masters, or to a
-slave while a master is gone.  A change goes to all of them, even if one refuses it (`at_each`).
+Where mqadmin takes `-b` or `-c`, these take `broker_addr` or `cluster_name`, and without either they use all clusters.
+A command that changes something is sent to masters, because slaves get changes from their master.  It is sent to all of
+them, even if one refuses it (`at_each`).  A command that shows something is sent to masters, or to a slave while a
+master is away.
 """
 
 from rocketsim_client.admin.brokers import BrokerCommands

@@ -19,11 +19,11 @@ T = TypeVar("T")
 def at_each(
     places: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
 ) -> dict[str, T]:
-    """Calls all places (addresses, or names of brokers without one) at once, and returns what they answer, by place.
+    """Calls all places (addresses, or names of brokers without one) at once; returns their answers by place.
 
-    Places that raise `absent`, because they do not have the thing, are left out.  If others refuse, all are still
-    called: a user that was disabled must be disabled wherever that is possible, and now.  Then the first refusal is
-    raised, with its place, the other refusals, and the places where the change is made.
+    Places that raise `absent`, because they do not have the topic, group or user, are left out.  If a place refuses,
+    all others are still called: for example, a user that was disabled must be disabled wherever that is possible.  Then
+    the first refusal is raised, with its place, the other refusals, and the places where the change is made.
     """
     asked = list(places)
     done, refusals = at_once(asked, call)
@@ -40,7 +40,10 @@ def at_each(
 
 
 class Commands:
-    """A request of admin.proto says which command it is, so that a new command needs no other place below this one."""
+    """Sends commands to brokers.
+
+    A request's type in admin.proto names its command, so a new command needs no change below this class.
+    """
 
     _cluster: Cluster
     _timeout_s: float

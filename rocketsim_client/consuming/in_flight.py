@@ -95,7 +95,7 @@ class InFlight:
         return found
 
     def has_ready(self, now: float) -> bool:
-        """Tells whether `hand_out` would return a message."""
+        """Returns True if `hand_out` would return a message."""
         for handle in self._waiting:
             held = self._held.get(handle)
             if held is not None and now < held.deadline and held.order_key not in self._busy:

@@ -27,7 +27,7 @@ class Renewal:
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The caller holds the inbox's condition."""
+        """Starts the thread unless it runs.  The caller holds the inbox's condition."""
         if self.thread is None and self._options.renew_for_s > 0:
             self.thread = threading.Thread(
                 target=_renew_while_alive,

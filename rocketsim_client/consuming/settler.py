@@ -234,14 +234,14 @@ class Settler:
 
 
 def may_succeed_later(error: RocketSimError) -> bool:
-    """True if the same call may succeed in a moment."""
+    """Returns True if the same call may succeed in a moment."""
     if type(error) is BrokerRefused and error.code == UNSUPPORTED:
         return False
     return is_worth_asking_again(error)
 
 
 def _is_deleted(error: RocketSimError) -> bool:
-    """True if a master has said that the topic does not exist."""
+    """Returns True if a master has said that the topic does not exist."""
     return isinstance(error, TopicNotExist) and not isinstance(error, NoRoute)
 
 

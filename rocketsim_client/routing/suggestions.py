@@ -8,8 +8,8 @@ from rocketsim_client.retry import PULLS
 
 @dataclass(slots=True)
 class Suggestions:
-    """RocketMQ's pullFromWhichNodeTable: the default is 0, every answer updates it, and it stays when a broker cannot
-    be reached.
+    """The suggested broker of each queue, like RocketMQ's pullFromWhichNodeTable.  The default is 0, every answer
+    updates it, and it stays when a broker cannot be reached.
 
     In addition to RocketMQ: after an answer PULL_RETRY_IMMEDIATELY with the same offset, the next pull goes to the
     master.  Such an answer comes from a slave that is behind the offset that this client has read.  Before that pull

@@ -1,12 +1,12 @@
-"""Gathers messages into batches, in one lane for each broker, topic, kind and WAIT flag, and decides which batch may
-leave.  Pure: it has no lock and no clock.
+"""Gathers messages into batches, in one lane for each broker, topic, kind and WAIT flag, and decides which batch may be
+sent.  Pure: it has no lock and no clock.
 
-A batch leaves its lane in three cases.  It is full.  Or its first message has waited for the linger time, and at most
-one other batch of the lane is under way.  Or the lane has nothing under way, and a caller waits for the result (SYNC,
-ORDERED).
+A batch is sent in three cases: it is full; or its first message has waited for the linger time, and at most one other
+batch of the lane is unanswered; or no batch of the lane is unanswered, and a caller waits for the result (SYNC,
+ORDERED).  So batches grow with the load, which matters because a call costs as much as some hundred messages.
 
-So batches grow with the load, which matters because a call costs as much as some hundred messages.  An ordered lane has
-one batch under way at a time, so that neither the network nor a retry can reorder two messages of a group.
+An ordered lane has one unanswered batch at a time, so that neither the network nor a retry can reorder two messages of
+a group.
 """
 
 from collections import deque
@@ -51,7 +51,7 @@ class Lane(Generic[E]):
 
 @dataclass(slots=True)
 class Batch(Generic[E]):
-    """Entries that leave together.  Pass it to `Accumulator.done` after the send, whether or not that succeeded."""
+    """Entries that are sent together.  Pass it to `Accumulator.done` after the send, whether or not that succeeded."""
 
     lane: Lane[E]
     entries: Sequence[E]

@@ -131,7 +131,7 @@ class Replay:
         return list(by_topic.values())
 
     def _chosen(self, topic: str, at_work: Set[str]) -> str:
-        """The broker for messages that may go to any queue: one that is not at work, if possible."""
+        """Returns the broker for messages that may go to any queue, if possible one to which nothing is being sent."""
         name = self._publish_table.choose(topic).broker_name
         others = (queue.broker_name for queue in self._publish_table.queues(topic) if queue.broker_name not in at_work)
         return name if name not in at_work else next(others, name)

@@ -8,8 +8,12 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """By address, the time until which it is asked last; it may have past times.  A refused connection is tried again
-    soon.  An address that does not answer is asked later, because each try costs a whole timeout."""
+    """The addresses that did not answer, each with the time until which it is asked last.  Addresses whose time is over
+    may still be in it.
+
+    A refused connection is tried again soon.  An address that does not answer is asked later, because each try takes a
+    complete timeout.
+    """
 
     def failed(self, address: str, now: float, *, silent: bool) -> bool:
         """True if the address was not among them."""

@@ -86,7 +86,7 @@ def body_of(body: bytes, address: str) -> dict[str, Any]:
 
 
 def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
-    """A value in a body.  BadAnswer: it is missing or of another type."""
+    """Returns a value in a body.  Raises BadAnswer if it is missing or of another type."""
     found = value.get(name)
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
         raise BadAnswer(f"{address} sent a body without {name}", address=address)
