@@ -1,4 +1,4 @@
-"""RocketSim's costs beside those of its alternatives, measured in one run.  `python -m benchmarks` lists them.
+"""Benchmarks that measure RocketSim beside its alternatives in one run.  `python -m benchmarks` lists them.
 
-Not installed, so it may import every package, the tests' code that starts processes, and the peers.
+The package is not installed, so it may import every other package, the code of the tests, and the peers.
 """

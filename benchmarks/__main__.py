@@ -90,7 +90,7 @@ def _interrupt(*_: object) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="./run bench", description="Without a name: what there is, and what it needs.")
+    made = argparse.ArgumentParser(prog="./run bench", description="Without a name, lists the benchmarks.")
     made.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     made.add_argument(
         "--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark on two quiet cores"
@@ -109,7 +109,7 @@ def parser() -> argparse.ArgumentParser:
 def run(
     console: Console, one: Benchmark, plan: Plan, directory: Path | None, *, keep: bool, alone: bool
 ) -> tuple[Report, Sequence[str]]:
-    """The report, and what failed on our side while the rest continued."""
+    """Runs a benchmark.  Returns its report, and our own failures after which the rest of it continued."""
     if directory is not None:
         directory.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"rocketsim-bench-{one.name}-", dir=directory))

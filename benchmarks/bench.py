@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 
 class Unavailable(Exception):
-    """A peer that cannot be fetched or does not start; the message says why."""
+    """A peer cannot be fetched or does not start; the message has the reason."""
 
 
 class WrongResult(Exception):
-    """Wrong data were moved, or the CPU was shared unevenly: no figure of the run counts."""
+    """Wrong data were moved, or the CPU was shared unevenly, so no figure of the run counts."""
 
 
 @runtime_checkable
 class Sleeper(Protocol):
-    """A peer whose idle processes use CPU, so they are stopped between its runs.  A request wakes it."""
+    """A peer whose processes are stopped between its runs, because they use CPU when idle.  A request wakes it."""
 
     def sleep(self) -> None: ...
 
@@ -34,9 +34,9 @@ class Sleeper(Protocol):
 
 
 class Bench:
-    """`progress(done, all, what)` is called before every run.  `broken` lists what failed on our side.
+    """One benchmark.  It calls `progress(done, all, what)` before every run, and lists our own failures in `broken`.
 
-    `alone`: no peer is started; each is `Missing`.
+    With `alone` no peer is started, and each is `Missing`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Bench:
         self._sleepers: list[Sleeper] = []
 
     def enter(self, part: AbstractContextManager[T]) -> T:
-        """Enters a context that is left when the benchmark ends, or its `section`."""
+        """Enters a context, which is left when the current `section` or the benchmark ends."""
         entered = self._stack.enter_context(part)
         if isinstance(entered, Sleeper):
             self._sleepers.append(entered)
@@ -73,7 +73,7 @@ class Bench:
 
     @contextmanager
     def section(self) -> Iterator[None]:
-        """Contexts entered inside are left at its end, so that idle processes do not disturb the next section."""
+        """Leaves at its end the contexts entered in it, so that idle processes do not disturb the next section."""
         with ExitStack() as parts:
             outer, self._stack = self._stack, parts
             try:
@@ -82,7 +82,7 @@ class Bench:
                 self._stack = outer
 
     def peer(self, name: str, make: Callable[[], T]) -> T | Missing:
-        """A peer, or the reason why it is missing; the benchmark continues without it."""
+        """Makes a peer.  If it is not available, returns the reason, and the benchmark continues without it."""
         self.doing(f"starting {name}")
         try:
             if self._alone:
@@ -103,8 +103,9 @@ class Bench:
     def contest(
         self, contestants: Mapping[str, Contestant | Missing], what: str = "", plan: Plan | None = None
     ) -> Results:
-        """Runs the contestants interleaved; a peer is asleep while others run.  A contestant that raises `Unavailable`
-        has no result.
+        """Runs the contestants in turns; a peer sleeps while others run.
+
+        A contestant that raises `Unavailable` has no result.
         """
         with self._asleep():
             return self._contest(contestants, what, plan or self.plan)
@@ -163,8 +164,9 @@ class Bench:
     ) -> None:
         """Adds a line to the table.  If the contestant failed, there is no line, and the exit status is 1.
 
-        `by_amount`: the figure depends on the amount of data, so a plan with less data predicts nothing.
-        `in_full`: as the full plan's amount would make both series (`with_full_rate`); it has to have the same verdict.
+        With `by_amount` the figure depends on the amount of data, so a plan with less data gives no verdict.
+        `in_full` has both series as predicted for the full plan's amount of data (`with_full_rate`).  The figure has a
+        verdict only if they give the same one.
         """
         if isinstance(series, Missing):
             self.broken.append(f"{name}: {series.why}")
@@ -179,16 +181,16 @@ def brief(sample: Sample) -> str:
 
 
 def messages_of(sample: Sample) -> float | None:
-    """The number of messages that a run moved, if its sample has it."""
+    """Returns the number of messages that a run moved, if its sample has it."""
     if "messages" in sample:
         return sample["messages"]
     return sample["rate"] * sample["seconds"] if "rate" in sample and "seconds" in sample else None
 
 
 def same_scheduler() -> None:
-    """Raises `WrongResult` unless all processes that were started are in the harness's scheduling group."""
+    """Raises `WrongResult` unless all processes of the benchmark are in the harness's scheduling group."""
     if found := scheduling.outsiders():
-        raise WrongResult(f"not everybody shares the CPU in the same way: {'; '.join(found)}")
+        raise WrongResult(f"not all processes share the CPU in the same way: {'; '.join(found)}")
 
 
 def must_be(what: str, found: object, wanted: object) -> None:

@@ -1,4 +1,4 @@
-"""The bodies that RocketSim and all peers move: a number of 20 digits, then filler.
+"""Makes the message bodies that RocketSim and all peers move: a number of 20 digits, then filler.
 
 0        20                     size
 | number | xxxxxxxxxxxxxxxxxxxx |
@@ -15,7 +15,7 @@ RECORD_CRC = 0x7FFFFFFF  # as RocketMQ keeps it in a record
 
 
 def bodies(start: int, count: int, size: int) -> Any:
-    """Arrow bodies of the numbers from `start` on."""
+    """Makes an Arrow array with the bodies of `count` numbers from `start` on."""
     if size < DIGITS:
         raise ValueError(f"bodies of {size} bytes have no room for a number")
     filled = np.full((count, size), ord("x"), np.uint8)
@@ -28,7 +28,10 @@ def bodies(start: int, count: int, size: int) -> Any:
 
 
 def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
-    """The sum of the bodies' CRC-32, which does not depend on their order.  Records have 31 bits of it (`mask`)."""
+    """Returns the sum of the bodies' CRC-32 values, which does not depend on their order.
+
+    Records keep only 31 bits of a CRC, which `mask` selects.
+    """
     step = 100_000
     total = 0
     for at in range(start, start + count, step):
@@ -37,5 +40,5 @@ def checksum(start: int, count: int, size: int, mask: int = 0xFFFFFFFF) -> int:
 
 
 def spark_expression(size: int, name: str) -> str:
-    """A Spark SQL expression that makes the same bodies from the column `id`."""
+    """Returns a Spark SQL expression that makes the same bodies from the column `id`."""
     return f"cast(concat(lpad(cast(id as string), {DIGITS}, '0'), repeat('x', {size - DIGITS})) as binary) as {name}"

@@ -1,4 +1,4 @@
-"""P10: how fast an empty slave gets the whole log, and how far a slave is behind at half load."""
+"""P10 measures how fast an empty slave copies the complete log, and how far a slave is behind at half load."""
 
 import shutil
 import signal
@@ -51,7 +51,7 @@ def ours(bench: Bench, count: int) -> Contestant:
     slave = processes.broker(BROKER, 1, one.name_server, **SIZES)
 
     def catch_up() -> Sample:
-        """Measures from the master's first sight of the slave to the slave's last acknowledgement."""
+        """Measures the time from the slave's first appearance at the master to its last acknowledgement."""
         slave.launch()
         first: tuple[float, int] | None = None
         deadline = time.monotonic() + LIMIT_S
@@ -76,7 +76,7 @@ def ours(bench: Bench, count: int) -> Contestant:
 
 
 def theirs(bench: Bench, count: int) -> Contestant | Missing:
-    """RocketMQ's empty slave copies the newest file only; so the slave of each round has the first 1,000 messages."""
+    """Measures RocketMQ's slave.  An empty one copies only the newest file, so each starts with 1,000 messages."""
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True)))
     if isinstance(peer, Missing):
@@ -101,7 +101,9 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
             slave.end(signal.SIGKILL)  # its store is not needed any more
         shutil.rmtree(store)
         if answer["bytes"] < end / 2:  # our slave copies all of it
-            raise Unavailable(f"RocketMQ's slave was seen to copy {answer['bytes']:,} bytes of {end:,} only")
+            raise Unavailable(
+                f"RocketMQ's slave copied only {answer['bytes']:,} of {end:,} bytes while it was measured"
+            )
         return {"rate": answer["bytes"] / answer["seconds"] / 1e6, "bytes": answer["bytes"]}
 
     return catch_up
@@ -111,7 +113,7 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
 
 
 def lag(bench: Bench) -> None:
-    """Lag at half of the rate that one process reaches: ours with `send_async`, RocketMQ's with 64 threads."""
+    """Measures the lag at half of the rate that one process reaches, with `send_async` or RocketMQ's 64 threads."""
     every: dict[str, Contestant | Missing] = {
         "ours": our_lag(bench),
         "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),
@@ -160,9 +162,9 @@ def lag_seconds(bench: Bench) -> int:
 
 
 class Lag(Sampler):
-    """Samples the lag in seconds: for how long the slave has lacked what the master's log held.
+    """Samples the lag: for how many seconds the slave has lacked bytes of the master's log.
 
-    The lag counts from the last sample whose log end the slave has now, so it is never too small.
+    It counts from the last sample whose log end the slave has now, so the lag is never too small.
     """
 
     def __init__(self, one: OurCluster) -> None:

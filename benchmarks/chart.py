@@ -1,4 +1,4 @@
-"""The chart of docs/performance.md, from the rows of `--json`: ours, the peer, the ceiling.  Pure.
+"""Draws the chart of docs/performance.md from the rows of `--json`: our figure, the peer's and the ceiling.  Pure.
 
 Figures are multiples of the peer's on a logarithmic axis, so that half and twice are equally far from the peer.
 """
@@ -14,8 +14,10 @@ Row = Mapping[str, Any]
 
 
 class Line(NamedTuple):
-    """One line of the chart.  `ceiling` names other references of the same figure, or of `ceiling_figure`, of which a
-    run has one."""
+    """One line of the chart.
+
+    `ceiling` names references of the same figure, or of `ceiling_figure`; the run has one of them.
+    """
 
     label: str
     figure: str
@@ -69,7 +71,10 @@ class Bar(NamedTuple):
 
 
 def bars(rows: Sequence[Row]) -> list[Bar]:
-    """The bars of those LINES that were measured.  A figure matches by its beginning, because sizes may follow."""
+    """Returns the bars of those LINES that were measured.
+
+    A figure matches if it begins with the text in the Line, because a size may follow.
+    """
     found = []
     for line in LINES:
         row = _row(rows, line.figure, (line.peer,))
@@ -89,7 +94,7 @@ def _row(rows: Sequence[Row], figure: str, references: tuple[str, ...]) -> Row |
 
 
 def svg(rows: Sequence[Row], title: str = "RocketSim beside what you would take instead") -> str:
-    """Raises ValueError if none of the figures in LINES was measured."""
+    """Draws the chart.  Raises ValueError if none of the figures in LINES was measured."""
     drawn = bars(rows)
     if not drawn:
         raise ValueError("none of these figures is one that the chart shows")
@@ -136,6 +141,6 @@ def _bar(bar: Bar, top: float) -> Iterator[str]:
 
 
 def _x(times: float) -> float:
-    """The x coordinate; values beyond an end of the axis are drawn at that end."""
+    """Returns the x coordinate; values beyond an end of the axis are drawn at that end."""
     share = math.log(min(max(times, LEAST), MOST) / LEAST) / math.log(MOST / LEAST)
     return LABEL + share * (WIDTH - LABEL - VALUES)

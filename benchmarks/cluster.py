@@ -1,4 +1,4 @@
-"""The RocketSim cluster of the benchmarks: name server and broker processes, with log files as large as the peer's."""
+"""Starts the RocketSim cluster of a benchmark: name server and brokers, with log files as large as the peer's."""
 
 import shutil
 from collections.abc import Iterator, Mapping
@@ -89,7 +89,7 @@ class OurCluster:
         wait_until(lambda: self.slave_behind() == 0, "the slave to have everything")
 
     def slave_behind(self) -> int | None:
-        """The slave's lag in bytes; None while no slave is in sync."""
+        """Returns the slave's lag in bytes; None while no slave is in sync."""
         try:
             (status,) = self.admin.ha_status(broker_addr=self.master.address)
         except RocketSimError:
@@ -97,7 +97,7 @@ class OurCluster:
         return next((slave.diff_bytes for slave in status.slaves if slave.in_sync), None)
 
     def syncs(self) -> int:
-        """The number of fdatasyncs of a counting master so far."""
+        """Returns how many fdatasyncs a counting master has made so far."""
         return int.from_bytes((self.master.folder / "fdatasyncs").read_bytes(), "little")
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class OurCluster:
                 process.stop()
 
     def verify(self, *, side_by_side: bool) -> None:
-        """Verifies the stores after the brokers' end; a pair's in two processes, which saves time if they are large."""
+        """Verifies the stores after the brokers' end; with `side_by_side` in two processes, faster for large ones."""
         if self.slave is None or not side_by_side:
             for server in filter(None, (self.master, self.slave)):
                 verify_store(server.store)

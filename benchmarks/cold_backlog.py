@@ -1,4 +1,4 @@
-"""P15: how long a put takes while another client reads a backlog that the page cache does not hold."""
+"""P15 measures how long a put takes while another client reads a backlog that is not in the page cache."""
 
 import os
 import threading
@@ -50,7 +50,7 @@ def run(bench: Bench) -> None:
         with reading(reader, count) as goes_on:
             sample = puts()
             if not goes_on() and bench.plan.pick(True, True, False):
-                raise WrongResult("the backlog was read before the puts were done: they would count puts alone")
+                raise WrongResult("the read of the backlog ended before the puts did, so some puts ran without it")
         share = (read_from_disk(one.master.pid) - before) / size
         if share < COLD and bench.plan.pick(True, True, False):
             raise Unavailable(f"only {share * 100:.0f} % of the backlog came from the disk: it was not cold")
@@ -71,7 +71,7 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible until it or the block ends; yields a function: whether it still reads."""
+    """Reads the backlog as fast as possible until it or the block ends; yields a function that is True meanwhile."""
     answers: list[object] = []
 
     def read() -> None:
@@ -108,7 +108,7 @@ def forget(path: Path) -> None:
 
 
 def read_from_disk(pid: int) -> int:
-    """The bytes that the kernel has read from the disk for a process; Linux only."""
+    """Returns how many bytes the kernel has read from the disk for a process; Linux only."""
     for line in Path(f"/proc/{pid}/io").read_text().splitlines():
         if line.startswith("read_bytes:"):
             return int(line.split()[1])

@@ -1,7 +1,7 @@
-"""P16: what pending consumption costs a broker: timers, deliveries under way, groups; retention with pending timers.
+"""P16 measures what pending timers, deliveries under way and groups cost a broker, and retention with pending timers.
 
-Two brokers hold the same messages, and one of them pending work.  If both cost the same, the costs grow with
-the work that is due, not with the messages that are stored.  Without peers.
+Two brokers have the same messages, and one of them also has pending work.  If both cost the same, the costs grow only
+with the work that is due.  It has no peers.
 """
 
 import time
@@ -43,7 +43,10 @@ EXPIRED_S = 1800.0
 
 
 class Pending(NamedTuple):
-    """`load` makes it, of a topic, `check` raises unless it is there; `other` stores as many messages without it."""
+    """A kind of pending work.
+
+    `load` makes the work, and `check` raises unless the broker has it.  `other` stores as many messages without it.
+    """
 
     topic: str
     what: str
@@ -78,7 +81,7 @@ def timers(bench: Bench) -> Pending:
 
 
 def store_timers(one: OurCluster, topic: str, count: int) -> None:
-    """Into the store of the stopped broker: a client sends a call for each, which takes minutes."""
+    """Writes timers into the store of the stopped broker, since a client would make a call for each, for minutes."""
     one.master.stop()
     file_size = int(str(one.master.keys["mappedFileSizeCommitLog"]))
     store = MessageStore.open(StoreConfig(root=one.master.store, mapped_file_size_commit_log=file_size), now_ms())
@@ -152,7 +155,7 @@ def work(bench: Bench) -> int:
 
 
 def compare(bench: Bench, brokers: Mapping[str, OurCluster], pending: Pending) -> None:
-    """Memory, rates and starts of a broker with the pending work and one without."""
+    """Compares memory, rates and starts of a broker with the pending work and of one without."""
     for name, one in brokers.items():
         one.topic(pending.topic, QUEUES)
         bench.doing(f"{pending.what}: storing {'them' if name == 'with' else 'as many messages'}")
@@ -179,7 +182,7 @@ def pops(bench: Bench, one: OurCluster) -> Sample:
 
 
 def deliver(bench: Bench, one: OurCluster) -> Sample:
-    """From the second in which timers are due until all are in their topic."""
+    """Measures the time from the second in which timers are due until all of them are in their topic."""
     count = bench.plan.pick(5_000, 2_500, 500)
     after_s = 2 + count // SENDS_A_SECOND
     while (seconds := delivery_s(one, count, after_s)) is None:
@@ -188,7 +191,10 @@ def deliver(bench: Bench, one: OurCluster) -> Sample:
 
 
 def delivery_s(one: OurCluster, count: int, after_s: int) -> float | None:
-    """How long the broker takes for timers that are due in `after_s` seconds; None if sending them takes longer."""
+    """Returns how long the broker takes to deliver timers that are due in `after_s` seconds.
+
+    Returns None if sending them takes longer than that.
+    """
     before = one.count(DUE)
     due_s = one.load.ask("timers", topic=DUE, count=count, size=SIZE, after_s=after_s, spread_s=1)["first_s"]
     left_s = due_s - time.time()
@@ -223,7 +229,7 @@ def start(one: OurCluster, count: int) -> Sample:
 
 
 def retention(bench: Bench) -> None:
-    """Log files with pending timers expire: the timers are appended again, and the files go."""
+    """Measures how log files with pending timers expire: the timers are appended again, and the files are deleted."""
     count = bench.plan.pick(100_000, 20_000, 1_000)
     hours = ";".join(map(str, range(24)))
     keys = {"mappedFileSizeCommitLog": FILE, "deleteWhen": hours, "metricsPort": free_port()}
@@ -256,7 +262,7 @@ def cpu_seconds(one: OurCluster) -> float:
 
 
 def await_metric(one: OurCluster, name: str, wanted: int) -> None:
-    """A metric may be older than what it measures, so it is asked until it is right."""
+    """Waits until the metric has this value, since a metric may be older than what it measures."""
     wait_until(lambda: metric(one, name) == wanted, f"{name} to be {wanted}")
 
 

@@ -1,4 +1,4 @@
-"""Interleaved runs: every contestant runs once a round, so that drift of the machine affects all alike.  Pure."""
+"""Orders the runs: every contestant runs once per round, so that slow changes of the machine affect all.  Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ STILL_WARMING = 1.05  # warm-ups go on while one is faster than the best before 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The amount of data and runs.  `quick` gives a verdict only where `full` would give the same one."""
+    """The amount of data and the number of runs.  `quick` gives a verdict only if `full` would give the same one."""
 
     name: str
     rounds: int
@@ -26,7 +26,7 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """The plan for contestants that are warm already, or start anew in each run.  `full` still has a warm-up."""
+        """Returns the plan for contestants that are warm, or start anew in each run.  `full` still has a warm-up."""
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
 
@@ -36,8 +36,10 @@ SMOKE = Plan("smoke", rounds=1, warm_up=0, sizes=(100,))
 
 
 def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
-    """(round, contestant); rounds below 0 are warm-ups.  Every other round is in reverse order, so that no contestant
-    always follows the same one."""
+    """Yields (round, contestant).  Rounds below 0 are warm-ups.
+
+    Every second round has the reverse order, so that no contestant always follows the same one.
+    """
     for number in range(-plan.warm_up, plan.rounds):
         for name in names if number % 2 == 0 else reversed(names):
             yield number, name
@@ -46,7 +48,7 @@ def schedule(names: list[str], plan: Plan) -> Iterator[tuple[int, str]]:
 def warmed_up(run: Contestant, seconds: float) -> float:
     """Runs for at least `seconds`, and until a run is hardly faster than the best before it; returns the best rate.
 
-    The least time is needed because a JVM that compiles is slower for a second or two, several times.
+    The minimum time is needed because a JVM that compiles is slower for a second or two, several times.
     """
     best = spent = 0.0
     while True:
@@ -58,8 +60,10 @@ def warmed_up(run: Contestant, seconds: float) -> float:
 
 
 def with_full_rate(sample: Sample, start_s: float, times: float) -> Sample:
-    """With `full_rate`: the rate with `times` the data, if the first `start_s` seconds of a run are its start, which
-    takes no longer with more data."""
+    """Adds `full_rate`, the rate that is predicted for `times` as much data.
+
+    The first `start_s` seconds of a run are its start, which takes no longer with more data.
+    """
     start_s = min(start_s, sample["seconds"])
     in_full = start_s + (sample["seconds"] - start_s) * times
     return {**sample, "full_rate": sample["rate"] * sample["seconds"] * times / in_full}

@@ -1,6 +1,6 @@
-"""A broker that counts its fdatasyncs, in the file `fdatasyncs` beside its configuration: 8 bytes, little-endian.
+"""A broker that counts its fdatasyncs in the file `fdatasyncs` beside its configuration (8 bytes, little-endian).
 
-`python -m benchmarks.counting_broker broker -c FILE`, otherwise `python -m broker_service`.
+Start `python -m benchmarks.counting_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The CPU time of a run by kind of process, which shows what limits it."""
+"""Measures the CPU time of a run by kind of process, which shows what limits the run."""
 
 import os
 import time
@@ -44,7 +44,7 @@ class Used(NamedTuple):
 
 
 class Meter:
-    """CPU time since its construction.  Of processes that ended since then all their CPU time counts."""
+    """Measures CPU time since its construction.  A process that has ended since counts with all of its CPU time."""
 
     def __init__(self) -> None:
         self._before = _seconds()
@@ -59,7 +59,10 @@ class Meter:
 
 
 def _seconds() -> dict[int, tuple[str, float]]:
-    """By process id; 0 stands for processes that have ended: Spark's Python workers end and their daemon reaps them."""
+    """Returns (kind, CPU seconds) by process id.
+
+    Id 0 stands for processes that have ended, such as Spark's Python workers, which their daemon reaps.
+    """
     me = psutil.Process()
     found = {}
     for process in (me, *me.children(recursive=True)):
@@ -76,7 +79,7 @@ def _seconds() -> dict[int, tuple[str, float]]:
 
 
 def line(runs: Sequence[tuple[Used, float | None]]) -> str:
-    """`client 0.62 µs (0.97 cores), ... a message; 1.9 of 2 cores busy`, over runs with their counts of messages."""
+    """Formats runs and their numbers of messages: `client 0.62 µs (0.97 cores), ... a message; 1.9 of 2 cores busy`."""
     wall = sum(used.wall for used, _ in runs)
     total: dict[str, float] = {}
     for used, _ in runs:

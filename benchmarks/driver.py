@@ -1,8 +1,9 @@
-"""A load process: a line of words in, a line of JSON out; the same for our client, Java's and the Python peers'.
+"""Driver talks to a load process, which reads commands as lines of words and answers each with a line of JSON:
 
     produce topic=p threads=64 seconds=2      {"messages": 84000, "seconds": 2.0, ...}
 
-Each is one process, kept for all runs: so all are warm, and none shares an interpreter with the harness.
+Our client, Java's and the Python peers' all do this.  Each is one process for all runs, so it is warm, and shares no
+interpreter with the harness.
 """
 
 import json
@@ -64,7 +65,7 @@ class Driver:
         return self._process.pid
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """The process's answer; raises Unavailable for an error or none.  A process that hangs is killed."""
+        """Sends a command and returns the answer.  Raises Unavailable for an error, and kills a process that hangs."""
         assert self._process.stdin and self._process.stdout
         line = " ".join([words, *(f"{key}={value}" for key, value in options.items())])
         watchdog = threading.Timer(ANSWER_TIMEOUT_S, leash.kill, [self._process])
@@ -95,6 +96,6 @@ class Driver:
 
 
 def python_driver(name: str, module: str, log: Path, *arguments: str) -> Driver:
-    """A driver of this project, in a fresh interpreter."""
+    """Starts a load process of this project in a fresh interpreter."""
     paths = f"{ROOT}{os.pathsep}{ROOT / 'proto'}"
     return Driver(name, [sys.executable, "-m", module, *arguments], log, {"PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"})

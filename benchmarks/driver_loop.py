@@ -1,6 +1,6 @@
-"""The other end of a driver: reads commands, calls functions, writes what they return.
+"""The loop of a load process: it reads commands, calls functions, and writes what they return.
 
-Standard library only: it also runs in the environment of the Python peers.
+It uses only the standard library, since it also runs in the environment of the Python peers.
 """
 
 import json
@@ -13,7 +13,7 @@ Command = Callable[..., Mapping[str, Any]]
 
 
 def parsed(line: str) -> tuple[str, dict[str, Any]]:
-    """`pull topic=t count=5` -> ("pull", {"topic": "t", "count": 5})."""
+    """Parses a command: `pull topic=t count=5` becomes ("pull", {"topic": "t", "count": 5})."""
     word, *pairs = line.split()
     options: dict[str, Any] = {}
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""P7 and P8: the cost of waiting for the slave, or for the disk; ours and RocketMQ's as ratios of one run."""
+"""P7 and P8 measure what waiting for the slave, or for the disk, costs RocketSim and RocketMQ in the same run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from benchmarks.targets import Target
 
 
 def replication(bench: Bench) -> None:
-    """P7: SYNC_MASTER over ASYNC_MASTER."""
+    """P7 compares SYNC_MASTER with ASYNC_MASTER."""
     ours = {sync: our_pair(bench, sync=sync) for sync in (False, True)}
     theirs = {sync: their_pair(bench, sync=sync) for sync in (False, True)}
     words = ("SYNC_MASTER ÷ ASYNC_MASTER", "ASYNC_MASTER")
@@ -24,7 +24,7 @@ def replication(bench: Bench) -> None:
 
 
 def disk(bench: Bench) -> None:
-    """P8: SYNC_FLUSH over ASYNC_FLUSH."""
+    """P8 compares SYNC_FLUSH with ASYNC_FLUSH."""
     ours = {flush: our_pair(bench, flush=flush) for flush in (False, True)}
     theirs = {flush: their_pair(bench, flush=flush) for flush in (False, True)}
     words = ("SYNC_FLUSH ÷ ASYNC_FLUSH", "ASYNC_FLUSH")
@@ -68,8 +68,8 @@ def compare(
     wanted: Mapping[int, Target],
     wanted_usual: Mapping[int, Target] | None = None,
 ) -> None:
-    """The cluster under `True` is the one that waits."""
-    # Many short rounds: for a ratio near 1 rounds matter more than seconds.
+    """Compares the rates of two clusters; the one under `True` waits for the slave or the disk."""
+    # For a ratio near 1 many short rounds are better than few long ones.
     duration = bench.plan.pick(2, 1, 1)
     plan = replace(bench.plan, rounds=bench.plan.pick(8, 3, 1))
     what, usual = words
@@ -117,7 +117,7 @@ def ratio(results: Results, name: str) -> Series | Missing:
 
 
 def counted(ours: OurCluster, contestant: Contestant) -> Contestant:
-    """Adds the number of messages for each fdatasync of the master."""
+    """Adds to each sample how many messages the master stored per fdatasync."""
     if ours.master.module == "broker_service":
         return contestant
 

@@ -1,4 +1,4 @@
-"""Figures: the results of several runs, those of the reference in the same run, and the verdict.  Pure."""
+"""A Figure has the results of several runs, the reference's results beside them, and the verdict.  Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -37,22 +37,22 @@ class Series:
         return max(self.values)
 
     def over(self, other: "Series") -> "Series":
-        """The ratios run by run, as they were interleaved: drift that affects both cancels out."""
+        """Returns the ratios run by run, in which slow changes of the machine cancel out."""
         return Series.of(mine / theirs for mine, theirs in zip(self.values, other.values, strict=True) if theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A peer that is not available, and the reason."""
+    """The reason why a peer is not available."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of a table.  `reference` says in words what `reference_series` measured.
+    """One line of a table.  `reference` describes what `reference_series` measured.
 
-    A figure that is not `settled` has no verdict: the full run may judge otherwise.
+    A figure that is not `settled` has no verdict, since the full run may give another one.
     """
 
     bench: str
@@ -89,7 +89,7 @@ class Figure:
         return {True: "met", False: "MISSED", None: ""}[self.met]
 
     def row(self) -> dict[str, Any]:
-        """As `--json` writes it; the values are medians."""
+        """Returns the row that `--json` writes; its values are medians."""
         return {
             "bench": self.bench,
             "figure": self.name,
@@ -111,10 +111,10 @@ def is_settled(
     target: Target,
     in_full: tuple[Series | Missing, Series | Missing | None] | None = None,
 ) -> bool:
-    """Whether any run whose median is within QUICK_MARGIN of this one's has the same verdict.
+    """Returns True if any run with a median within QUICK_MARGIN of this one's has the same verdict.
 
-    True if each round by itself gives the same verdict, and so does the median at either end of that margin.  `in_full`
-    has both series as the full run's amount of data would make them, whose verdict has to be that one, too.
+    For this, each round by itself and the median at both ends of the margin must give one verdict.  `in_full` has both
+    series as predicted for the full run's amount of data, which must give the same verdict, too.
     """
     found = _verdicts(series, reference, target)
     if in_full is not None and not isinstance(in_full[0], Missing):
@@ -139,7 +139,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def text(value: float | None) -> str:
-    """For people: 1.23 M, 123 k, 1,234, 12.3 and 0.0123: three significant digits, so that a line fits a terminal."""
+    """Formats a value with three significant digits, since a line must fit a terminal: 1.23 M, 123 k, 12.3, 0.0123."""
     if value is None:
         return ""
     if abs(value) >= 999_500:
@@ -150,7 +150,7 @@ def text(value: float | None) -> str:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that `share` of all values do not exceed."""
+    """Returns the smallest value that `share` of all values do not exceed."""
     if not values:
         raise ValueError("no values")
     ordered = sorted(values)

@@ -1,4 +1,7 @@
-"""P14: the cost of a row with more log, more queues and larger bodies; the lag of many groups.  Without peers."""
+"""P14 measures the cost of a row with more log, more queues and larger bodies, and the lag of many groups.
+
+It has no peers.
+"""
 
 import time
 
@@ -79,7 +82,7 @@ def by_queues(bench: Bench, made: Spark) -> None:
 
 
 def by_backlog(bench: Bench, made: Spark) -> None:
-    """Reads backlogs of several sizes to their end; for docs/performance.md, without a target."""
+    """Reads backlogs of several sizes to their end.  The figures have no target."""
     one = bench.enter(cluster.running(bench, "backlog"))
     every: dict[str, Contestant | Missing] = {}
     backlogs = bench.plan.pick((250_000, 1_000_000, 4_000_000), (100_000, 400_000), (10_000, 20_000))
@@ -92,7 +95,7 @@ def by_backlog(bench: Bench, made: Spark) -> None:
 
 
 def by_size(bench: Bench) -> None:
-    """For docs/performance.md, without a target."""
+    """Pulls and sends bodies of several sizes.  The figures have no target."""
     one = bench.enter(cluster.running(bench, "sizes"))
     every: dict[str, Contestant | Missing] = {}
     for size in BODIES:
@@ -133,12 +136,12 @@ def lag(one: OurCluster, groups: int, ends: dict[MessageQueue, int]) -> Sample:
 
 
 def lag_of(ends: dict[MessageQueue, int], number: int) -> int:
-    """The lag of the group with this number after load.py's commit_groups."""
+    """Returns the lag of the group with this number after load.py's commit_groups."""
     return sum(end - number % 7 for end in ends.values())
 
 
 def readers(name: str, one: OurCluster, made: Spark, topic: str, rows: int) -> dict[str, Contestant | Missing]:
-    """Contestants that measure microseconds a row."""
+    """Returns contestants that measure microseconds per row."""
     source = spark.rocketsim(one.name_server.address, topic, schemaProfile="kafka")
 
     def pull() -> Sample:

@@ -1,4 +1,4 @@
-"""P18: what ten thousand idle Telemetry streams of RocketMQ 5's clients cost, each on a connection of its own."""
+"""P18 measures what 10,000 idle Telemetry streams of RocketMQ 5's clients cost, each on its own connection."""
 
 import asyncio
 from typing import Any
@@ -15,8 +15,8 @@ from benchmarks.memory import anonymous_mib
 from broker_service.__main__ import allow_many_files
 from testbed.real_rocketmq import free_port
 
-FIRST = 10  # streams that are there before memory is looked at: what is made once does not count
-AT_ONCE = 64  # that are being opened
+FIRST = 10  # streams that are open before memory is measured, so that memory for all streams together does not count
+AT_ONCE = 64  # streams that are being opened at one time
 RATE = 200  # puts a second
 SETTLED_S = 5.0
 SETTINGS = service_pb2.TelemetryCommand(
@@ -65,7 +65,7 @@ def run(bench: Bench) -> None:
 
 
 async def _idle(bench: Bench, one: OurCluster, address: str, number: int, puts: Any) -> tuple[float, dict[str, float]]:
-    """The MiB that the streams add to the broker, and puts while they are there."""
+    """Returns the MiB that the streams add to the broker, and the times of puts while they are open."""
     streams: list[Any] = []
     channels: list[grpc.aio.Channel] = []
     turn = asyncio.Semaphore(AT_ONCE)

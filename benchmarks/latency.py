@@ -1,8 +1,8 @@
-"""P12: the time from the producer to the commit of the micro-batch, at 1,000 messages a second and the default trigger.
+"""P12 measures the time from the send to the commit of the micro-batch, at 1,000 messages a second.
 
-A record belongs to the batch whose offset range has it; that batch was committed at its trigger's start plus
-`triggerExecution`.  Latencies are computed afterwards, from the query's progress and the times in the bodies, so that
-the measurement does not slow the query.
+The query has the default trigger.  A record belongs to the batch whose offset range includes it.  That batch was
+committed at its trigger's start plus `triggerExecution`.  Latencies are computed afterwards, from the query's progress
+and the times in the bodies, so that the measurement does not slow the query.
 """
 
 import json
@@ -25,7 +25,7 @@ SETTLE_S = 3.0
 
 
 class Commit(NamedTuple):
-    """One micro-batch: when it was committed (ms), and the end of each queue in it."""
+    """One micro-batch: the time of its commit (ms), and the end of each queue in it."""
 
     at_ms: float
     ends: Mapping[int, int]
@@ -115,7 +115,7 @@ def once(
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
-    """`rows` are (queue, offset, sent at), `commits` are in order; every row has to be in one of them."""
+    """Returns the latency of each row (queue, offset, sent at).  Each must be in one of the ordered commits."""
     by_queue: dict[int, list[int]] = {}
     found = []
     for queue, offset, sent_ms in rows:

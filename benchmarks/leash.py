@@ -1,9 +1,9 @@
-"""Starts and ends a contestant's process: `leash.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when the
-thread that started it ends.
+"""Starts and ends a contestant's process.
 
-So a harness that is killed with SIGKILL leaves no JVM running.  COMMAND leads a process group: Ctrl-C reaches only the
-harness, which ends its processes in order, and a contestant's children end with it.  A session would do that as well,
-but would have its own share of the CPU, see scheduling.py.
+`leash.py PARENT COMMAND...` becomes COMMAND, which the kernel kills when the thread that started it ends.  A harness
+that is killed with SIGKILL therefore leaves no JVM running.  COMMAND leads a process group.  Ctrl-C then reaches only
+the harness, which ends its processes in order, and a contestant's children end with it.  A session would do that, too,
+but would have its own share of the CPU (scheduling.py).
 """
 
 import ctypes
@@ -18,14 +18,14 @@ PR_SET_PDEATHSIG = 1
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Like Popen; to be called on a thread that lives as long as the harness."""
+    """Starts a process as Popen does.  Call it on a thread that lives as long as the harness."""
     words = [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
     return subprocess.Popen(words, process_group=0, **options)
 
 
 def kill(process: "subprocess.Popen[Any]") -> None:
     """Sends SIGKILL to a process of `start` and its children, unless its end was awaited."""
-    if process.returncode is None:  # so the number is not used again yet
+    if process.returncode is None:  # its end was not awaited, so no other process can have its number
         os.killpg(process.pid, signal.SIGKILL)
 
 

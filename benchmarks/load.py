@@ -1,7 +1,7 @@
-"""The load of RocketSim's client: `python -m benchmarks.load NAME_SERVER`, with the commands of driver.py.
+"""The load process of RocketSim's client, `python -m benchmarks.load NAME_SERVER`; driver.py describes its commands.
 
-Sends run for `seconds` and count acknowledged messages; any status but SEND_OK is an error, because the peer's figure
-counts no messages that are stored less safely than asked for.
+Sends run for `seconds` and count acknowledged messages.  Every status except SEND_OK is an error, because the peer's
+figure also counts only messages that are stored as safely as was asked.
 """
 
 import sys
@@ -44,7 +44,7 @@ class Load:
     @property
     def _producer(self) -> Producer:
         if self._producer_made is None:
-            # Like the Java producer's load: without compression.
+            # Bodies are not compressed, as in the load of the Java producer.
             self._producer_made = Producer(
                 self._name_server,
                 group="bench",
@@ -78,7 +78,7 @@ class Load:
         return _rate(sent, time.perf_counter() - begun)
 
     def send_async(self, topic: str, size: int, seconds: float, window: int) -> dict[str, Any]:
-        """Sends one message a call, each with its own result, at most `window` of them in flight."""
+        """Sends one message per call, with a result for each and at most `window` in flight."""
         body = b"x" * size
         producer = self._producer
         pending: deque[Any] = deque()
@@ -141,7 +141,7 @@ class Load:
     def paced(self, topic: str, size: int, rate: int, seconds: float, latencies: int = 0) -> dict[str, Any]:
         """Sends `rate` messages a second, each when it is due.  Bodies begin with that time (ns, 20 digits).
 
-        `latencies`: also measures the time from when each was due to its acknowledgement.
+        With `latencies` it also measures the time from when each message is due to its acknowledgement.
         """
         filler = b"x" * (size - 20)
         pending: deque[Any] = deque()
@@ -174,7 +174,7 @@ class Load:
     # --- consumption that the broker keeps ------------------------------------------------------------------------
 
     def timers(self, topic: str, count: int, size: int, after_s: int, spread_s: int) -> dict[str, Any]:
-        """Sends messages that are due from `after_s` seconds from now on, as many in each of `spread_s` seconds."""
+        """Sends messages that are due from `after_s` seconds from now on, evenly spread over `spread_s` seconds."""
         body, producer, first = b"x" * size, self._producer, int(time.time()) + after_s
         pending: deque[Any] = deque()
         begun = time.perf_counter()
@@ -187,7 +187,7 @@ class Load:
         return _rate(count, time.perf_counter() - begun) | {"first_s": first}
 
     def pop_ack(self, topic: str, group: str, address: str, seconds: float, threads: int) -> dict[str, Any]:
-        """Pops and acknowledges, a call each; an empty pop is an error."""
+        """Pops and acknowledges, with one call for each; an empty pop is an error."""
 
         def once() -> int:
             handles = [message.receipt_handle for message in self._pop(topic, group, address, POP_MESSAGES).messages]
@@ -209,7 +209,7 @@ class Load:
         return _rate(count, time.perf_counter() - begun)
 
     def pop_groups(self, topic: str, address: str, groups: int, count: int, threads: int) -> dict[str, Any]:
-        """Makes groups; each pops the topic's `count` messages and acknowledges them."""
+        """Makes groups, each of which pops and acknowledges the topic's `count` messages."""
         numbers = iter(range(groups))
         turn = threading.Lock()
 
@@ -254,8 +254,10 @@ class Load:
     # --- pulls ----------------------------------------------------------------------------------------------------
 
     def pull_columns(self, topic: str, crc: int = 0, limit: int = 0, grpc: int = 0) -> dict[str, Any]:
-        """Reads a topic (or about `limit` messages) as RecordBatches of offset, timestamp and body; over plain sockets
-        where they are offered, or with `grpc` over gRPC.  `over` is what carried them."""
+        """Reads a topic, or about `limit` messages of it, as RecordBatches of offset, timestamp and body.
+
+        It uses plain sockets if the broker offers them, or gRPC with `grpc`; `over` in the answer names the transport.
+        """
         client, consumer = self._reader(sockets=not grpc)
         bounds = consumer.bounds(topic)
         count = size = total = crcs = frame_bytes = 0
@@ -336,8 +338,10 @@ def _rate(count: int, seconds: float) -> dict[str, Any]:
 def _threads(
     threads: int, seconds: float | None, once: Callable[[], int], *, latencies: bool = False
 ) -> dict[str, Any]:
-    """Calls `once` repeatedly in each thread, for so long, or (None) until it returns 0; the first failure is raised to
-    the caller."""
+    """Calls `once` repeatedly in each thread, for `seconds` or, with None, until it returns 0.
+
+    Raises the first failure of a thread.
+    """
     counts = [0] * threads
     took: list[list[float]] = [[] for _ in range(threads)]
     failures: list[BaseException] = []
@@ -371,7 +375,7 @@ def _threads(
 
 
 def carrier(client: Cluster, address: str) -> str:
-    """What carries ranges from this broker, once it has been asked for some."""
+    """Returns the transport that carries ranges from this broker, after a first pull."""
     reads = client.transport.reads
     assert isinstance(reads, GrpcReads)
     streams = reads.streams

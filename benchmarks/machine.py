@@ -1,4 +1,4 @@
-"""The head of every table: the machine and the versions that gave the figures."""
+"""Makes the head of every table: the machine and the versions that were measured."""
 
 import os
 import platform
@@ -31,7 +31,10 @@ def _processor() -> str:
 
 
 class OthersShare:
-    """The share of the machine that other processes used since construction; figures of a busy machine are poor."""
+    """The share of the machine that other processes have used since construction.
+
+    Figures of a busy machine are not reliable.
+    """
 
     def __init__(self) -> None:
         self._before = _times()
@@ -42,7 +45,7 @@ class OthersShare:
 
 
 def _times() -> tuple[float, float, float]:
-    """CPU seconds: used by all, used by this process tree (with children that have ended), and available."""
+    """Returns the CPU seconds used by all, used by this process tree (with ended children), and available."""
     times = psutil.cpu_times()
     # user and nice include guest and guest_nice.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)

@@ -1,6 +1,6 @@
-"""The ceiling of RocketMQ 5's protocol in Python: a server that takes and hands out messages, and stores nothing.
+"""The ceiling of RocketMQ 5's protocol in Python: a server that takes and delivers messages, and stores nothing.
 
-`python -m benchmarks.null_broker SIZE` is a driver that tells its port.
+`python -m benchmarks.null_broker SIZE` is a load process whose command `port` returns the server's port.
 """
 
 import asyncio
@@ -66,8 +66,7 @@ class NullBroker(service_pb2_grpc.MessagingServiceServicer):
     async def ReceiveMessage(
         self, request: calls.ReceiveMessageRequest, context: Context
     ) -> AsyncIterator[calls.ReceiveMessageResponse]:
-        """All messages are made before the first answer, as a broker of ours does: writes that follow each other cost
-        less."""
+        """Makes all messages before it sends the first one, as our broker does, since consecutive writes cost less."""
         host = encode_host("127.0.0.1", 1)
         topic = request.message_queue.topic
         answers = [calls.ReceiveMessageResponse(status=OK)]

@@ -1,4 +1,4 @@
-"""The ceiling of a Python source in Spark: returns the same Arrow batch until there are enough rows.
+"""The ceiling of a Python source in Spark: it returns the same Arrow batch until it has returned enough rows.
 
 RocketSim's source made the batch, so the schema and the sizes of all columns are the real ones.
 """

@@ -1,5 +1,7 @@
-"""P9: pulls in plain Python, beside librdkafka, RocketMQ's Java pull consumer, and raw streams of bytes: a pull over
-plain sockets beside a raw Unix socket, one over gRPC beside a raw gRPC stream."""
+"""P9 measures pulls in plain Python beside librdkafka, RocketMQ's Java pull consumer, and raw streams of bytes.
+
+A pull over plain sockets is compared with a raw Unix socket, and one over gRPC with a raw gRPC stream.
+"""
 
 from functools import partial
 from typing import Any
@@ -82,7 +84,7 @@ def messages(bench: Bench, ours: cluster.OurCluster, peer: RocketMq | Missing) -
     duration = bench.plan.pick(3, 2, 1)
     client = official_client(bench, peer)
     if not isinstance(client, Missing) and not isinstance(peer, Missing):
-        # Received messages are invisible for a minute, so there are enough for all runs.
+        # Received messages stay invisible for a minute, so the topic gets enough messages for all runs.
         peer.ask("fill", topic="official", size=100, count=bench.plan.pick(400_000, 200_000, 20_000))
     results = bench.contest(
         {

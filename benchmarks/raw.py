@@ -1,6 +1,6 @@
-"""Ceilings: the rates of gRPC, Unix sockets, the disk and Python on this machine without RocketSim's code.
+"""Measures ceilings: the rates of gRPC, Unix sockets, the disk and Python on this machine without RocketSim's code.
 
-`python -m benchmarks.raw` is a driver; it starts a server of bytes in a process of its own.
+`python -m benchmarks.raw` is a load process, which starts a server of bytes in another process.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ STREAM, ECHO = "/raw.Raw/Stream", "/raw.Raw/Echo"
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Bytes in, bytes out: `Stream` sends as many frames as its request names, `Echo` returns its request."""
+    """Serves raw bytes: `Stream` sends as many frames as its request names, `Echo` returns its request."""
 
     def service(self, call: Any) -> Any:
         if call.method == STREAM:
@@ -48,7 +48,7 @@ async def _echo(request: bytes, _: Any) -> bytes:
 
 
 def _serve_sockets(listening: socket.socket) -> None:
-    """A connection sends how many frames it wants, and gets them."""
+    """Serves connections, each of which sends the number of frames that it wants and then gets them."""
     frame = b"x" * FRAME
     while True:
         connection, _ = listening.accept()

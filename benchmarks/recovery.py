@@ -1,4 +1,4 @@
-"""P11: a restart on a full log until it serves; ours and RocketMQ's, after three kinds of end."""
+"""P11 measures how long a restart on a full log takes until the broker serves, after three kinds of stop."""
 
 import shutil
 import signal
@@ -81,7 +81,7 @@ def rebuild(one: OurCluster, count: int, size: int) -> Contestant:
 
 
 def until_it_serves(one: OurCluster, topic: str, count: int) -> float:
-    """Seconds until a broker that was ended answers a client with the ends of a topic's queues."""
+    """Starts an ended broker; returns the seconds until it answers a client with the ends of a topic's queues."""
     begun = time.perf_counter()
     one.master.launch()
     queues = [MessageQueue(topic, BROKER, number) for number in range(4)]
@@ -137,7 +137,7 @@ def theirs(bench: Bench, count: int) -> dict[str, Contestant | Missing]:
         f"RocketMQ {how}": lambda how=how: restart(how)  # type: ignore[misc]
         for how in ENDS
     }
-    # The target is a rate of ours without a peer: RocketMQ's takes a minute and a half.
+    # The target is our own rate without a reference, so a quick run omits RocketMQ's, which takes 90 s.
     if bench.plan.pick(True, False, True):
         every["RocketMQ rebuild"] = made_again
     return every

@@ -1,4 +1,4 @@
-"""The benchmarks by name, with what each measures and needs."""
+"""Lists the benchmarks by name, with what each measures and needs."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Samples taken periodically while a benchmark runs."""
+"""Takes samples periodically while a benchmark runs."""
 
 import threading
 from abc import ABC, abstractmethod

@@ -1,9 +1,9 @@
-"""The scheduling groups among which Linux divides the CPU.
+"""Checks that all contestants are in one of the scheduling groups among which Linux divides the CPU.
 
-Linux divides it among cgroups and, where autogroup is on, among sessions first, and only then among the processes of
-each.  A contestant in a session of its own has a share that does not depend on how much its rivals ask for: with
-RocketMQ's JVMs in one session each, its producer had half of the rate that it has with all of them in one.  So all
-contestants run in the harness's session.
+Linux divides it first among cgroups and, if autogroup is on, among sessions, and only then among the processes of each.
+The share of a contestant in its own session would not depend on how much its rivals ask for.  With a session for each
+of RocketMQ's JVMs, its producer reached half of the rate that it reaches with one session for all of them.  All
+contestants therefore run in the harness's session.
 """
 
 import os
@@ -17,7 +17,7 @@ _PF_EXITING = 4  # of Linux, in the flags of a process
 
 
 class Group(NamedTuple):
-    """The group by which Linux schedules.  `autogroup` and `cgroup` are empty where Linux has none."""
+    """The scheduling group of a process.  `autogroup` and `cgroup` are empty if Linux has none."""
 
     session: int
     autogroup: str
@@ -30,7 +30,7 @@ class Group(NamedTuple):
 
 
 def group_of(pid: int) -> Group:
-    """Raises ProcessLookupError when there is no such process any more."""
+    """Returns the group of a process; raises ProcessLookupError if the process has ended."""
     autogroup = _proc(pid, "autogroup").partition(" ")[0]
     # "4:cpu,cpuacct:/path", or "0::/path" where all controllers are in one tree.
     lines = [line.split(":", 2) for line in _proc(pid, "cgroup").splitlines()]
@@ -47,7 +47,7 @@ def _proc(pid: int, name: str) -> str:
 
 
 def outsiders() -> list[str]:
-    """The descendants of this process that are in another group than this process."""
+    """Describes the descendants of this process that are not in the group of this process."""
     mine = group_of(os.getpid())
     found = []
     for process in psutil.Process().children(recursive=True):
@@ -62,17 +62,19 @@ def outsiders() -> list[str]:
 
 
 def is_ending(process: psutil.Process) -> bool:
-    """Whether it has begun to end: Linux shows such a process in the root cgroup, long before it is a zombie if it had
-    much memory."""
-    # Behind the name: state, parent, process group, session, terminal, its process group, flags.
+    """Returns True if the process has begun to end.
+
+    Linux shows it in the root cgroup from then on, long before it is a zombie if it had much memory.
+    """
+    # After the name come state, parent, process group, session, terminal, the terminal's process group, and flags.
     fields = _proc(process.pid, "stat").rpartition(")")[2].split()
     return process.status() == psutil.STATUS_ZOMBIE or (len(fields) > 6 and bool(int(fields[6]) & _PF_EXITING))
 
 
 def describe() -> str:
-    """A line for the head of a table."""
+    """Describes the scheduling group in a line for the head of a table."""
     try:
         switch = {"0": "off", "1": "on"}[_SWITCH.read_text().strip()]
     except (OSError, KeyError):
         switch = "not there"
-    return f"everybody in one scheduling group: {group_of(os.getpid())}; autogroup is {switch}"
+    return f"all processes are in one scheduling group: {group_of(os.getpid())}; autogroup is {switch}"

@@ -1,6 +1,6 @@
-"""P19: what a scrape of the metrics costs a broker's event loop, with 10,000 queues that a group is behind on each.
+"""P19 measures what a scrape of the metrics costs a broker's event loop, with 10,000 queues and a group behind on each.
 
-A broker runs in this process, and another process scrapes it.  The loop's time is the CPU time of its thread.
+The broker runs in this process, and another process scrapes it.  The cost is the CPU time of the loop's thread.
 """
 
 import asyncio
@@ -79,7 +79,7 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
 
 
 async def _fill(node: BrokerNode, topics: int) -> None:
-    """A group of each topic has read one of the two messages of each queue."""
+    """Stores two messages in each queue, one of which a group has read."""
     for number in range(topics):
         name = f"topic-{number:05d}"
         node.topics.entries[name] = TopicConfig(name, QUEUES_A_TOPIC, QUEUES_A_TOPIC)  # thousands of writes less
@@ -98,7 +98,7 @@ async def _fill(node: BrokerNode, topics: int) -> None:
 
 
 async def _scrape(url: str, topics: int) -> float:
-    """Scrapes once, from another process; returns how long it took in seconds."""
+    """Scrapes once from another process; returns the seconds that it took."""
     began = time.perf_counter()
     scraper = await asyncio.create_subprocess_exec(
         sys.executable, "-c", SCRAPER, url, stdout=asyncio.subprocess.PIPE, env={}
@@ -110,7 +110,7 @@ async def _scrape(url: str, topics: int) -> float:
 
 
 async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
-    """Seconds of CPU of this thread until the task is done, and the longest delay of a timer meanwhile."""
+    """Returns this thread's CPU seconds until the task is done, and the longest delay of a timer meanwhile."""
     began, longest = time.thread_time(), 0.0
     while not task.done():
         before = time.perf_counter()
@@ -120,7 +120,7 @@ async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
 
 
 async def _passes(node: BrokerNode) -> tuple[float, float]:
-    """All lags once: milliseconds of CPU of the event loop's thread, and those of its longest turn."""
+    """Computes all lags once; returns the milliseconds of CPU of the event loop's thread, and of its longest turn."""
     began = time.thread_time()
     task = asyncio.create_task(node.administration.lags.take())
     longest = 0.0

@@ -1,4 +1,4 @@
-"""P4 to P6: sends from one process, beside RocketMQ's Java producer and its official Python client."""
+"""P4 to P6 measure sends from one process beside RocketMQ's Java producer and its official Python client."""
 
 from collections.abc import Callable
 from typing import Any
@@ -37,7 +37,7 @@ def their_pair(bench: Bench, mode: str) -> RocketMq | Missing:
 
 
 def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> Contestant:
-    """One measured run of a command of load.py; the messages that it counts as acknowledged must be stored."""
+    """Returns a contestant that runs a command of load.py, and checks that all acknowledged messages are stored."""
 
     def run() -> Sample:
         answer = ours.load.ask(command, topic=topic, **options)
@@ -48,7 +48,7 @@ def our_sends(ours: OurCluster, command: str, topic: str, **options: object) -> 
 
 
 def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: object) -> Contestant | Missing:
-    """A Java producer that is warm."""
+    """Returns a contestant that sends with a warm Java producer."""
     if isinstance(peer, Missing):
         return peer
 
@@ -60,7 +60,7 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
 
 def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """The rate of a Java producer when it and its brokers are warm: ten times that of its first seconds."""
+    """Returns the rate of a Java producer once it and its brokers are warm: ten times the rate at its start."""
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
 
@@ -74,7 +74,7 @@ def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> fl
 
 
 def send_async(bench: Bench) -> None:
-    """P4."""
+    """Runs P4, one message per call."""
     for mode in modes(bench):
         with bench.section():
             send_async_to(bench, mode)
@@ -105,7 +105,7 @@ def send_async_to(bench: Bench, mode: str) -> None:
 
 
 def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
-    """Sends commands to the official Python client, which uses a topic and group of its own through a proxy."""
+    """Starts the official Python client with its own topic and group at a proxy; returns a function that asks it."""
     if isinstance(peer, Missing):
         return peer
 
@@ -128,7 +128,7 @@ def official_client(bench: Bench, peer: RocketMq | Missing) -> Ask | Missing:
 
 
 def official_calls(bench: Bench, client: Ask | Missing, command: str, **options: object) -> Contestant | Missing:
-    """Calls of the official client after a warm-up, because its proxy is a JVM."""
+    """Returns a contestant that calls the official client, warmed up because its proxy is a JVM."""
     if isinstance(client, Missing):
         return client
 
@@ -144,7 +144,7 @@ def official_calls(bench: Bench, client: Ask | Missing, command: str, **options:
 
 
 def send_batch(bench: Bench) -> None:
-    """P5."""
+    """Runs P5, lists of messages and Arrow columns."""
     for mode in modes(bench):
         with bench.section():
             send_batch_to(bench, mode)
@@ -179,7 +179,7 @@ def send_batch_to(bench: Bench, mode: str) -> None:
 
 
 def send(bench: Bench) -> None:
-    """P6."""
+    """Runs P6, blocking sends."""
     mode, size, duration = "ASYNC_MASTER", 100, seconds(bench)
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     raw = bench.enter(python_driver("raw gRPC", "benchmarks.raw", bench.folder / "raw.log"))

@@ -1,4 +1,4 @@
-"""One Spark session for ours and for Kafka, the batches that are timed in it, and when a micro-batch ran."""
+"""Starts one Spark session for RocketSim and Kafka, times batches in it, and finds when a micro-batch ran."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ class Spark:
         return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
 
     def summary(self, source: "Source") -> tuple[int, int]:
-        """The number of rows and the checksum of their bodies.  Every column is used, so that Spark reads them all."""
+        """Returns the number of rows and the checksum of their bodies.  It uses all columns, so Spark reads them."""
         frame = source.frame(self.session.read)
         others = [f"count(`{name}`)" for name in frame.columns]
         row = frame.selectExpr("count(*)", f"sum(crc32({source.body}))", *others).first()
@@ -80,7 +80,7 @@ class Source:
         return frame.select(*self._select) if self._select else frame
 
     def having(self, options: Mapping[str, str]) -> "Source":
-        """A copy with these options added or replaced."""
+        """Returns a copy with these options added or replaced."""
         given = self._options | dict(options)
         return Source(self._format, given, body=self.body, schema=self._schema, select=self._select)
 
@@ -89,12 +89,12 @@ class Source:
 
 
 def started_ms(progress: Mapping[str, Any]) -> float:
-    """When a micro-batch was triggered, in Unix time."""
+    """Returns when a micro-batch was triggered, in Unix time."""
     return datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
 
 
 def ended_ms(progress: Mapping[str, Any]) -> float:
-    """When the batch was committed and its trigger had run."""
+    """Returns when the batch was committed and its trigger had ended, in Unix time."""
     return started_ms(progress) + float(progress["durationMs"]["triggerExecution"])
 
 
@@ -111,7 +111,10 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
-    """A session with Kafka's connector, or why that is missing.  To be made before gRPC channels: the JVM forks."""
+    """Starts a session with Kafka's connector, or yields the reason why the connector is missing.
+
+    Start it before any gRPC channel is made, because the JVM forks.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -149,14 +152,14 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
 
 
 def kafka_peer(bench: Bench, missing: Missing | None) -> Kafka | Missing:
-    """Kafka's broker; it is not started without the connector."""
+    """Starts Kafka's broker, unless the connector is missing."""
     if missing is not None:
         return missing
     return bench.peer("Kafka", lambda: bench.enter(kafka.running(bench.folder / "kafka")))
 
 
 def _end(session: Any) -> None:
-    """Ends the session with its JVM, so that with `all` the next benchmark has a new one."""
+    """Ends the session and its JVM, so that the next benchmark of `all` has a new one."""
     from pyspark import SparkContext
 
     gateway: Any = session.sparkContext._gateway

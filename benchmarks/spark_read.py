@@ -1,4 +1,4 @@
-"""P1 and P2 as batches: Spark reads 4 queues into noop, beside Kafka's source and the null source."""
+"""P1 and P2 measure batches: Spark reads 4 queues into noop, beside Kafka's source and the null source."""
 
 from functools import partial
 from pathlib import Path
@@ -23,19 +23,21 @@ from rocketsim_source.schema import source_schema
 
 NULL = "null Arrow source"
 FOUR_TASKS = "minPartitions=4"
-FEW = 1000  # rows of a batch that is nothing but its start
+FEW = 1000  # rows of a batch that takes as long as its start
 LARGE = 1 << 20
 
 
 def rows_of(bench: Bench, size: int) -> tuple[int, float]:
-    """The number of rows, and how many times as many the full plan has.  A batch takes a second to start, and longer
-    with Kafka: in any plan a run should take longer than that."""
+    """Returns the number of rows, and the full plan's number as a multiple of it.
+
+    A batch takes a second to start, and longer with Kafka; a run of any plan should take longer than that.
+    """
     full, quick = (6_000_000, 4_000_000) if size == 100 else (2_000_000, 1_300_000)
     return bench.plan.pick((full, 1.0), (quick, full / quick), (20_000, 1.0))
 
 
 def all_columns(bench: Bench) -> None:
-    """P1."""
+    """Runs P1."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
@@ -62,7 +64,7 @@ def all_columns(bench: Bench) -> None:
 
 
 def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
-    """Few records of 1 MiB: the plan must find by itself that their bytes are worth several tasks."""
+    """Reads few records of 1 MiB, for whose bytes the plan must choose several tasks by itself."""
     rows = bench.plan.pick(1000, 400, 40)
     topic = ours.fill("large", rows, LARGE)
     address = ours.name_server.address
@@ -76,7 +78,7 @@ def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
 
 
 def body_only(bench: Bench) -> None:
-    """P2."""
+    """Runs P2."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
@@ -111,7 +113,7 @@ def bodies_of(
 def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
-    """Our topic as narrow and wide rows and the same bodies in Kafka, default and tuned; all data are checked."""
+    """Returns our topic as narrow and wide rows, and the same bodies in Kafka, default and tuned; checks all data."""
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
     sources: dict[str, Source | Missing] = {
@@ -152,7 +154,7 @@ def check(bench: Bench, made: Spark, sources: dict[str, Source | Missing], rows:
 
 
 def start_s(bench: Bench, made: Spark, few: dict[str, Source | Missing]) -> dict[str, float]:
-    """How long a batch takes that has hardly a row.  A full run has to predict nothing."""
+    """Returns how long a batch with few rows takes.  A full run needs no prediction and does not measure it."""
     runs = bench.plan.pick(0, 2, 1)
     there = {name: source for name, source in few.items() if runs and not isinstance(source, Missing)}
     return {name: min(made.batch(source, FEW)["seconds"] for _ in range(runs)) for name, source in there.items()}
@@ -171,7 +173,7 @@ def contestants(
 
 
 def ceiling(ours: OurCluster, topic: str, path: Path, rows: int) -> Source:
-    """The null source, which repeats a batch that our decoder made of a frame."""
+    """Returns the null source, which repeats a batch that our decoder has made from a frame."""
     options = source_options({"nameServer": ours.name_server.address, "topic": topic}, streaming=True)
     schema = source_schema(options)
     end = ours.admin.cluster.bounds(topic)[MessageQueue(topic, cluster.BROKER, 0)].max_offset

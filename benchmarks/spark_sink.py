@@ -1,4 +1,4 @@
-"""P3: Spark writes generated bodies; one broker without a slave, and a SYNC_MASTER pair, back to back with Kafka."""
+"""P3 measures Spark writing generated bodies to one broker, to a SYNC_MASTER pair and to Kafka."""
 
 from functools import partial
 
@@ -59,8 +59,10 @@ def run(bench: Bench) -> None:
 def in_full(
     bench: Bench, sinks: dict[str, Contestant | Missing], few: dict[str, Contestant | Missing], times: float
 ) -> dict[str, Contestant | Missing]:
-    """The same sinks, with what their rates would be in a full run.  `few` have hardly a row, and show how long a
-    write takes to start."""
+    """Adds to the sinks' samples the rates that are predicted for a full run.
+
+    The writes in `few` have few rows, and measure how long a write takes to start.
+    """
     runs = bench.plan.pick(0, 2, 1)
     found: dict[str, Contestant | Missing] = {}
     for name, write in sinks.items():
@@ -78,7 +80,7 @@ def once(write: Contestant, start_s: float, times: float) -> Sample:
 
 
 def warm_up(bench: Bench, write: Contestant | Missing) -> None:
-    """Kafka's sink and its broker are Java, and twice as fast after a dozen writes as after the first."""
+    """Writes for some time, since Kafka's JVMs are twice as fast after a dozen writes as after the first."""
     if not isinstance(write, Missing):
         bench.doing("warming up Kafka's sink")
         warmed_up(write, bench.plan.pick(20, 20, 0))
@@ -90,7 +92,7 @@ def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Cont
 
     def write() -> Sample:
         nonlocal written
-        # With the usual 3 s a busy machine sends again what is stored already.
+        # With the default of 3 s, a busy machine would send messages again that are stored already.
         options = {"nameServer": one.name_server.address, "topic": topic, "sendTimeoutMs": "60s"}
         sample = made.write(rows, size, "body", "rocketsim", options)
         written += rows

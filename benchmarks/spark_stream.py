@@ -1,7 +1,7 @@
-"""P1 as a stream: the steady rate of rows, and the time to the first rows, as separate figures.
+"""P1 as a stream measures the steady rate of rows and, as a separate figure, the time to the first rows.
 
-The rate is that of all micro-batches with data, from the start of the first to the end of the last, by the query's
-progress: it does not include the start of the query.  The other figure is the time from before `load()` to the
+The rate is that of all micro-batches with data, from the start of the first to the end of the last in the query's
+progress, so it does not include the start of the query.  The other figure is the time from before `load()` to the
 commit of the first rows, for a new query and for one that continues from its checkpoint.
 """
 
@@ -21,7 +21,7 @@ from benchmarks.spark_read import NULL, ceiling, report, with_kafkas
 
 TIMEOUT_S = 600
 FULL_BATCHES = 8
-FEW = 1000  # rows of a first batch, so few that only the cost of a batch itself counts
+FEW = 1000  # rows of a first batch, so few that only the fixed cost of a batch counts
 
 
 def run(bench: Bench) -> None:
@@ -77,11 +77,13 @@ def stream(made: Spark, source: Source, rows: int) -> Sample:
 
 
 def steady(progress: Sequence[Mapping[str, Any]]) -> Sample:
-    """Rows a second from the start of the first batch with data to the end of the last one.  `full_rate`: with
-    FULL_BATCHES, of which all but the first are like those behind the first here."""
+    """Computes the rows per second from the start of the first batch with data to the end of the last one.
+
+    `full_rate` is the rate predicted for FULL_BATCHES batches, whose later ones are like the later ones here.
+    """
     batches = [one for one in progress if one["numInputRows"]]
     if len(batches) < 2:
-        raise WrongResult(f"a stream of {len(batches)} batches with data says nothing about several")
+        raise WrongResult(f"the stream had {len(batches)} batches with data, and a steady rate needs at least 2")
     rows = sum(one["numInputRows"] for one in batches)
     seconds = (ended_ms(batches[-1]) - started_ms(batches[0])) / 1000
     later_s = (ended_ms(batches[-1]) - started_ms(batches[1])) / 1000
@@ -132,14 +134,14 @@ def start(bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, nu
 
 
 def first_rows(made: Spark, more: Callable[[], Source]) -> Sample:
-    """`more` adds FEW rows at every call."""
+    """Measures the time to the first rows of a new and of a restarted query.  `more` adds FEW rows at every call."""
     checkpoint = made.checkpoint()
     new = first_rows_ms(made, more(), checkpoint)
     return {"new_ms": new, "restarted_ms": first_rows_ms(made, more(), checkpoint)}
 
 
 def first_rows_ms(made: Spark, source: Source, checkpoint: str) -> float:
-    """The time from before the source is loaded, with the default trigger."""
+    """Returns the time from before the source is loaded to the first committed rows, with the default trigger."""
     begun_ms = time.time() * 1000
     frame = source.frame(made.session.readStream)
     query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()

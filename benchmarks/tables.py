@@ -1,4 +1,4 @@
-"""The list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
+"""Prints the list of benchmarks, and a table for each that ran, on a terminal or as Markdown."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _COLUMNS = ("figure", "min / median / max", "unit", "reference", "its min / medi
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One benchmark's outcome.  `cpu` is a line for each contestant."""
+    """The outcome of one benchmark.  `cpu` has a line for each contestant."""
 
     title: str
     head: Sequence[str]
@@ -73,7 +73,7 @@ def print_report(console: Console, report: Report) -> None:
 
 
 def cells(figure: Figure) -> list[str]:
-    """The cells of a line of the table as text."""
+    """Returns the cells of a line of the table as text."""
     other = figure.reference_series
     theirs = "missing" if isinstance(other, Missing) else "" if other is None else spread(other.values)
     target = "" if figure.target is None else f"{figure.target.number} {figure.target}"
@@ -96,7 +96,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def markdown(reports: Sequence[Report]) -> str:
-    """The same for docs/performance.md."""
+    """Returns the reports as Markdown for docs/performance.md."""
     return "\n".join(line for report in reports for line in _section(report))
 
 

@@ -1,4 +1,4 @@
-"""P1 to P19: the targets of figures and their references.  Pure."""
+"""The targets of P1 to P19.  Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Target(NamedTuple):
         return f"{self.sense.value} {self.limit:g}"
 
     def is_met(self, value: float | None, ratio: float | None) -> bool | None:
-        """None without a value to judge: a ratio without its reference is neither met nor missed."""
+        """Returns True if the target is met; None without a value, such as a ratio whose reference is missing."""
         judged = value if self.of_value else ratio
         if judged is None:
             return None

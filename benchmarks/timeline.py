@@ -1,7 +1,7 @@
-"""The waits of a pair's puts, from traces of a real run: `python -m benchmarks.timeline [--flush] [--trace FILE]`.
+"""`python -m benchmarks.timeline [--flush] [--trace FILE]` shows what the puts of a pair wait for, from a traced run.
 
-Sends with `send_async`, 4,096 in flight, to a SYNC_MASTER pair (with --flush: SYNC_FLUSH, too), and shows how long each
-step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
+It sends with `send_async`, 4,096 in flight, to a SYNC_MASTER pair (with --flush also SYNC_FLUSH), and shows how long
+each step of a put took.  --trace writes the puts for chrome://tracing or https://ui.perfetto.dev.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from benchmarks.bench import Bench
 from benchmarks.contest import SMOKE
 from benchmarks.figures import percentile
 
-# A step has the name of the point at which it ends; the text says what it waits for.
+# A step has the name of the point at which it ends.  The text names what the step waits for.
 STEPS = {
     "sent": "the stream to the slave: the frame before it, the event loop",
     "received": "gRPC, and the slave's event loop",
@@ -42,7 +42,7 @@ class Point(NamedTuple):
 
 
 class Put(NamedTuple):
-    """`at_ns`: when the put passed each point, without points that it did not wait for."""
+    """A put.  `at_ns` is when it passed each point, without points that it did not wait for."""
 
     end_offset: int
     appended_ns: int
@@ -56,7 +56,7 @@ def read(path: Path) -> list[Point]:
 
 
 def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> list[Put]:
-    """Every answered put, with the first time at which each point covered it.  Pure."""
+    """Returns every answered put, with the first time at which each point covered it.  Pure."""
     first = {name: _First([one for one in (*master, *slave) if one.name == name]) for name in STEPS}
     answered: dict[int, int] = {one.offset: one.at_ns for one in master if one.name == "answered"}
     found = []
@@ -73,7 +73,7 @@ def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> lis
 
 
 class _First:
-    """The first time at which a point was passed with at least a given offset.  Offsets only grow within an epoch."""
+    """Finds when a point was first passed with at least a given offset.  Offsets never fall in an epoch."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         ordered = sorted(points, key=lambda one: one.at_ns)
@@ -90,7 +90,7 @@ class _First:
 
 
 def steps_ns(put: Put) -> dict[str, int]:
-    """The duration of each step.  The flush runs beside the slave's steps; `flushed` is only its extra time."""
+    """Returns the duration of each step.  The flush runs beside the slave's steps; `flushed` is only its extra time."""
     took, before = {}, put.appended_ns
     for name in STEPS:
         if name in put.at_ns:
@@ -100,7 +100,7 @@ def steps_ns(put: Put) -> dict[str, int]:
 
 
 def summary(found: Sequence[Put]) -> list[tuple[str, float, float, float]]:
-    """(step, its share of all the time, p50 and p99 in ms), in the order of STEPS."""
+    """Returns (step, its share of the total time, p50 and p99 in ms), in the order of STEPS."""
     every = [steps_ns(put) for put in found]
     total = sum(sum(one.values()) for one in every) or 1
     lines = []
@@ -113,7 +113,7 @@ def summary(found: Sequence[Put]) -> list[tuple[str, float, float, float]]:
 
 
 def trace_events(found: Sequence[Put]) -> list[dict[str, object]]:
-    """The trace format of Chrome: a row for each put, a bar for each step; microseconds."""
+    """Returns the puts in Chrome's trace format, in microseconds, with a row for each put and a bar for each step."""
     begun = min((put.appended_ns for put in found), default=0)
     events: list[dict[str, object]] = []
     for row, put in enumerate(found):

@@ -1,7 +1,8 @@
-"""A broker that writes when each put passed each point, for timeline.py: in the file `trace` beside its configuration.
+"""A broker that records for timeline.py when each put passed each point.
 
-`python -m benchmarks.tracing_broker broker -c FILE`, otherwise `python -m broker_service`.  A line is a point, the log
-offset up to which it holds, and the nanoseconds of the monotonic clock, which all processes of a machine share.
+Start `python -m benchmarks.tracing_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.  It
+writes the file `trace` beside its configuration.  A line has a point, the log offset up to which puts have passed it,
+and the time in nanoseconds of the monotonic clock, which all processes of a machine share.
 """
 
 import atexit
@@ -22,7 +23,7 @@ Event = tuple[str, int, int]
 
 
 def trace(note: Callable[[Event], None]) -> None:
-    """Wraps the functions that a put passes.  A function that was renamed is an error at the start."""
+    """Wraps the functions that a put passes.  If one of them was renamed, the broker does not start."""
     wait, on_ack, on_flushed = Acknowledgements.wait, Acknowledgements.on_ack, Acknowledgements.on_flushed
     next_message, receive, ack = Transfer.next_message, Follower.receive, Follower.ack
     real = os.fdatasync

@@ -1,5 +1,6 @@
-"""P17: RocketMQ 5's official clients at our broker, at the real RocketMQ (broker and proxy), and at a server that
-stores nothing."""
+"""P17 measures RocketMQ 5's official clients at our broker, at RocketMQ's broker and proxy, and at a server that stores
+nothing.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -54,7 +55,7 @@ def proxy_of(bench: Bench, peer: RocketMq) -> str:
 
 
 def python(bench: Bench, peer: Peer, endpoints: Endpoints) -> None:
-    """The client that is installed for the tests."""
+    """Measures the Python client that is installed for the tests."""
 
     def start(name: str, endpoint: str) -> Driver:
         log = bench.folder / f"python-{name}.log"
@@ -98,7 +99,7 @@ Call = Callable[..., Sample]
 def callers(
     bench: Bench, peer: Peer, endpoints: Endpoints, what: str, start: Callable[[str, str], Driver]
 ) -> dict[str, Call | Missing]:
-    """A client process for each endpoint."""
+    """Starts a client process for each endpoint, and returns functions that command them."""
 
     def caller(name: str, endpoint: str) -> Call:
         client = start(name, endpoint)
@@ -125,7 +126,7 @@ def callers(
 def compare(
     bench: Bench, calls: Mapping[str, Call | Missing], what: str, words: str, warm_s: int = 0, **options: object
 ) -> Results:
-    """`warm_s`: for how long all are warmed up; RocketMQ's proxy, which is a JVM, always is."""
+    """Runs a command at all endpoints, after a warm-up of `warm_s`.  RocketMQ's proxy, a JVM, is always warmed up."""
     contestants: dict[str, Contestant | Missing] = {}
     for name, call in calls.items():
         if isinstance(call, Missing):
@@ -148,7 +149,7 @@ def report(
 
 
 def memory(bench: Bench, ours: OurCluster, peer: Peer) -> None:
-    """After all that, while everybody is there."""
+    """Measures resident memory after all runs, while the servers still run."""
     theirs: Series | Missing
     if isinstance(peer, Missing):
         theirs = peer

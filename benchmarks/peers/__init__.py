@@ -1,4 +1,4 @@
-"""The peers of RocketSim: Kafka and RocketMQ from Maven by coordinates, two Python clients from pip.
+"""The peers of RocketSim: Kafka and RocketMQ from Maven, and two Python clients from pip.
 
-A peer that is not available is a `Missing` with its reason, never a figure.
+A peer that is not available is a `Missing` with the reason, and never a figure.
 """

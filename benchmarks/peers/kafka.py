@@ -1,4 +1,4 @@
-"""One Apache Kafka broker (KRaft, combined mode) from Maven's jars, and the jars of Spark's connector."""
+"""Starts one Apache Kafka broker (KRaft, combined mode) from Maven's jars, and finds the jars of Spark's connector."""
 
 import base64
 import subprocess
@@ -24,7 +24,7 @@ TUNED_SOURCE = {"kafka.receive.buffer.bytes": str(2 << 20), "kafka.max.poll.reco
 
 
 def connector_jars() -> list[str]:
-    """For `spark.jars`."""
+    """Returns the connector's jars for `spark.jars`."""
     folder = maven.jars("kafka.xml", "spark", f"spark-kafka-{CONNECTOR_VERSION}")
     return sorted(str(path) for path in folder.glob("*.jar"))
 

@@ -1,4 +1,4 @@
-"""confluent-kafka as a driver: `python -m benchmarks.peers.kafka_client ADDRESS`, in the Python peers' environment."""
+"""The load process of confluent-kafka, `python -m benchmarks.peers.kafka_client ADDRESS` in the peers' environment."""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.driver_loop import serve
 
-# With its defaults librdkafka stops fetching for a second when 100,000 messages wait.
+# By default librdkafka stops fetching for a second when 100,000 messages wait.
 TUNED = {"fetch.queue.backoff.ms": 5, "queued.min.messages": 1_000_000}
 
 

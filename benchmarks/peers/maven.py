@@ -17,7 +17,7 @@ def cache() -> Path:
 
 
 def jars(pom: str, profile: str, name: str) -> Path:
-    """The folder with the jars of a profile of benchmarks/peers/POM."""
+    """Returns the folder with the jars of a profile of benchmarks/peers/POM."""
     folder = cache() / name
     done = folder / "complete"
     if not done.exists():

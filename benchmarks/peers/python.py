@@ -1,6 +1,6 @@
-"""The Python peers: confluent-kafka and RocketMQ's official client, in an environment of their own in the user's cache.
+"""Installs the Python peers, confluent-kafka and RocketMQ's official client, in their own environment.
 
-It is separate because the official client needs other versions of grpcio and protobuf.
+It is in the user's cache.  It is separate because the official client needs other versions of grpcio and protobuf.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ INSTALL_TIMEOUT_S = 900
 
 
 def environment() -> Path:
-    """The interpreter of the environment."""
+    """Makes the environment if it is missing, and returns its interpreter."""
     folder = maven.cache() / "python-peers"
     python = folder / "bin" / "python"
     stamp = folder / "made-for"

@@ -1,7 +1,7 @@
-"""The real RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and load with its Java client.
+"""Starts RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and a load process in Java.
 
-Its SYNC_MASTER since 5.0 waits for a slave only with `inSyncReplicas=2`.  An empty slave copies the newest log file
-only; one that has the beginning copies the rest.  The proxy ends if no broker is registered yet.
+Since 5.0 its SYNC_MASTER waits for a slave only with `inSyncReplicas=2`.  An empty slave copies only the newest log
+file; a slave that has the beginning of the log copies the rest.  The proxy ends if no broker is registered yet.
 """
 
 import hashlib
@@ -72,7 +72,7 @@ class JavaServer:
 
     @property
     def pid(self) -> int:
-        """Of a JVM that was started."""
+        """The process id of the JVM, which must have been started."""
         assert self._process is not None
         return self._process.pid
 
@@ -96,9 +96,9 @@ class JavaServer:
 
 
 class RocketMq:
-    """`master` and `slave` are processes; `load` is the Java client, which has sent for `loaded_s` seconds.
+    """A running RocketMQ.  `load` is the Java client, which has sent for `loaded_s` seconds.
 
-    A `Sleeper`: its idle brokers take 0.1 to 0.3 cores, and more while they build consume queues.
+    It is a `Sleeper`, since its idle brokers take 0.1 to 0.3 cores, and more while they build consume queues.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class RocketMq:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Awake for requests: it finishes its earlier work first, and sleeps again afterwards if it did before."""
+        """Wakes the processes and waits until they finish earlier work; they sleep again if they slept before."""
         asleep = self._asleep
         if asleep:
             self.wake()
@@ -145,7 +145,7 @@ class RocketMq:
         os.kill(self.load.pid, number)
 
     def ask(self, words: str, **options: object) -> dict[str, Any]:
-        """The Java client's answer."""
+        """Sends a command to the Java client and returns its answer."""
         with self.awake():
             return self.load.ask(words, **options)
 
@@ -169,7 +169,7 @@ def java(class_path: str, folder: Path, heap: str, *main: str) -> list[str]:
 
 
 def load_classes(jars: Path, name: str) -> Path:
-    """Compiles NAME.java once for each version of its source: that takes as long as a server's start."""
+    """Compiles NAME.java once for each version of its source, since that takes as long as a server's start."""
     source = maven.HERE / f"{name}.java"
     folder = maven.cache() / f"{name}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
     if not folder.exists():
@@ -229,7 +229,7 @@ def running(
     flush: bool = False,
     keys: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMq]:
-    """`sync`: the master is a SYNC_MASTER that waits for its slave."""
+    """Starts RocketMQ.  With `sync` the master is a SYNC_MASTER that waits for its slave."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     folder.mkdir(parents=True)
     port = free_port()
@@ -244,7 +244,7 @@ def running(
     command = java(f"{load_classes(jars, 'RocketMqLoad')}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
     with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
         for server in filter(None, (namesrv, master, slave)):
-            # Its store is not needed any more, and a clean end takes long.
+            # The store is not needed any more, and a clean stop takes long.
             servers.callback(server.end, signal.SIGKILL)
             server.start()
         peer = RocketMq(folder, name_server, master, slave, load)
@@ -255,7 +255,7 @@ def running(
 
 @contextmanager
 def proxy(peer: RocketMq) -> Iterator[str]:
-    """Starts a proxy and yields its gRPC endpoint.  Needs a topic: with one the broker is registered."""
+    """Starts a proxy and yields its gRPC endpoint.  Make a topic first, so that the broker is registered."""
     jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
     port, remoting = free_port(), free_port()
     (peer.folder / "conf").mkdir(exist_ok=True)
@@ -281,13 +281,13 @@ def proxy(peer: RocketMq) -> Iterator[str]:
 
 
 def v2_classes() -> str:
-    """The class path of RocketMqV2Load.java with RocketMQ 5's Java client."""
+    """Returns the class path of RocketMqV2Load.java with RocketMQ 5's Java client."""
     jars = maven.jars("rocketmq.xml", "v2-client", f"rocketmq-client-java-{V2_CLIENT}")
     return f"{load_classes(jars, 'RocketMqV2Load')}:{jars}/*"
 
 
 def v2_client(folder: Path, name: str, endpoint: str, topic: str, group: str) -> Driver:
-    """That client as a driver."""
+    """Starts a load process with RocketMQ 5's Java client."""
     folder.mkdir(parents=True, exist_ok=True)
     command = java(v2_classes(), folder, "512m", "RocketMqV2Load", endpoint, topic, group)
     return Driver(f"RocketMQ's Java client at {name}", command, folder / f"{name.replace(' ', '-')}.log")

@@ -1,6 +1,6 @@
-"""RocketMQ's official Python client as a driver: `python -m benchmarks.peers.rocketmq_client ENDPOINT TOPIC GROUP`.
+"""The load process of RocketMQ's official Python client, which runs in the Python peers' environment.
 
-Runs in the Python peers' environment.
+`python -m benchmarks.peers.rocketmq_client ENDPOINT TOPIC GROUP` starts it.
 """
 
 import sys
@@ -18,8 +18,8 @@ class Client:
     def __init__(self, endpoint: str, topic: str, group: str) -> None:
         from rocketmq.v5.client import ClientConfiguration, Credentials
 
-        # The proxy waits for messages for at least 5 s, and refuses (40018) a receive with less time: its deadline is
-        # await_duration plus this, whose default of 3 s is too short.
+        # The proxy waits for messages for at least 5 s, and refuses (40018) a receive with less time.  The deadline of
+        # a receive is await_duration plus `request_timeout`, whose default of 3 s is too short.
         self._configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=90)
         self._topic = topic
         self._group = group
@@ -41,7 +41,7 @@ class Client:
         return {"messages": done, "seconds": taken, "rate": done / taken}
 
     def send(self, size: int, seconds: float) -> dict[str, Any]:
-        """Blocking sends, one after the other."""
+        """Sends with blocking calls, one after the other."""
         producer, took = self._sending(), []
         begun = time.perf_counter()
         while (before := time.perf_counter()) < begun + seconds:
@@ -68,8 +68,10 @@ class Client:
         return message
 
     def consume(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Receives, and acknowledges each message.  The rates of both are those of the time that the calls took; an
-        empty receive is an error, because it waits."""
+        """Receives, and acknowledges each message.  Both rates count only the time of their own calls.
+
+        An empty receive is an error, because it waits.
+        """
         consumer = self._ready()
         receives, acks, count = [], [], 0
         begun = time.perf_counter()
@@ -95,7 +97,7 @@ class Client:
         }
 
     def receive(self, seconds: float, batch: int) -> dict[str, Any]:
-        """Receives without acknowledging.  Received messages are invisible for a minute, so new ones are needed."""
+        """Receives without acknowledging.  Received messages are invisible for a minute, so a call needs new ones."""
         consumer = self._ready()
         count = size = 0
         begun = time.perf_counter()
@@ -107,7 +109,7 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """Receives until the proxy has the consumer's settings; before that it answers 50001."""
+        """Receives until the proxy has the consumer's settings; until then it answers 50001."""
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer
             from rocketmq.v5.exception import ClientException

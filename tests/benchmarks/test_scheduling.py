@@ -103,7 +103,7 @@ def test_a_contestant_that_leaves_the_group_in_its_run_is_refused(tmp_path):
             wait_until(lambda: os.getsid(other.pid) == other.pid, "a session of its own", 20)
             return {"rate": 1.0}
 
-        with pytest.raises(WrongResult, match="not everybody shares the CPU"):
+        with pytest.raises(WrongResult, match="not all processes share the CPU"):
             bench.contest({"ours": leaves})
 
 
