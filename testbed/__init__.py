@@ -1,1 +1,1 @@
-"""What tests and benchmarks both start and wait for: our processes, Spark's, a real RocketMQ.  It is not installed."""
+"""Starts the processes of tests and benchmarks (ours, Spark's, a real RocketMQ) and waits for them.  Not installed."""

@@ -1,4 +1,4 @@
-"""Jars from Maven Central, fetched once into the user's cache directory.  Needs Maven."""
+"""Fetches jars from Maven Central once into the user's cache directory.  Needs Maven."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """For what is fetched once; the name has to have its version."""
+    """Returns a folder of the cache.  The name must include the version of the content, which is fetched only once."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "rocketsim-interop" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -14,7 +14,7 @@ def cache_folder(name: str) -> Path:
 
 
 def fetch_jars(pom: Path, name: str, **properties: str) -> Path:
-    """The directory, of this name, with the dependencies of a pom.xml, with these properties of Maven."""
+    """Fetches the dependencies of a pom.xml, with these Maven properties, into the folder of this name; returns it."""
     jars = cache_folder(name)
     done = jars / "complete"
     if not done.exists():

@@ -1,12 +1,11 @@
-"""Waits for something that another process or thread does.
+"""Waits for something that another process or thread does, by polling.
 
-No other file of the tests sleeps; this one does, between two polls.
+This is the only file of the tests that sleeps, between two polls.  A test therefore takes no longer than what it waits
+for, and its result does not depend on a sleep.
 
-A test is as quick as what it waits for, and its result does not depend on the sleep.
-
-Each wait here, and each call of a test, has a time limit: one of the two below, or a multiple of one.  A limit is at
-least ten times as long as the wait takes on two idle cores.  So tests pass on a machine that is ten times slower, and a
-wait for something that never happens ends after one minute or three.
+Each wait, and each call of a test, has a time limit: one of the two below, or a multiple of one.  A limit is at least
+ten times as long as the wait takes on two idle cores.  Tests therefore pass on a machine that is ten times slower, and
+a wait for something that never happens ends after one minute or three.
 """
 
 import asyncio
@@ -15,12 +14,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # of what this process does, also when it waits out a back-off of some seconds
-PROCESS_PATIENCE_S = 180.0  # of other processes, which start, find each other again or run Spark
+PATIENCE_S = 60.0  # for this process, including a back-off of some seconds
+PROCESS_PATIENCE_S = 180.0  # for other processes, which start, find each other again or run Spark
 
 
 def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PROCESS_PATIENCE_S) -> T:
-    """The first true result of `condition`; an AssertionError that names `what` after `timeout_s`."""
+    """Waits until `condition` returns something true, and returns that.
+
+    Raises an AssertionError that names `what` after `timeout_s`.
+    """
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"
@@ -29,7 +31,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PROCESS
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """`wait_until` on an event loop, of what happens on it."""
+    """Does the same as `wait_until` on an event loop, which continues meanwhile."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"

@@ -28,7 +28,7 @@ from testbed.polling import PROCESS_PATIENCE_S
 ROOT = Path(__file__).parents[1]
 
 SMALL_BROKER = {
-    # Files small enough that tests roll them and quick to preallocate.
+    # The files are small, so that tests fill more than one of them and preallocate them quickly.
     "mappedFileSizeCommitLog": 8 << 20,
     "mappedFileSizeConsumeQueue": 20 * 5_000,
     "maxHashSlotNum": 5_000,
@@ -52,7 +52,7 @@ class ServerProcess(local_cluster.ServerProcess):
         self.environment: dict[str, str] = {}  # in addition to this process's own
 
     def launch(self, **keys: object) -> Self:
-        """An older version does not know the port for RocketMQ 5's clients."""
+        """Starts the process, without the port for RocketMQ 5's clients if its version does not have that key."""
         if self._kind == "broker" and self.root == ROOT:
             self.keys.setdefault("grpcServerPort", -1)
         elif self.root != ROOT:
@@ -60,7 +60,10 @@ class ServerProcess(local_cluster.ServerProcess):
         return super().launch(**keys)
 
     def wait_until_ready(self) -> Self:
-        """A connection of another process may have its port for a while, when it is started again."""
+        """Waits until the process serves.
+
+        At a restart, a connection of another process may occupy its port; the process is then started again.
+        """
         until = time.monotonic() + PROCESS_PATIENCE_S
         while True:
             try:
@@ -88,7 +91,7 @@ class ServerProcess(local_cluster.ServerProcess):
         return Path(str(self.keys["storePathRootDir"]))
 
     def freeze(self) -> None:
-        """SIGSTOP: the process and its connections stay, and it answers nothing."""
+        """Sends SIGSTOP: the process and its connections stay, but it answers nothing."""
         self.signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -113,7 +116,7 @@ class Processes:
         return self._add(ServerProcess(name, "namesrv", {"listenPort": 0} | keys, self.folder / name))
 
     def broker(self, broker_name: str, broker_id: int, *name_servers: ServerProcess, **keys: object) -> ServerProcess:
-        """A broker that is not started yet: a master with id 0, a slave otherwise, unless `brokerRole` is given."""
+        """Makes a broker without starting it: a master with id 0, otherwise a slave, unless `brokerRole` is given."""
         name = broker_name if broker_id == 0 else f"{broker_name}-s{broker_id if broker_id > 1 else ''}"
         folder = self.folder / name
         defaults = SMALL_BROKER | {
@@ -137,7 +140,7 @@ class Processes:
     def start_pair(
         self, broker_name: str, *name_servers: ServerProcess, **keys: object
     ) -> tuple[ServerProcess, ServerProcess]:
-        """Master and slave, started side by side.  `brokerRole` is the master's."""
+        """Starts a master and its slave at the same time.  `brokerRole` is the master's."""
         master = self.broker(broker_name, 0, *name_servers, **keys)
         slave = self.broker(broker_name, 1, *name_servers, **(keys | {"brokerRole": "SLAVE"}))
         for process in (master, slave):
@@ -150,7 +153,7 @@ class Processes:
 
 
 def pids_by_argument(matches: Callable[[str], bool]) -> dict[str, int]:
-    """The processes of this machine that were started with a matching argument, by that argument."""
+    """Returns, by argument, the ids of the processes of this machine that were started with a matching argument."""
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile

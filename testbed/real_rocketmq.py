@@ -1,4 +1,4 @@
-"""A real Apache RocketMQ on this machine, from Maven Central's jars: the one starter for tests and benchmarks.
+"""Starts a real Apache RocketMQ on this machine, from Maven Central's jars, for tests and benchmarks.
 
     with running(tmp_path, version="5.1.4", pair=True) as rocketmq:
         rocketmq.name_server, rocketmq.address                  # host:port
@@ -37,11 +37,11 @@ BROKER_NAME = "interop"
 START_TIMEOUT_S = 180.0
 COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
-# The administrator of `access`, whose rights brokers and tools have, too.
+# The administrator of `access`; brokers and tools sign their calls with the same keys.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
-# A user of `access` that may read all topics with all groups, and change nothing.  ACL 2.0: `add_reader` makes it.
+# A user of `access` that may read all topics with all groups, and change nothing.  With ACL 2.0 `add_reader` makes it.
 READER_KEY, READER_SECRET = "interop-reader", "interop-reader-secret"
-# Java 17 hides from RocketMQ what it maps its files with.
+# RocketMQ maps files with internal classes, which Java 17 hides without these options.
 OPENS = [
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "java.lang", "java.util")),
@@ -54,10 +54,10 @@ class RocketMQError(Exception):
 
 
 def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
-    """The directory with the jars of RocketMQ's servers and tools, on request with those of its proxy.
+    """Returns the directory with the jars of RocketMQ's servers and tools, with `proxy` also those of its proxy.
 
-    Maven Central has 5.1.4 and later ones; it has no broker of 4.x, and lacks the proxy of 5.1.4.  A version that was
-    built from its source is found, too, once `mvn install` has put it into Maven's local repository.
+    Maven Central has 5.1.4 and later versions, but no broker of 4.x and no proxy of 5.1.4.  A version that was built
+    from its source is found, too, once `mvn install` has put it into Maven's local repository.
     """
     pom = Path(__file__).with_suffix(".xml")
     properties = {"rocketmq.version": version}
@@ -67,8 +67,9 @@ def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
 
 
 def is_fetched(version: str) -> bool:
-    """True if the jars of a version that Maven Central lacks are here.  For 4.9.8 its source is built once, and then
-    `python -m testbed.real_rocketmq fetch --version 4.9.8` copies the jars:
+    """Returns True if the jars of a version that Maven Central lacks are in the cache.
+
+    Build the source of 4.9.8 once as follows; `python -m testbed.real_rocketmq fetch --version 4.9.8` then copies them:
 
         mvn install -pl broker,namesrv,tools -am -Dmaven.test.skip -Drat.skip -Dcheckstyle.skip
             -Dmaven.compiler.source=8 -Dmaven.compiler.target=8
@@ -81,7 +82,7 @@ def is_version_4(version: str) -> bool:
 
 
 def free_port() -> int:
-    """A port that is free, with those beside it that RocketMQ opens too: two below, and one above."""
+    """Returns a free port.  The ports that RocketMQ also opens, two below it and one above it, are free, too."""
     while True:
         with ExitStack() as sockets:
             first = sockets.enter_context(socket.socket())
@@ -96,16 +97,16 @@ def free_port() -> int:
 
 
 def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
-    """The command that runs a main class, or a program's source, with RocketMQ's jars.  It logs below `home`."""
+    """Returns the command that runs a main class, or a source file, with RocketMQ's jars.  It logs below `home`."""
     settings = ["-XX:+UseSerialGC", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
     settings += ["-Drocketmq.client.logUseSlf4j=false"]
-    # Its own checks of the disk would delete or refuse on a machine that is nearly full.
+    # With its own limits, RocketMQ would delete files or refuse sends on a machine whose disk is nearly full.
     settings += [f"-Drocketmq.broker.diskSpace{name}Ratio=0.99" for name in ("WarningLevel", "CleanForcibly")]
     return ["java", *settings, *OPENS, "-cp", f"{jars}/*", *main]
 
 
 def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
-    """What it prints; RocketMQError if it ends with an error."""
+    """Runs a main class and returns what it prints; raises RocketMQError if it ends with an error."""
     answer = subprocess.run(java(jars, home, heap, *main), capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S)
     if answer.returncode:
         raise RocketMQError(f"{' '.join(main)} ended with {answer.returncode}\n{answer.stderr[-4000:]}")
@@ -113,9 +114,9 @@ def run_java(jars: Path, home: Path, heap: str, *main: str) -> str:
 
 
 def mqadmin(home: Path, *words: str, version: str = NEWEST) -> str:
-    """What mqadmin prints for a command, whose words name the servers to ask: `-n NAME_SERVER`, `-b BROKER`.
+    """Returns what mqadmin prints for a command, whose words name the servers to ask: `-n NAME_SERVER`, `-b BROKER`.
 
-    mqadmin ends with status 0 and prints a stack trace where a command has failed: that is a RocketMQError here.
+    If a command fails, mqadmin prints a stack trace and ends with status 0; this function raises RocketMQError.
     """
     jars = rocketmq_jars(version)
     write_logging(home, version)
@@ -142,7 +143,7 @@ class JavaServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns once its port accepts connections."""
+        """Starts the JVM and returns once its port accepts connections."""
         environment = {**os.environ, "ROCKETMQ_HOME": str(self._work)}
         output = self._work / f"{self.name}.out"
         with output.open("ab") as log:
@@ -154,13 +155,13 @@ class JavaServer:
             raise RocketMQError(f"nothing accepts on port {self.port}\n{output.read_text(errors='replace')[-4000:]}")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def stop(self) -> None:
-        """SIGTERM, and SIGKILL if that does not end it."""
+        """Sends SIGTERM, and then SIGKILL if the process does not end."""
         if self._process is None:
             return
         self._process.terminate()
@@ -189,11 +190,11 @@ class RocketMQ:
         return self.master.address
 
     def run(self, *main: str, heap: str = "512m", version: str | None = None) -> str:
-        """What a program prints that runs with RocketMQ's jars, those of the servers unless it names a version."""
+        """Runs a program with RocketMQ's jars, by default of the servers' version; returns its output."""
         return run_java(rocketmq_jars(version) if version else self.jars, self.work, heap, *main)
 
     def mqadmin(self, *words: str) -> str:
-        """What mqadmin prints for a command; it is told the name server unless the words name a server."""
+        """Returns what mqadmin prints for a command.  It adds the name server unless the words name a server."""
         where = () if {"-n", "-b"} & {*words} else ("-n", self.name_server)
         return mqadmin(self.work, *words, *where, version=self.version)
 
@@ -224,11 +225,12 @@ def running(
     tls: Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMQ]:
-    """Leaving stops all processes cleanly.
+    """Starts the servers, and stops all processes cleanly at the end of the context.
 
-    `store`: the directory that the master serves and writes to, so give it a copy; a new one by default.  `access`:
-    calls must be signed with ACCESS_KEY and SECRET_KEY: RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0.  `tls`: a folder
-    with server.pem and server.key; plaintext stays possible.  `settings`: further keys of the brokers.
+    - `store`: the directory that the master serves and writes to, so pass a copy; by default a new one.
+    - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
+    - `tls`: a folder with server.pem and server.key; plaintext stays possible.
+    - `settings`: further keys of the brokers.
     """
     jars = rocketmq_jars(version, proxy=proxy)
     work.mkdir(parents=True, exist_ok=True)
@@ -288,7 +290,7 @@ def running(
 
 
 def write_logging(home: Path, version: str) -> None:
-    """Servers and tools of 4.x do not start without their logging's configuration."""
+    """Writes the configuration of the logging, without which servers and tools of 4.x do not start."""
     if is_version_4(version):
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("namesrv", "broker", "tools"):
@@ -296,12 +298,12 @@ def write_logging(home: Path, version: str) -> None:
 
 
 def has_users(version: str) -> bool:
-    """True if access control is ACL 2.0, whose users are made by commands; ACL 1.0 reads them from a file."""
+    """Returns True if access control is ACL 2.0, whose users commands make.  ACL 1.0 reads its users from a file."""
     return tuple(map(int, version.split("."))) >= (5, 3)
 
 
 def _access(work: Path, version: str) -> dict[str, object]:
-    """Writes what access control reads, and returns the keys of a broker that turn it on."""
+    """Writes the files of access control, and returns the keys of a broker that turn it on."""
     conf = work / "conf"
     conf.mkdir(parents=True, exist_ok=True)
     keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
@@ -335,7 +337,7 @@ def _tls_options(work: Path, tls: Path | None) -> list[str]:
 
 
 def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
-    """Waits for the registration of a broker: without one, a proxy exits right after its start."""
+    """Starts a proxy once a broker is registered, since it would exit before that."""
     port = free_port()
     rocketmq.wait_registered()
     config = rocketmq.work / "conf" / "rmq-proxy.json"
@@ -354,7 +356,10 @@ def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
 
 
 def _file_sizes(store: Path) -> dict[str, int]:
-    """RocketMQ refuses files of another size than configured.  Index files have four times as many entries as slots."""
+    """Returns the sizes of a store's files as keys, since RocketMQ refuses files of another size than configured.
+
+    Index files have four times as many entries as slots.
+    """
     sizes = {}
     for key, pattern in {
         "mappedFileSizeCommitLog": "commitlog/*",
@@ -371,7 +376,7 @@ def _file_sizes(store: Path) -> dict[str, int]:
 
 
 def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s: float) -> bool:
-    """Whether the process does in time; False as soon as it has ended."""
+    """Returns True once the process accepts connections; False after the timeout or when it has ended."""
     for _ in range(int(timeout_s / 0.1)):
         with socket.socket() as one:
             if one.connect_ex(("127.0.0.1", port)) == 0:
@@ -385,7 +390,7 @@ def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s
 
 
 def copy_store(store: Path, target: Path, *, whole: bool = False) -> Path:
-    """A copy; holes stay holes.  Unless it is `whole`, without the files of our brokers that RocketMQ does not know."""
+    """Copies a store, in which holes stay holes.  Unless `whole`, it omits our brokers' files that RocketMQ ignores."""
     target.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
     if not whole:

@@ -1,7 +1,7 @@
-"""How the processes of Spark run in tests and in smoke benchmarks.
+"""Configures the processes of Spark in tests and in smoke benchmarks.
 
 `python -m testbed.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and
-prints the options of JVMs that start with it: for a run that starts Spark often, a quarter less of its processor time.
+prints the options with which JVMs start from it.  A run that starts Spark often needs a quarter less CPU with it.
 """
 
 import os
@@ -9,23 +9,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-# They end before the optimizing compiler pays, and collect their garbage on the processor that they have.
+# The JVMs end before the optimizing compiler pays off, and share few processors with other work.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-# The JVM and a Python process usually wait 15 s for each other, and two minutes for a sign of life.
+# By default the JVM and a Python process wait 15 s for each other's connection, and two minutes for an answer.
 PATIENT = "-Dspark.python.authenticate.socketTimeout=900s -Dspark.network.timeout=900s"
-# Without the JVM's own warnings, which go to standard output: of a class path that is not the archive's, for example.
+# Suppresses the JVM's warnings on standard output, for example that a class path is not the archive's.
 QUIET = "-Xlog:disable"
 PYTHON_PROCESSES = Path(__file__).with_name("spark_python")  # has the module that each of them imports first
 
 
 def prepare() -> None:
-    """For the JVMs that this process and its children start from now on, and for the Python processes of those."""
+    """Configures the JVMs that this process and its children start from now on, and the Python processes of those."""
     os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {PATIENT}")
     os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH", ""))
 
 
 def python_path(*folders: object) -> str:
-    """The PYTHONPATH of a process that uses Spark, with these folders."""
+    """Returns the PYTHONPATH of a process that uses Spark, with these folders."""
     return os.pathsep.join(dict.fromkeys(map(str, filter(None, (PYTHON_PROCESSES, *folders)))))
 
 

@@ -1,12 +1,12 @@
-"""How the Python processes of Spark start in tests and in smoke benchmarks.
+"""Changes how the Python processes of Spark start in tests and in smoke benchmarks.
 
 Python imports this module when it starts, because `testbed.spark_processes` puts its folder on PYTHONPATH.
 
 - A process that Spark starts for a stream connects to the JVM before it imports anything else.  The JVM waits ten
-  seconds for it (Spark's `PythonWorkerFactory.createSimpleWorker`), and Spark's own code connects after its imports,
-  for which a busy machine may take longer.
-- Spark's modules are those that are installed.  Spark puts an archive of the same modules first, which every process
-  compiles again: two thirds of the processor time of its start.
+  seconds for it (Spark's `PythonWorkerFactory.createSimpleWorker`).  Spark's own code connects after its imports, which
+  may take longer on a busy machine.
+- A process imports Spark's modules from where they are installed.  Spark puts an archive of the same modules first on
+  the path, which every process compiles again, for two thirds of the CPU time of its start.
 """
 
 import os
@@ -16,7 +16,7 @@ import sys
 
 
 def connect(port, secret):
-    """What `pyspark.util.local_connect_and_auth` returns: a file, and its socket."""
+    """Connects, and returns the same as `pyspark.util.local_connect_and_auth`: a file, and its socket."""
     connection = socket.create_connection(("127.0.0.1", port))
     file = connection.makefile("rwb", 1 << 16)
     file.write(struct.pack("!i", len(secret)) + secret)
@@ -28,7 +28,7 @@ def connect(port, secret):
 
 
 def give(made):
-    """Spark's code gets this connection instead of its first own one."""
+    """Makes Spark's code use this connection instead of its own first one."""
     from pyspark import util
 
     usual = util.local_connect_and_auth
