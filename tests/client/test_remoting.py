@@ -445,6 +445,26 @@ def test_a_refusal_by_access_control_is_that_in_both_versions(code, remark):
             cluster.topics()
 
 
+@pytest.mark.parametrize(("version", "found"), [(409, 77), (441, 77), (493, 77), (513, None)])
+def test_offsets_of_a_slave_count_where_it_gets_them_from_its_master(version, found):
+    """Real slaves of 4.9.8, 5.1.4 and 5.4.0 had the offset of their master after a while, that of 5.5.0 never."""
+
+    def slave(request: Header, _: bytes) -> bytes:
+        return frame.encode(Header(0, request.opaque, frame.IS_ANSWER, "", {"offset": "77"}, "JAVA", version))
+
+    def name_server(request: Header, _: bytes) -> bytes:
+        route = ONE_QUEUE.replace('"0":"ADDRESS"', f'"1":"{broker.address}"')
+        return answer_to(request, body=route.encode())
+
+    with (
+        RemotingPeer(slave) as broker,
+        RemotingPeer(name_server) as names,
+        Cluster(connection(names.address)) as cluster,
+    ):
+        queue = MessageQueue("t", "interop", 0)
+        assert cluster.committed("g", [queue]).get(queue) == found
+
+
 def test_a_slave_that_refuses_reads_is_left_for_the_master():
     master_pulls = []
     with replaying("5.5.0") as master:

@@ -9,7 +9,7 @@
 | 5.0.0  | a slave without `slaveReadEnable` refuses reads with code 2, which a master uses when it is busy |
 | 5.0.0  | access control refuses with code 16; before, with 1 and the exception's name |
 | 5.0.0  | a message is delivered at a given time (`TIMER_DELIVER_MS`); before, at once |
-| 5.4.0  | a slave's own table of group offsets is not its master's (seen in 5.5) |
+| 5.5.0  | a slave never gets the group offsets of its master; before, 4.x within seconds, 5.x within a minute |
 
 A message that is too large is refused with code 13, by 5.x in a batch with 1.  A queue that does not exist is refused
 with code 1, by 5.x with 29.
@@ -23,7 +23,7 @@ def _ordinal(major: int, minor: int, patch: int) -> int:
 
 
 FIRST_5 = _ordinal(5, 0, 0)
-OWN_SLAVE_OFFSETS = _ordinal(5, 4, 0)
+OWN_SLAVE_OFFSETS = _ordinal(5, 5, 0)
 
 
 def finds_exactly_by_time(version: int) -> bool:
