@@ -174,7 +174,7 @@ class Leadership:
         broker = self._broker
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
-            # If another broker began the last epoch, this one was a slave, and its configuration has promoted it.
+            # If another broker began the last epoch, this one was a slave, and its new configuration promotes it now.
             epoch = await self._master.begin_epoch(
                 promotion=not self._master.epochs.begun_here, above=self.promises.epoch
             )

@@ -44,7 +44,11 @@ class Room(NamedTuple):
 
 
 class Picker(Generic[M]):
-    """`messages` are the messages to deliver, in order.  `groups` has the next state of each message by its group."""
+    """Picks messages for one pop.
+
+    `messages` has those to deliver, in order.  `groups` says of each message, by its message group, if it is delivered,
+    waits, or has expired.
+    """
 
     def __init__(self, locks: Locks | None, room: Room) -> None:
         self.messages: list[M] = []

@@ -23,8 +23,8 @@ KEPT = 256  # parsed conditions
 
 _EVALUATED_FIRST = 64  # messages of the first evaluation of a queue
 _EVALUATED_AT_MOST = 1024  # messages of any evaluation
-_PARTS_OF_ENTRIES = 200_000  # parts of the condition times messages that one scan evaluates
-SEARCHED_BYTES = 8 << 20  # searches for a text times bytes of records in one scan: some 80 ms
+_PARTS_OF_ENTRIES = 200_000  # the product of the condition's parts and the messages that one scan evaluates
+SEARCHED_BYTES = 8 << 20  # the product of the text searches and the bytes of one scan: some 80 ms
 _LEAST_COUNTED = 128  # an evaluation of fewer messages costs as much as one of 128, and counts as that
 
 

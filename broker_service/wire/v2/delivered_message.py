@@ -36,7 +36,7 @@ def message_of(
     receipt_handle: str,
     max_body_size: int,
 ) -> pb.Message:
-    """Returns the message for a client.  A body that is larger than `max_body_size` unpacked stays packed."""
+    """Returns the message for a client.  A body is not unpacked if it would have more than `max_body_size` bytes."""
     properties = stored.properties
     body, encoding = _body(stored, max_body_size)
     system = pb.SystemProperties(
