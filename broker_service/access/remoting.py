@@ -100,6 +100,8 @@ REMOTING_RIGHTS: Mapping[RequestCode, Right] = {
     RequestCode.SEND_MESSAGE: _sends("topic"),
     RequestCode.SEND_MESSAGE_V2: _sends("b"),
     RequestCode.SEND_BATCH_MESSAGE: _sends("b"),
+    # A request without a topic, as clients before RocketMQ 5 send it, may end a transaction of any topic.
+    RequestCode.END_TRANSACTION: _sends("topic"),
     RequestCode.PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
     RequestCode.LITE_PULL_MESSAGE: _of_group_and_topic(*SUB, waits=True),
     RequestCode.QUERY_MESSAGE: _READS_TOPIC,

@@ -9,6 +9,7 @@ from broker_service.node.storage import Storage
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.deliveries import Counts
 from broker_service.runtime.machine import Machine
+from broker_service.transactions.producers import ConnectedProducers
 from broker_service.wire.clients import Clients
 
 
@@ -20,6 +21,7 @@ class Features:
         self.clients = Clients(machine.monotonic)
         most = broker.config.metrics_otel_cardinality_limit
         counts = Counts(given=Traffic(most), retried=Traffic(most), dead_letters=Traffic(most))
-        self.consumption = Consumption(broker, self.checks, self.clients, self.clients, machine.chance, counts)
+        self.producers = ConnectedProducers(self.clients)
+        self.consumption = Consumption(broker, self.checks, self.clients, self.producers, machine.chance, counts)
         self.clients.gone.append(self.consumption.client_gone)
         self.consumption.start()

@@ -24,6 +24,7 @@ from broker_service.wire.remoting.offsets import OffsetAnswers
 from broker_service.wire.remoting.pulls import PullAnswers
 from broker_service.wire.remoting.returns import Returns
 from broker_service.wire.remoting.sends import SendAnswers
+from broker_service.wire.remoting.transactions import TransactionAnswers
 
 logger = logging.getLogger(__name__)
 
@@ -47,8 +48,10 @@ class Remoting:
     ) -> None:
         self._broker = broker
         self.members = Members(broker, features.commits, features.checks.push, machine.monotonic)
+        features.producers.remoting = self.members
         parts = (
-            SendAnswers(broker, wire.puts),
+            SendAnswers(broker, wire.puts, features.consumption.transactions),
+            TransactionAnswers(features.consumption.transactions),
             PullAnswers(broker, wire.pulls, self.members),
             OffsetAnswers(wire.lookup, features.commits),
             self.members,

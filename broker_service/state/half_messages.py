@@ -93,6 +93,10 @@ def _content(message: Record) -> tuple[bytes, int, int, dict[str, str]]:
     return message.body, message.sys_flag & record.SYS_FLAG_COMPRESSED, message.flag, own
 
 
+def real_topic(half: Record) -> str:
+    return half.properties.get(PROPERTY_REAL_TOPIC, "")
+
+
 def real_queue(half: Record) -> int:
     text = half.properties.get(PROPERTY_REAL_QUEUE_ID, "")
     return int(text[:9]) if _is_number(text) else 0

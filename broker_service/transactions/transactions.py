@@ -79,7 +79,7 @@ class Check:
 
 
 class Producers(Protocol):
-    """The producers that are connected."""
+    """The producers that are connected, of all protocols or of one."""
 
     async def ask(self, check: Check) -> bool:
         """Sends the question to one producer.  Waits while that one reads others; returns False if none takes it."""
@@ -401,6 +401,15 @@ class Transactions:
         return min((one.log_offset for one in some if one.log_offset >= first), default=None)
 
     # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def half_at(self, log_offset: int) -> Record:
+        """Reads the half message at an offset that a client names.  Raises NotFound if there is none."""
+        store = self._broker.store
+        data = await cold_reads.read(store, partial(store.log.find_record, log_offset))
+        found = None if data is None else record.decode(data, check_crc=False)
+        if found is None or found.topic != HALF_TOPIC:
+            raise NotFound(f"no half message is at log offset {log_offset}")
+        return found
 
     async def _half(self, prepared: Prepared) -> Record:
         """Reads the half message.  Raises NotFound if it has expired."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, encode, offset_message_id
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 from rocketsim_proto.reserved import RETRY_PREFIX
 
@@ -18,6 +19,9 @@ from broker_service.broker.reads.push_subscriptions import PushSubscriptions, Su
 from broker_service.errors import InvalidParameter, RocketSimError, SystemBusy
 from broker_service.runtime.remoting.bodies import from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Peer, Request
+from broker_service.state import half_messages
+from broker_service.transactions.producers import remoting_client_id
+from broker_service.transactions.transactions import Check
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,7 @@ class Member:
     """A client.  `consumers` has the part of its last heartbeat about each group with which it consumes."""
 
     connection: Peer
+    user: str
     language: str
     version: int
     heartbeat_s: float
@@ -80,7 +85,7 @@ class Members:
         header = request.header
         before = self._members.get(client_id)
         self._members[client_id] = Member(
-            request.connection, header.language, header.version, self._clock(), consumers, producers
+            request.connection, request.user, header.language, header.version, self._clock(), consumers, producers
         )
         self._push.subscribe(client_id, _push_subscriptions(consumers))
         if self._forget_silent not in request.connection.gone:
@@ -165,6 +170,31 @@ class Members:
         if not members:
             return Answer(code=ResponseCode.SYSTEM_ERROR, remark=f"the producer group[{group}] not exist")
         return Answer(to_json({"connectionSet": _connections(members)}))
+
+    async def ask(self, check: Check) -> bool:
+        """Asks a producer of the group that has sent the half message, and of the same user; they take turns.
+
+        Another user may not read the message.  Returns False if no such producer is connected, or if it does not read.
+        """
+        half, group = check.half, check.half.properties.get(PROPERTY_PRODUCER_GROUP, "")
+        self._forget_silent()
+        wanted = check.client_id or remoting_client_id("", group)
+        members = (one for one in self._members.values() if group in one.producers)
+        producers = [one for one in members if remoting_client_id(one.user, group) == wanted]
+        if not producers:
+            return False
+        fields = {
+            "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.commit_log_offset),
+            "msgId": half.message_id,
+            "transactionId": half.message_id,
+            "offsetMsgId": offset_message_id(half.store_host, half.commit_log_offset),
+            "topic": check.transaction.topic,
+            "bname": self._broker.config.broker_name,
+        }
+        body = encode(half_messages.committed_copy(half, check.queue_id))
+        connection = producers[check.times % len(producers)].connection
+        return connection.notify(RequestCode.CHECK_TRANSACTION_STATE, fields, body)
 
     def consumers(self, group: str) -> dict[str, Member]:
         """Returns the members that consume with a group, by client id."""

@@ -8,10 +8,13 @@ from rocketsim_proto.remoting import message_batch, send_fields
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
 from broker_service.broker.core.broker import Broker
-from broker_service.broker.put import PutPath, RecordsSend
+from broker_service.broker.put import Placed, PutPath, RecordsSend
 from broker_service.errors import MessageIllegal
 from broker_service.put_result import Appended, PutStatus
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
+from broker_service.state.half_messages import PROPERTY_IMMUNITY_S, PROPERTY_PREPARED
+from broker_service.transactions.producers import remoting_client_id
+from broker_service.transactions.transactions import Transactions
 
 SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's producers wait 3 s for an answer
 REGION = "DefaultRegion"
@@ -27,10 +30,16 @@ _CODES = {
 _DELAYS_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
 
 
+def put_answer(status: PutStatus, fields: dict[str, str] | None = None) -> Answer:
+    remark = "" if status is PutStatus.PUT_OK else status.name
+    return Answer(fields=fields or {}, code=_CODES[status], remark=remark)
+
+
 class SendAnswers:
-    def __init__(self, broker: Broker, puts: PutPath) -> None:
+    def __init__(self, broker: Broker, puts: PutPath, transactions: Transactions) -> None:
         self._broker = broker
         self._puts = puts
+        self._transactions = transactions
         self._turn = 0
 
     def handlers(self) -> Handlers:
@@ -45,18 +54,32 @@ class SendAnswers:
         topic = request.text("topic")
         records = self._records(request, topic)
         send = RecordsSend(topic=topic, records=records, default_queue_nums=request.number("defaultTopicQueueNums", 0))
-        placed = await self._puts.append(send)
+        begins = records[0].properties.pop(PROPERTY_PREPARED, "") == "true"
+        if request.number("sysFlag", 0) & _TRANSACTION and not begins:
+            raise MessageIllegal(f"topic {topic}: sysFlag says transaction, and the property TRAN_MSG is missing")
+        placed = await (self._begun(send, request.user) if begins else self._puts.append(send))
         sizes = [record.size_of(one) for one in records]
         status = await self._puts.safe(placed, SAFE_WAIT_S)
         fields = self._fields(placed.appended, sizes)
         if len(records) == 1 and (unique := records[0].properties.get(record.PROPERTY_UNIQ_KEY)):
             fields["transactionId"] = unique
-        return Answer(fields=fields, code=_CODES[status], remark="" if status is PutStatus.PUT_OK else status.name)
+        return put_answer(status, fields)
+
+    async def _begun(self, send: RecordsSend, user: str) -> Placed:
+        """Begins a transaction with the send's only message."""
+        message = send.message
+        if len(send.records) > 1:
+            raise MessageIllegal(f"topic {send.topic}: a batch begins no transaction; send the message by itself")
+        immunity = message.properties.pop(PROPERTY_IMMUNITY_S, "")
+        return await self._transactions.begin(
+            self._puts,
+            send,
+            client_id=remoting_client_id(user, message.properties.get(record.PROPERTY_PRODUCER_GROUP, "")),
+            immunity_s=int(immunity[:9]) if immunity.isascii() and immunity.isdigit() else 0,
+        )
 
     def _records(self, request: Request, topic: str) -> list[Record]:
         sys_flag = request.number("sysFlag", 0)
-        if sys_flag & _TRANSACTION:
-            raise MessageIllegal(f"topic {topic}: this port takes no messages of transactions; send them over gRPC")
         born_ms = request.number("bornTimestamp", 0) or self._broker.now_ms()
         properties = request.text("properties", "").encode(errors="replace")
         if request.boolean("batch"):
