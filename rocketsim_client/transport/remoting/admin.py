@@ -82,7 +82,7 @@ class RemotingAdmin:
         return pb.UpdateTopicResponse(topic=topic)
 
     def _attributes(self, address: str, topic: str, timeout_s: float) -> Mapping[str, str]:
-        """The present attributes of a topic: none for a new topic, and none in 4.x, which has no attributes."""
+        """Returns the present attributes of a topic.  A new topic has none, and a broker of 4.x knows no attributes."""
         request = Request(RequestCode.GET_TOPIC_CONFIG, f"the settings of topic {topic!r}", {"topic": topic})
         absent = (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
         reply = self._connections.call(address, request, timeout_s, absent)
@@ -175,7 +175,7 @@ class RemotingAdmin:
         return pb.ConsumerProgressResponse(entries=entries, broker_id=self._members.broker_id(address))
 
     def _group_table(self, address: str, timeout_s: float) -> dict[str, Any]:
-        """The settings of all groups, in RocketMQ's JSON."""
+        """Returns the settings of all groups, in RocketMQ's JSON."""
         request = Request(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "the list of groups", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         found: dict[str, Any] = part(body, "subscriptionGroupTable", dict, address)
@@ -281,13 +281,13 @@ class RemotingAdmin:
 
 
 def texts(value: Any) -> dict[str, str]:
-    """The attributes in RocketMQ's JSON, which may be absent or null."""
+    """Reads attributes in RocketMQ's JSON, where they may be absent or null."""
     return {str(name): str(one) for name, one in value.items()} if isinstance(value, dict) else {}
 
 
 def changes_of(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """What changes the present attributes to the wanted ones, in the form of RocketMQ's updateTopic.  Attributes that
-    stay are left out: RocketMQ refuses some of them even with the same value."""
+    """Returns what changes the present attributes to the wanted ones, as RocketMQ's updateTopic takes it.  Attributes
+    that stay are left out: RocketMQ refuses some of them even with the same value."""
     removed = [f"-{name}" for name in present if name not in wanted]
     return [*(f"+{name}={value}" for name, value in wanted.items() if present.get(name) != value), *removed]
 

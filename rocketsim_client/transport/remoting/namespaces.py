@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall, SendCalls
     from rocketsim_client.transport.transactions import TransactionCalls
 
-# Before the instance in the names of a group's retry topic and of its dead letters.
+# The names of a group's retry topic and of its dead letters begin with these, before the instance.
 RETRY, DEAD_LETTERS = "%RETRY%", "%DLQ%"
 # RocketMQ's own topics and groups belong to no instance.
 SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "CID_RMQ_SYS_")
@@ -137,7 +137,7 @@ class _Routes:
         return replace(self._routes.topic_route(self._namespace.added(topic), timeout_s), topic=topic)
 
     def topic_list(self, timeout_s: float) -> list[str]:
-        """The topics of the instance."""
+        """Returns the topics of the instance."""
         found = self._routes.topic_list(timeout_s)
         return [self._namespace.removed(name) for name in found if self._namespace.has(name)]
 

@@ -470,8 +470,8 @@ def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, 
     }
 
 
-# The group of pulls that name none.  Each broker has it from its start, even if it makes no groups by itself, because
-# mqadmin reads with it.  Nothing is committed for it.
+# Pulls that name no group use this one.  Each broker has it from its start, even if it makes no groups by itself,
+# because mqadmin reads with it.  Nothing is committed for it.
 READER_GROUP = "TOOLS_CONSUMER"
 
 
