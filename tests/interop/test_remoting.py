@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from rocketsim_client import Admin, MessageQueue, PullConsumer
 from testbed.polling import wait_until
 from testbed.processes import Processes
 from testbed.real_rocketmq import NEWEST, free_port, rocketmq_jars, run_java
@@ -30,11 +31,12 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         namesrv = processes.start_namesrv(remotingPort=ports[0])
         keys = {"brokerClusterName": "north", "messageDelayLevel": "1s 5s"}
+        keys |= {"transactionTimeOut": "2000", "transactionCheckInterval": "2000"}
         master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", remotingPort=ports[1], **keys)
         processes.start_broker("broker-a", 1, namesrv, remotingPort=ports[2], **keys)
         wait_until(lambda: "writable" in master.log(), "the master takes writes")
         name_server, broker, slave = (f"127.0.0.1:{port}" for port in ports)
-        yield SimpleNamespace(name_server=name_server, broker=broker, slave=slave)
+        yield SimpleNamespace(name_server=name_server, broker=broker, slave=slave, grpc=namesrv.address)
 
 
 def columns(printed: str) -> list[list[str]]:
@@ -139,3 +141,22 @@ def test_java_push_consumers_share_give_back_and_consume_in_order(
             assert re.search(r"Diff Total: 0\b", progress), progress
     finally:
         admin.close()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_rocketmqs_producer_sends_in_transactions_to_our_pair(
+    pair: SimpleNamespace, tmp_path: Path, version: str
+) -> None:
+    topic = f"payments{version.replace('.', '')}"
+    with Admin(pair.grpc) as admin:
+        admin.update_topic(topic, read_queue_nums=1, write_queue_nums=1)
+    printed = run_java(
+        rocketmq_jars(version), tmp_path, "256m", str(HERE / "Transactions.java"), pair.name_server, topic
+    )
+    states = [f"{name} SEND_OK" for name in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE", "UNKNOW")]
+    assert {*states, f"asked {topic} UNKNOW"} <= {*printed.splitlines()}
+    assert printed.count("asked ") == 1
+    with PullConsumer(pair.grpc) as consumer:
+        queue = MessageQueue(topic, "broker-a", 0)
+        wait_until(lambda: consumer.bounds(topic)[queue].max_offset == 2, "two messages are committed")
+        assert [one.body for one in consumer.pull(queue, 0).messages] == [b"COMMIT_MESSAGE", b"UNKNOW"]
