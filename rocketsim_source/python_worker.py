@@ -2,7 +2,7 @@
 
 import gc
 
-_frozen = False
+is_heap_frozen = False
 
 
 def freeze_loaded_modules() -> None:
@@ -13,7 +13,7 @@ def freeze_loaded_modules() -> None:
     objects, none of which was garbage, took more CPU than reading 75,000 rows.  It is done only once, so that garbage
     of later tasks is still found.
     """
-    global _frozen
-    if not _frozen:
-        _frozen = True
+    global is_heap_frozen
+    if not is_heap_frozen:
+        is_heap_frozen = True
         gc.freeze()

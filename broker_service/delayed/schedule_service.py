@@ -40,7 +40,7 @@ class ScheduleService:
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        self._retry_at: dict[int, float] = {}  # level -> when it is read again, by the loop's clock
+        self._retry_at: dict[int, float] = {}  # level -> when it is read again, by the broker's clock
         self._running = False
         self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
@@ -105,7 +105,7 @@ class ScheduleService:
     async def deliver_due(self) -> float:
         """Delivers what is due on every level; returns the seconds until more may be due."""
         sleep_s = LONGEST_SLEEP_S
-        now = asyncio.get_running_loop().time()
+        now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
             if self._retry_at.get(level, now) > now:
                 continue

@@ -45,7 +45,7 @@ class Registration:
     ) -> None:
         self._membership = membership
         changed = broker.description_changed
-        self._links = [
+        self.links = [
             _Link(address, period_s, changed.waiter(), membership, open_channel)
             for address in broker.config.name_servers
         ]
@@ -53,7 +53,7 @@ class Registration:
     async def run(self) -> None:
         """Runs until it is cancelled.  Before that, `unregister` tells the name servers that this broker leaves."""
         async with asyncio.TaskGroup() as tasks:
-            for link in self._links:
+            for link in self.links:
                 tasks.create_task(link.run(), name=f"register-{link.address}")
 
     async def refresh(self, within_s: float) -> None:
@@ -61,14 +61,14 @@ class Registration:
 
         A name server that has not answered by then counts as lost.
         """
-        for address in await self._ask(self._links, within_s):
+        for address in await self._ask(self.links, within_s):
             logger.warning("name server %s does not answer now: its earlier answers do not count", address)
             self._membership.name_server_lost(address)
 
     async def unregister(self) -> None:
         """Tells the name servers that this broker leaves, so that clients hear of it at once."""
-        connected = [link for link in self._links if link.connected]
-        for link in self._links:
+        connected = [link for link in self.links if link.connected]
+        for link in self.links:
             link.leaving = True
         await self._ask(connected, UNREGISTER_WITHIN_S)
 

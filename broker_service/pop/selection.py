@@ -76,7 +76,7 @@ class Selections:
             )
         found = self._kept.get(sub_expression)
         if found is None:
-            found = await asyncio.to_thread(_parsed, sub_expression)
+            found = await asyncio.to_thread(selection_of, sub_expression)
             if len(sub_expression) <= MOST_CHARACTERS:
                 self._kept[sub_expression] = found
             if len(self._kept) > KEPT:
@@ -108,7 +108,7 @@ def select(
     return Selected([(data[start : start + size], offset) for start, size, offset in places], following, len(data))
 
 
-def _parsed(text: str) -> Selection | str:
+def selection_of(text: str) -> Selection | str:
     """Returns a selection, or the reason why the text is refused.
 
     Call it off the event loop: the first use imports large modules, which takes a second.

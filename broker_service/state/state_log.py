@@ -95,14 +95,14 @@ class StateLog:
         self._failed_at = self._unread = None
         self.state, self._unapplied = State(), []
         begin = self._saved_at = self._store.min_offset
-        snapshot = self._snapshot()
+        snapshot = self.read_snapshot()
         if snapshot is not None:
             begin = self._saved_at = snapshot.log_offset
             for made_again in snapshot.transitions:
                 self.state.apply(made_again)
         self._is_saved = True
         sources = [
-            self._changes_from(topic, queue_id, begin)
+            self.changes_from(topic, queue_id, begin)
             for topic, queue_id in self._store.queues.keys()
             if _has_changes(topic)
         ]
@@ -153,7 +153,7 @@ class StateLog:
 
         return save
 
-    def _snapshot(self) -> Snapshot | None:
+    def read_snapshot(self) -> Snapshot | None:
         """Reads the newest snapshot that is valid for this log."""
         for path in (self._path, self._older):
             try:
@@ -244,7 +244,7 @@ class StateLog:
                 columns = extent.entries["commit_log_offset"], extent.entries["size"]
                 self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
-    def _changes_from(self, topic: str, queue_id: int, log_offset: int) -> Iterator[RecordChanges]:
+    def changes_from(self, topic: str, queue_id: int, log_offset: int) -> Iterator[RecordChanges]:
         """Yields the changes in the queue's records from that log offset on."""
         at, end = self._store.queues.bounds(topic, queue_id)
         at = max(at, self._store.queues.end_at(topic, queue_id, log_offset))

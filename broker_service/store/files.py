@@ -24,9 +24,9 @@ CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # error
 _ZEROS = bytes(4096)
 _scratch = bytearray(1 << 20)  # receives bytes that are read only to test if they are in memory
 _ODD = bytes(range(1, 256, 2))  # mincore's values for a page that is in memory: bit 0 is set, others mean nothing
-_mincore = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
-if _mincore is not None:
-    _mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
+mincore = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
+if mincore is not None:
+    mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DiskUsage:
         return 100.0 * (self.total - self.free) / self.total if self.total else 0.0
 
 
-def _all_resident(handle: int, size: int, offset: int) -> bool:
+def all_resident(handle: int, size: int, offset: int) -> bool:
     """Returns True if the page cache has all of these bytes; False also if the kernel cannot tell.
 
     It takes a hundredth of the time of reading them.  Use it only for files that this process may write: for other
@@ -54,7 +54,7 @@ def _all_resident(handle: int, size: int, offset: int) -> bool:
     with mapped:
         pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
         first = ctypes.c_char.from_buffer(mapped)
-        is_known = _mincore is not None and _mincore(ctypes.addressof(first), len(mapped), pages) == 0
+        is_known = mincore is not None and mincore(ctypes.addressof(first), len(mapped), pages) == 0
         del first  # the mapping cannot be closed while it is referenced
     return is_known and not bytes(pages).translate(None, delete=_ODD)
 
@@ -147,7 +147,7 @@ class Files:
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
         """Returns True if these bytes of the file are in memory.  It is False for bytes that the disk cannot read."""
-        if _all_resident(handle, size, offset):
+        if all_resident(handle, size, offset):
             return True
         try:
             return self._read_cached(handle, memoryview(_scratch)[:size], offset) == size

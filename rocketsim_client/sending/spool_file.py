@@ -87,7 +87,7 @@ class SpoolFile:
             raise SpoolUnusable(f"spool {directory}: {error.strerror}") from error
         try:
             identity = _made(directory)
-            self._database = _opened(directory)
+            self._database = open_database(directory)
         except BaseException:
             self._lock.release()
             raise
@@ -311,7 +311,7 @@ def _made(directory: Path) -> tuple[int, int] | None:
         os.close(descriptor)
 
 
-def _opened(directory: Path) -> sqlite3.Connection:
+def open_database(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
         # One thread at a time uses it, but not the thread that opens it.

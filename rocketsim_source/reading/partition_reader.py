@@ -26,7 +26,7 @@ MAX_HINTS = 100_000
 
 _clusters: dict[tuple[int, Connection], SourceCluster] = {}
 # by group, because brokers make suggestions by group
-_hints: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}
+hints_of_process: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}
 
 
 def worker_cluster(options: SourceOptions) -> SourceCluster:
@@ -45,7 +45,7 @@ def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> Mu
     """
     if "worker" not in options.suggest_scope:
         return dict(planned)
-    known = _hints.setdefault((os.getpid(), options.connection, options.pull_group), {})
+    known = hints_of_process.setdefault((os.getpid(), options.connection, options.pull_group), {})
     if len(known) > MAX_HINTS:
         known.clear()
     known.update(planned)

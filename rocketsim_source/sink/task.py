@@ -31,7 +31,7 @@ MASTER_WAIT_S = 0.2
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 
-_producers: dict[tuple[object, ...], Producer] = {}
+producers_of_process: dict[tuple[object, ...], Producer] = {}
 
 
 class SendStuck(RuntimeError):
@@ -77,8 +77,8 @@ def worker_producer(options: SinkOptions) -> Producer:
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
-    if key not in _producers:
-        _producers[key] = Producer(
+    if key not in producers_of_process:
+        producers_of_process[key] = Producer(
             group=options.group,
             cluster=Cluster(options.connection),
             send_msg_timeout_ms=options.send_timeout_ms,
@@ -89,7 +89,7 @@ def worker_producer(options: SinkOptions) -> Producer:
             compress_type=options.compress_type,
             max_message_size=options.max_message_size,
         )
-    return _producers[key]
+    return producers_of_process[key]
 
 
 def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:

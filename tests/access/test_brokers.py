@@ -46,8 +46,16 @@ from broker_service.node.node import BrokerNode
 from broker_service.runtime.server import warn_of_open_access
 from testbed.polling import until
 from tests.support.access import ADMIN, INNER, KEYS, first_user, guarded_name_server, signed, v2_headers, v2_stub
-from tests.support.brokers import message as message_of
-from tests.support.brokers import put, running, send_of, small_config
+from tests.support.brokers import (
+    message as message_of,
+)
+from tests.support.brokers import (
+    put,
+    running,
+    send_of,
+    slave_link,
+    small_config,
+)
 from tests.support.v2 import make_topics, message, receive, resource
 
 NORMAL = Credentials("n", "n0rm4l-s3cr3t")
@@ -267,7 +275,7 @@ async def test_a_change_is_on_the_slave_when_it_is_answered(tmp_path: Path, role
         secrets = (tmp_path / "s" / "rocketsim" / "users.json").stat()
         assert stat.S_IMODE(secrets.st_mode) == 0o600
         # A master without access control says nothing of users, and they stay.
-        slave.replication.slave._broker.apply_metadata(Metadata(complete=True))
+        slave_link(slave).apply_metadata(Metadata(complete=True))
         assert slave.access.users.existing("admin")
 
 
@@ -285,7 +293,7 @@ async def test_a_slave_that_dies_while_a_user_is_deleted_keeps_no_policies_of_it
 
         monkeypatch.setattr(node.access.users, "adopt", dies)
         with pytest.raises(OSError, match="no disk"):
-            node.replication.slave._broker.apply_metadata(deletion)
+            slave_link(node).apply_metadata(deletion)
         assert node.access.users.get("n") and node.access.acls.get("User:n") is None
 
 

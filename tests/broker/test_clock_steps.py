@@ -14,7 +14,14 @@ from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import Pop
 from broker_service.runtime.machine import Machine
 from testbed.polling import until
-from tests.support.brokers import message, put, put_send, send_of, small_config
+from tests.support.brokers import (
+    message,
+    metrics_of,
+    put,
+    put_send,
+    send_of,
+    small_config,
+)
 
 NOON = 1_795_176_000_000
 HOUR = 3_600_000
@@ -150,7 +157,7 @@ async def test_a_clock_that_is_ahead_for_a_while_deletes_no_log_file(tmp_path: P
         await node.retention.delete_expired()
         assert node.store.min_offset == 0
         assert node.status.values()["clockDoubtedBy"] == f"{80 * 3600} s"
-        metrics = {sample.name: sample.value for family in node.metrics._families() for sample in family.samples}
+        metrics = metrics_of(node)
         assert metrics["rocketsim_clock_doubted_seconds"] == 80 * 3600
         assert metrics["rocketsim_clock_steps_total"] == 1
         clocks.off_ms = 0

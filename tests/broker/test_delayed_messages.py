@@ -23,7 +23,15 @@ from broker_service.store.commit_log import CommitLog
 from broker_service.store.json_file import JsonFile
 from broker_service.store.pull import GetMessageResult
 from testbed.polling import until
-from tests.support.brokers import goes_by, message, put, put_send, running, send_of
+from tests.support.brokers import (
+    goes_by,
+    message,
+    put,
+    put_send,
+    running,
+    send_of,
+    time_of_trouble_passes,
+)
 
 SOON = {"message_delay_level": "1s 2s"}
 LEVEL_1 = "SCHEDULE_TOPIC_XXXX"
@@ -329,7 +337,7 @@ async def test_a_bad_sector_under_a_level_stops_that_level_alone_until_it_can_be
         assert await deliver_all(node, 2) == [b"a", b"b"]
         assert caplog.text.count(f"level 1 waits: {BAD_SECTOR}") == 1, "it is not asked all the time"
         is_bad = False
-        node.schedule._retry_at.clear()  # as when the time of trouble is over
+        time_of_trouble_passes(node.broker)
         assert await deliver_all(node, 3) == [b"a", b"b", b"bad sector"]
 
 

@@ -72,7 +72,7 @@ async def test_register_name_server_period(tmp_path: Path) -> None:
         name_server() as names,
         running(tmp_path, namesrv_addr=names.address, register_name_server_period=100) as node,
     ):
-        (link,) = node.registration._links
+        (link,) = node.registration.links
         answers = link.answers
         await until(lambda: link.answers > answers + 5, "a registration every 100 ms")
 

@@ -36,6 +36,7 @@ from tests.support.brokers import (
     registers_rarely,
     running,
     send_of,
+    slave_link,
 )
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -333,7 +334,7 @@ async def test_a_slave_that_starts_over_keeps_the_commits_it_took_unless_its_rec
         Commits(slave.broker).commit("g", [CommitEntry("t", 0, 2)])
         end = slave.store.end_offset
         slave.store.start_over(1 << 20)
-        slave.replication.slave._broker.log_cut(Cut(0, end, 1 << 20, kept_in))
+        slave_link(slave).log_cut(Cut(0, end, 1 << 20, kept_in))
         handed_back = slave.replication.metadata.offsets_to_hand_back()
         assert handed_back is not None
         assert [entry.offset for entry in handed_back.consumer_offsets] == [stands_at]
@@ -403,7 +404,7 @@ async def test_a_name_server_that_comes_back_empty_is_told_at_once(
     registers_rarely(monkeypatch)
     async with name_server() as names, running(tmp_path, namesrv_addr=names.address) as master:
         await until(lambda: names.table.members("broker-a"), "registered")
-        link = master.registration._links[0]
+        link = master.registration.links[0]
         answers = link.answers
         names.table.connection_lost(next(iter(names.table.live()["broker-a"].members.values())).connection)
         master.broker.description_changed.notify()
@@ -414,7 +415,7 @@ async def test_a_name_server_that_comes_back_empty_is_told_at_once(
 async def test_two_masters_with_one_name_do_not_both_take_writes(tmp_path: Path) -> None:
     async with name_server() as names, running(tmp_path / "a", namesrv_addr=names.address):
         async with running(tmp_path / "b", writable=False, namesrv_addr=names.address) as second:
-            await until(lambda: second.registration._links[0].answers, "an answer")
+            await until(lambda: second.registration.links[0].answers, "an answer")
             with pytest.raises(StaleEpoch, match="replaced by epoch"):
                 await put(second, "t", b"x")
 

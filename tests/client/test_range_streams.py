@@ -168,7 +168,7 @@ def test_a_forked_child_reads_by_streams_of_its_own_and_holds_none_of_its_parent
         assert count(cluster.pull_range("broker-a", RANGES)) == COUNT
         frames = cluster.pull_range("broker-a", RANGES, max_frame_bytes=20_000)
         first = next(frames)
-        inherited = next(iter(streams_of(cluster).sockets._open)).fileno()
+        inherited = next(iter(streams_of(cluster).sockets.open)).fileno()
 
         def child() -> None:
             with pytest.raises(OSError):
@@ -178,7 +178,7 @@ def test_a_forked_child_reads_by_streams_of_its_own_and_holds_none_of_its_parent
         for _ in range(3):
             in_child(child)
         assert first.count + count(frames) == COUNT
-        assert not streams_of(cluster).sockets._open
+        assert not streams_of(cluster).sockets.open
 
 
 CALL: dict[str, Any] = {"group": "g", "expression": "*", "max_frame_bytes": 1 << 20, "timeout_s": 5.0}
@@ -369,7 +369,7 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, said):
     scripted.said, scripted.holds = said, True
     with pytest.raises(CallTimeout):
         list(asked_for(streams, timeout_s=0.2))
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 def ended_by_closing(scripted: Scripted, streams: RangeStreams, call: Callable[[], object]) -> list[BaseException]:
@@ -403,9 +403,9 @@ def test_a_caller_that_stops_closes_its_connection(scripted, streams):
     scripted.said, scripted.holds = frame_bytes(b"a"), True
     frames = asked_for(streams)
     next(frames)
-    assert len(streams.sockets._open) == 1
+    assert len(streams.sockets.open) == 1
     frames.close()
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")

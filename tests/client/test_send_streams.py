@@ -65,7 +65,7 @@ def test_a_frame_comes_as_it_was_sent_and_its_answer_is_the_calls(scripted, stre
     assert (asked.version, asked.instance, asked.send) == (range_stream.VERSION, b"i", REQUEST)
     assert 0 < asked.timeout_ms <= 30_000
     assert scripted.taken == [FRAME]
-    assert not streams.sockets._open
+    assert not streams.sockets.open
     assert streams.offers.accepts(ADDRESS)
 
 
@@ -76,7 +76,7 @@ def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams
     assert send(streams, records) is None
     assert streams.offers.accepts(ADDRESS)
     assert not streams.offers.wants_offer(ADDRESS)
-    assert not streams.sockets._open
+    assert not streams.sockets.open
     scripted.said, scripted.takes = answered(), True
     assert send(streams, records) is not None
 
@@ -87,14 +87,14 @@ def test_what_the_broker_does_not_take_is_left_to_grpc(scripted, streams, record
     assert send(streams, records) is None
     assert send(streams, records) is None
     assert len(scripted.asked) == 1, "the offer is used once more"
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, streams):
     """It cannot have stored anything."""
     scripted.takes = False
     assert send(streams, LONG) is None
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scripted, streams):
@@ -141,7 +141,7 @@ def test_a_connection_that_ends_before_the_answer_says_nothing_of_the_frame(scri
         send(streams)
     assert scripted.taken == [FRAME]
     assert not streams.offers.accepts(ADDRESS)
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 def test_a_refusal_is_the_calls(scripted, streams):
@@ -173,7 +173,7 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, records):
     scripted.holds, scripted.takes = True, False
     with pytest.raises(CallTimeout):
         send(streams, records, timeout_s=0.3)
-    assert not streams.sockets._open
+    assert not streams.sockets.open
 
 
 def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatch):

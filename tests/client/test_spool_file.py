@@ -194,7 +194,7 @@ def test_a_path_that_cannot_be_a_spool_is_refused(tmp_path):
 
 
 def test_files_that_are_replaced_while_they_are_opened_are_refused(directory, monkeypatch):
-    opened = spool_file._opened
+    opened = spool_file.open_database
 
     def replacing(where: Path) -> sqlite3.Connection:
         shutil.rmtree(where)
@@ -202,7 +202,7 @@ def test_files_that_are_replaced_while_they_are_opened_are_refused(directory, mo
         return opened(where)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spool_file, "_opened", replacing)
+        patch.setattr(spool_file, "open_database", replacing)
         with pytest.raises(SpoolUnusable, match=r"spool\.db was deleted, moved or replaced meanwhile; try again"):
             SpoolFile(directory)
     SpoolFile(directory).close()
@@ -257,7 +257,7 @@ def test_after_an_opening_that_a_full_disk_failed_the_same_process_may_try_again
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 def test_a_child_that_is_forked_while_the_spool_is_opened_does_not_hold_the_lock(directory, monkeypatch):
-    opened = spool_file._opened
+    opened = spool_file.open_database
 
     def child() -> None:
         assert not lock_descriptors()
@@ -267,7 +267,7 @@ def test_a_child_that_is_forked_while_the_spool_is_opened_does_not_hold_the_lock
         in_child(child)
         return opened(where)
 
-    monkeypatch.setattr(spool_file, "_opened", forking)
+    monkeypatch.setattr(spool_file, "open_database", forking)
     SpoolFile(directory).close()
 
 

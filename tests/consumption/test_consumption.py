@@ -42,7 +42,15 @@ from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
 from testbed.polling import until
-from tests.support.brokers import goes_by, message, put, put_send, running, send_of
+from tests.support.brokers import (
+    goes_by,
+    message,
+    metrics_of,
+    put,
+    put_send,
+    running,
+    send_of,
+)
 
 LONG = "t" * 128  # one more than a topic may have
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
@@ -332,8 +340,8 @@ async def test_a_condition_that_is_none_or_too_large_is_refused_every_time(
 async def test_conditions_are_parsed_once_while_they_are_in_use(monkeypatch: Any) -> None:
     parsed: list[str] = []
     monkeypatch.setattr(selection, "KEPT", 2)
-    parse = selection._parsed
-    monkeypatch.setattr(selection, "_parsed", lambda text: parsed.append(text) or parse(text))
+    parse = selection.selection_of
+    monkeypatch.setattr(selection, "selection_of", lambda text: parsed.append(text) or parse(text))
     selections = selection.Selections()
     for text in ["a = 1", "b = 1", "a = 1", "c = 1", "a = 1", "b = 1"]:
         assert (await selections.of(text, "SQL92", sql_enabled=True)).condition is not None
@@ -341,7 +349,10 @@ async def test_conditions_are_parsed_once_while_they_are_in_use(monkeypatch: Any
 
 
 def test_a_look_evaluates_fewer_messages_the_more_parts_a_condition_has() -> None:
-    small, large = selection._parsed("a = 1"), selection._parsed(" OR ".join(f"p{n} = {n}" for n in range(60)))
+    small, large = (
+        selection.selection_of("a = 1"),
+        selection.selection_of(" OR ".join(f"p{n} = {n}" for n in range(60))),
+    )
     assert isinstance(small, selection.Selection) and isinstance(large, selection.Selection)
     assert small.entries == selection.ENTRIES > 4 * large.entries
 
@@ -918,7 +929,7 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         assert counts.given.rows() == [(("t", "g"), [4, ANY])]
         polling = asyncio.create_task(one.pop(poll_s=60))
         await until(lambda: one.consumption.polls_held == 1, "a poll is held")
-        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        metrics = metrics_of(one.node)
         assert {
             "rocketsim_pops_total": 2.0,
             "rocketsim_deliveries_total": 4.0,
@@ -930,7 +941,7 @@ async def test_what_becomes_of_deliveries_is_counted(tmp_path: Path) -> None:
         }.items() <= metrics.items()
         await put(one.node, "t", b"d")
         assert (await polling).status is PopStatus.FOUND
-        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        metrics = metrics_of(one.node)
         assert metrics["rocketsim_deliveries_under_way_of_one_group"] == 1.0
         one.node.metrics.groups.lags = await one.node.administration.lags.take()
         (lag,) = (it for it in one.node.metrics.collect() if it.name == "rocketsim_consumer_lag_messages")
@@ -1444,8 +1455,8 @@ async def test_of_two_snapshots_the_older_one_is_used_if_the_newer_one_is_not_va
         popped += (await one.pop(max_messages=1)).deliveries
         newer, older = snapshot_in(tmp_path), snapshot_in(tmp_path).with_name("consumption.snapshot.old")
         begins: list[int] = []
-        told = state_log.StateLog._changes_from
-        monkeypatch.setattr(state_log.StateLog, "_changes_from", lambda *args: begins.append(args[3]) or told(*args))
+        told = state_log.StateLog.changes_from
+        monkeypatch.setattr(state_log.StateLog, "changes_from", lambda *args: begins.append(args[3]) or told(*args))
 
         def reloaded_from() -> int:
             begins.clear()

@@ -27,7 +27,11 @@ from tests.consumption import test_state_log
 from tests.consumption.test_consumption import INVISIBLE_MS, Consumer, body_of, consumer
 from tests.consumption.test_order import in_order, said
 from tests.consumption.test_timer_delivery import HOURS, START, dying, expire, fill, forget_snapshots, timed
-from tests.support.brokers import put, running
+from tests.support.brokers import (
+    put,
+    running,
+    time_of_trouble_passes,
+)
 from tests.support.memory_files import MemoryFiles
 from tests.support.v2 import v2_broker
 from tests.v2.test_transactions import QUIET, bodies, d, end, half, opened, prepare, records
@@ -291,7 +295,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone_after_a_start_
     async with timed(tmp_path) as one:  # from a snapshot
         assert one.timers.unread == {bad}
         mend(one.node.store)
-        one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
+        time_of_trouble_passes(one.node.broker)
         one.node.consumption.timer_delivery.loop.wake()
         await until(lambda: not one.timers.unread, "it is read")
         await one.later(4000)
@@ -340,7 +344,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone(
         await until(lambda: one.received() == [b"a"], "the one that can be read")
         assert caplog.text.count(f"a message with a delivery time waits: {tmp_path}") == 1
         mend()
-        one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
+        time_of_trouble_passes(one.node.broker)
         await one.later(0)
         assert one.received() == [b"a", b"bad"]
 
@@ -407,7 +411,7 @@ async def test_a_damaged_message_of_a_level_stops_that_level_alone(
         assert sorted(await deliver_all(node, 2)) == [b"a", b"first"]
         assert f"delay level 1 waits: {tmp_path}" in caplog.text
         mend()
-        node.schedule._retry_at.clear()  # as when the time of trouble is over
+        time_of_trouble_passes(node.broker)
         assert (await deliver_all(node, 3))[2:] == [b"bad"]
 
 

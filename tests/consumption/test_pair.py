@@ -24,7 +24,12 @@ from broker_service.state import snapshot, state_log
 from broker_service.state.state import State
 from broker_service.store.offset_journal import OffsetJournal
 from testbed.polling import until
-from tests.support.brokers import name_server, put, running
+from tests.support.brokers import (
+    name_server,
+    put,
+    running,
+    slave_link,
+)
 
 OK, INVALID = HandleStatus.OK, HandleStatus.INVALID_RECEIPT_HANDLE
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
@@ -177,7 +182,7 @@ async def test_what_is_cut_off_the_log_has_not_happened(tmp_path: Path) -> None:
         await until(lambda: state(slave) != before, "the slave knows of the ack")
         await end_master(masters, slave)
         slave.store.truncate(popped_until, None)
-        slave.replication.slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, None))
+        slave_link(slave).log_cut(Cut(popped_until, slave.store.end_offset, popped_until, None))
         assert state(slave) == before
 
 
@@ -200,7 +205,7 @@ async def test_what_is_cut_off_the_log_has_not_happened_also_if_the_disk_refuses
         slave.store.truncate(popped_until, None)
         monkeypatch.setattr(OffsetJournal, "append", full)
         with pytest.raises(DiskFull):
-            slave.replication.slave._broker.log_cut(Cut(popped_until, slave.store.end_offset, popped_until, "diverged"))
+            slave_link(slave).log_cut(Cut(popped_until, slave.store.end_offset, popped_until, "diverged"))
         monkeypatch.undo()
         assert state(slave) == before
 

@@ -63,7 +63,7 @@ def test_a_crash_while_a_snapshot_is_written_leaves_one_that_is_valid(call: int)
         save(log)
     for seed in range(3):
         left = disk.as_powerless(random.Random(seed)) if seed else disk.as_killed()
-        found = StateLog(store_on(left), SNAPSHOT)._snapshot()
+        found = StateLog(store_on(left), SNAPSHOT).read_snapshot()
         assert found is not None and len(found.transitions) >= 4  # of two queues, two for each
 
 
@@ -133,14 +133,14 @@ def test_a_bad_sector_near_the_end_of_the_log_does_not_hold_up_a_snapshot() -> N
     disk, log = with_a_bad_sector(5_000)
     save(log)
     store = log._store
-    found = StateLog(store, SNAPSHOT)._snapshot()
+    found = StateLog(store, SNAPSHOT).read_snapshot()
     assert found is not None and found.log_offset == store.end_offset
     assert found.tail[0] == snapshot.SHORT_TAIL_BYTES
     disk.bad = None
-    assert StateLog(store, SNAPSHOT)._snapshot() is not None, "also when the sector is mended"
+    assert StateLog(store, SNAPSHOT).read_snapshot() is not None, "also when the sector is mended"
     handle = disk.open(ROOT / "commitlog" / f"{0:020d}")
     disk.pwrite(handle, b"other", store.end_offset - 4_000)
-    assert StateLog(store, SNAPSHOT)._snapshot() is None, "and for no other log"
+    assert StateLog(store, SNAPSHOT).read_snapshot() is None, "and for no other log"
 
 
 def test_a_snapshot_that_a_bad_sector_holds_up_is_written_when_it_is_mended() -> None:

@@ -28,7 +28,17 @@ from broker_service.store.commit_log import CommitLog
 from broker_service.store.files import DiskUsage
 from testbed.polling import until
 from tests.consumption.test_pair import pair
-from tests.support.brokers import bodies_in, goes_by, message, put_send, running, send_of
+from tests.support.brokers import (
+    bodies_in,
+    goes_by,
+    message,
+    metrics_of,
+    put_send,
+    running,
+    send_of,
+    slave_link,
+    time_of_trouble_passes,
+)
 
 BAD_SECTOR = ReadFailed.of("commitlog/0", 4096, OSError(errno.EIO, os.strerror(errno.EIO)))
 
@@ -99,7 +109,7 @@ async def test_messages_arrive_at_their_time_in_the_order_of_their_times(tmp_pat
         assert one.node.store.queues.bounds(TIMER_TOPIC, 0) == (0, 3)
         await one.later(4999)
         assert (one.received(), one.timers.count) == ([], 3)
-        metrics = {sample.name: sample.value for family in one.node.metrics._families() for sample in family.samples}
+        metrics = metrics_of(one.node)
         assert metrics["rocketsim_timers"] == 3.0
         await one.later(1)
         assert one.received() == [b"a", b"b"]
@@ -323,7 +333,7 @@ async def test_a_bad_sector_holds_up_that_message_alone_until_it_can_be_read(
         await until(lambda: one.received() == [b"a", b"b"], "and the next second")
         assert caplog.text.count("waits: commitlog/0 cannot be read at 4096") == 2, "they are not asked all the time"
         bad.clear()
-        one.node.consumption.timer_delivery._retry_at.clear()  # as when the time of trouble is over
+        time_of_trouble_passes(one.node.broker)
         await one.later(0)
         assert one.received() == [b"a", b"b", b"bad sector"], "the recall that could be read counts"
 
@@ -650,7 +660,7 @@ async def test_what_was_delivered_before_a_clean_stop_comes_again_if_that_was_cu
     async with timed(tmp_path, START + 8000, broker_role=BrokerRole.SLAVE, broker_id=1) as one:
         store = one.node.store
         store.truncate(end, None)
-        one.node.replication.slave._broker.log_cut(Cut(end, end, end, None))
+        slave_link(one.node).log_cut(Cut(end, end, end, None))
         assert one.received() == []
         await one.node.leadership.promote("broker-a", 0, BrokerRole.ASYNC_MASTER, force=True)
         await one.later(0)

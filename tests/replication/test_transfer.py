@@ -18,7 +18,12 @@ SETTINGS = TransferSettings(gather_bytes=4096, gather_s=0.005, heartbeat_s=5.0)
 
 def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLog, Transfer]:
     """A transfer whose slave has just received everything."""
-    master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    return master.log, joined_to(master, tmp_path, sync_master=sync_master, now=now)
+
+
+def joined_to(master: Node, tmp_path, *, sync_master: bool, now: float = 100.0) -> Transfer:
+    slave = Node(MemoryLog(), tmp_path / "s", 1)
     transfer = Transfer(
         master.log,
         master.epochs,
@@ -32,7 +37,7 @@ def joined(tmp_path, *, sync_master: bool, now: float = 100.0) -> tuple[MemoryLo
     follower = Follower(slave.log, slave.epochs, slave.identity, tmp_path / "diverged")
     transfer.greet(follower.handshake(), takes_writes=True)
     assert transfer.next_message(now).message.WhichOneof("kind") == "handshake"
-    return master.log, transfer
+    return transfer
 
 
 def data_at(transfer: Transfer, now: float) -> bytes | memoryview | None:
@@ -100,10 +105,11 @@ def test_a_slave_gets_a_snapshot_first_and_may_name_no_change_that_it_was_not_se
 
 
 def test_an_ack_of_an_older_epoch_says_nothing_of_changes_either(tmp_path):
-    _, transfer = joined(tmp_path, sync_master=True)
+    master = Node(MemoryLog(), tmp_path / "m", 0)
+    transfer = joined_to(master, tmp_path, sync_master=True)
     transfer.give_snapshot(Metadata(complete=True, sequence=4))
     transfer.next_message(100.0)
-    transfer._epochs.save(transfer._epochs.epochs.begin(100, 0))
+    master.epochs.save(master.epochs.epochs.begin(100, 0))
     transfer.ack(pb.Ack(metadata_sequence=4, epoch=0))
     assert transfer.slave.metadata_sequence is None
 
@@ -145,10 +151,10 @@ def test_one_record_may_always_be_under_way_however_large(tmp_path, monkeypatch)
         return transfer.sent_offset - before
 
     assert sent() == 1200, "the window is full, and the first record is far behind"
-    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=100))
+    transfer.ack(pb.Ack(ack_offset=100))
     assert 100 + 5000 <= 1200 + sent() < 100 + 5000 + 400
     assert transfer.next_call() > 100.0, "nothing but a sign of life"
-    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=5190))
+    transfer.ack(pb.Ack(ack_offset=5190))
     assert transfer.sent_offset + sent() == log.end_offset
 
 
@@ -167,11 +173,11 @@ def test_only_the_sender_reads_the_log_and_once_for_each_ack_of_a_full_window(tm
     for _ in range(5):
         log.append(bytes(96))
         assert transfer.next_call() == 105.0, "nothing but a sign of life"
-    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=100))
+    transfer.ack(pb.Ack(ack_offset=100))
     assert (transfer.next_call(), reads) == (-inf, [(0, 4)]), "the sender is to look"
     assert (data_at(transfer, 100.0), reads) == (None, [(0, 4), (100, 4)])
     assert transfer.next_call() == 105.0
     assert data_at(transfer, 105.0) == b"", "a sign of life leaves all the same"
-    transfer.ack(pb.Ack(epoch=transfer._epoch_sent, ack_offset=300))
+    transfer.ack(pb.Ack(ack_offset=300))
     assert len(data_at(transfer, 105.0)) == 400
     assert reads == [(0, 4), (100, 4)]

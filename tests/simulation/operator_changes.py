@@ -53,7 +53,7 @@ class OperatorChanges:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._accepted_at: dict[bytes, float] = {}  # stored with OK, or prepared as a transaction
-        self._prepared: list[bytes] = []
+        self.prepared: list[bytes] = []
         self._deletions: list[Deletion] = []
         self._settings: list[Setting] = []
         self._over_at: list[float] = []  # when the client saw the call of each setting end
@@ -66,9 +66,9 @@ class OperatorChanges:
 
     def act(self, broker: "Broker", chance: random.Random) -> None:
         self.raise_what_is_broken()
-        self._watch(broker)
+        self.watch(broker)
         doings: tuple[Callable[[Broker, random.Random], None], ...] = (
-            *(self._send, self._send_late, self._send_late, self._prepare, self._prepare, self._commit, self._commit),
+            *(self.send, self._send_late, self._send_late, self.prepare, self.prepare, self.commit, self.commit),
             *(self._set_group, self._delete_meanwhile, self._delete_meanwhile),
         )
         chance.choice(doings)(broker, chance)
@@ -84,7 +84,7 @@ class OperatorChanges:
         clients.bodies.add(body)
         return body
 
-    def _send(self, broker: "Broker", chance: random.Random) -> None:
+    def send(self, broker: "Broker", chance: random.Random) -> None:
         body = self._body()
         self._put(broker, body, message(TOPIC, body, chance.randrange(QUEUES)), accepted=True)
 
@@ -108,7 +108,7 @@ class OperatorChanges:
 
         self._world.clients._spawn(broker, broker_pb2_grpc.BrokerStub, work)
 
-    def _prepare(self, broker: "Broker", chance: random.Random) -> None:
+    def prepare(self, broker: "Broker", chance: random.Random) -> None:
         body = self._body()
         record = message(TOPIC, body, chance.randrange(QUEUES), UNIQ_KEY=body.decode())
         request = transactions_pb2.PrepareRequest(
@@ -117,14 +117,14 @@ class OperatorChanges:
 
         async def work(stub: Any) -> None:
             if (await stub.Prepare(request, timeout=CALL_S)).status == OK:
-                self._prepared.append(body)
+                self.prepared.append(body)
                 self._accepted_at[body] = self._world.loop.now
 
         self._world.clients._spawn(broker, transactions_pb2_grpc.TransactionsStub, work)
 
-    def _commit(self, broker: "Broker", chance: random.Random) -> None:
-        for _ in range(min(len(self._prepared), chance.choice((1, 4)))):
-            body = self._prepared.pop(chance.randrange(len(self._prepared)))
+    def commit(self, broker: "Broker", chance: random.Random) -> None:
+        for _ in range(min(len(self.prepared), chance.choice((1, 4)))):
+            body = self.prepared.pop(chance.randrange(len(self.prepared)))
             request = transactions_pb2.EndRequest(
                 topic=TOPIC,
                 broker_name="broker-a",
@@ -142,9 +142,9 @@ class OperatorChanges:
 
     def _delete_meanwhile(self, broker: "Broker", chance: random.Random) -> None:
         """While commits are on their way to the broker, and some behind the deletion."""
-        self._commit(broker, chance)
+        self.commit(broker, chance)
         self.delete(broker)
-        self._commit(broker, chance)
+        self.commit(broker, chance)
 
     def delete(self, broker: "Broker") -> None:
         deletion = Deletion(self._world.loop.now, Change.asked(broker))
@@ -182,7 +182,7 @@ class OperatorChanges:
 
     # --- promises -------------------------------------------------------------------------------------------------
 
-    def _watch(self, broker: "Broker") -> None:
+    def watch(self, broker: "Broker") -> None:
         """From now on the broker's tombstones are looked at in the moment in which its table becomes."""
         run = broker.broker_id, broker.run
         if run in self._watched or not broker.serves:

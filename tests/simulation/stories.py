@@ -630,4 +630,4 @@ def start_over(world: World, old: Broker, new: Broker) -> None:
     assert world.loop.run_until(lambda: old.serves and old.live.store.min_offset > end, 20.0, 0.001)
     assert world.loop.run_until(lambda: old.serves and old.live.store.min_offset == 0, 20.0, 0.001)
     assert old.live.store.end_offset < end  # it copies
-    world._check(full=True)
+    world.check(full=True)

@@ -34,7 +34,7 @@ def test_records_that_meet_a_deletion_on_its_thread_break_a_promise(monkeypatch:
 def test_so_readers_find_them_in_the_next_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the promise above says of tombstones, said by what consumers see."""
     monkeypatch.setattr(ConfigTable, "is_changing", lambda self, name: False)
-    monkeypatch.setattr(OperatorChanges, "_watch", lambda self, broker: None)
+    monkeypatch.setattr(OperatorChanges, "watch", lambda self, broker: None)
     with pytest.raises(PromiseBroken, match="is in the next one of its name"):
         World(SYNC_MASTER_SYNC_FLUSH_OF_TWO).play(commits_meet_a_deletion)
 
@@ -44,14 +44,14 @@ def commits_meet_a_deletion(world: World) -> None:
     changes = OperatorChanges(world)
     chance = random.Random(1)
     for _ in range(6):
-        changes._prepare(master, chance)
+        changes.prepare(master, chance)
     world.pass_time(1.0)
     changes.delete(master)
-    while changes._prepared:
+    while changes.prepared:
         world.loop.run_for(0.001)
-        changes._commit(master, chance)
+        changes.commit(master, chance)
     world.pass_time(2.0)
-    changes._send(master, chance)
+    changes.send(master, chance)
     world.pass_time(1.0)
     assert TOPIC in master.live.topics.entries
     changes.check(master)
@@ -64,7 +64,7 @@ def test_a_table_takes_its_time_to_be_written() -> None:
     def story(world: World) -> None:
         master, _ = stories.pair(world, 1)
         changes = OperatorChanges(world)
-        changes._send(master, random.Random(1))
+        changes.send(master, random.Random(1))
         world.pass_time(1.0)
         changes.delete(master)
         assert world.loop.run_until(lambda: master.live.topics.is_changing(TOPIC), 5.0, 0.0005)

@@ -145,7 +145,7 @@ class World:
             try:
                 self._begin()
                 script(self)
-                self._check(full=True)
+                self.check(full=True)
             except Exception as fault:
                 if not again:
                     raise
@@ -156,7 +156,7 @@ class World:
         until = self.loop.now + seconds
         while self.loop.now < until:
             self.loop.run_for(min(0.2, until - self.loop.now))
-            self._check(full=False)
+            self.check(full=False)
 
     def _begin(self) -> None:
         for name in self.names:
@@ -174,7 +174,7 @@ class World:
                 continue  # Nothing in the world fits the decision.
             self.history.append(f"{self.loop.now - 1000:.3f} {said}")
             self.loop.run_for(chance.choice((0.003, 0.03, 0.2, 1.0)))
-            self._check(full=False)
+            self.check(full=False)
         self.heal()
 
     @contextmanager
@@ -212,7 +212,7 @@ class World:
             f"{again}: python -m tests.simulation {arguments}"
         )
 
-    def _check(self, *, full: bool) -> None:
+    def check(self, *, full: bool) -> None:
         if self.loop.faults:
             raise PromiseBroken(f"something failed that nobody waits for: {self.loop.faults[0]}")
         if self.wire.surprises:
@@ -728,7 +728,7 @@ class World:
             if step > 240:
                 raise PromiseBroken(f"the brokers do not come into step again: {missing}")
             self.loop.run_for(0.5)
-            self._check(full=False)
+            self.check(full=False)
             for broker in self.brokers:
                 if not broker.is_up:
                     broker.start()
@@ -748,7 +748,7 @@ class World:
             if not self.promises.may_have_read_damage(broker) and not broker.disk.unread:
                 self.promises.index_has_every_key(broker, broker.live.store, self.promises.records(broker))
         self.loop.run_for(1.0)
-        self._check(full=True)
+        self.check(full=True)
         self.promises.offsets.everybody_has_all()
 
     def _rebuild_who_took_over_damage(self) -> None:

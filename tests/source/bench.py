@@ -44,7 +44,7 @@ class Bench:
         self.name_server = name_server
         self.master = master
         self.slave = slave
-        self._rows: dict[str, dict[int, list[Any]]] = {}
+        self.kept: dict[str, dict[int, list[Any]]] = {}
 
     def __enter__(self) -> "Bench":
         self.cluster = Cluster(self.name_server.address, poll_interval_s=1.0)
@@ -172,7 +172,7 @@ class Bench:
     ) -> Any:
         """Starts a query whose rows are kept by checkpoint and batch: a batch that is replayed replaces its first
         attempt.  `each_batch` is called before that, and may fail."""
-        kept = self._rows.setdefault(checkpoint, {})
+        kept = self.kept.setdefault(checkpoint, {})
 
         def keep(frame: Any, batch_id: int) -> None:
             if each_batch is not None:
@@ -184,7 +184,7 @@ class Bench:
 
     def rows(self, checkpoint: str) -> list[Any]:
         """Everything that the queries of this checkpoint have processed."""
-        return [row for _, rows in sorted(self._rows[checkpoint].items()) for row in rows]
+        return [row for _, rows in sorted(self.kept[checkpoint].items()) for row in rows]
 
     def bodies(self, checkpoint: str) -> list[str]:
         return sorted(bytes(row.body).decode() for row in self.rows(checkpoint))

@@ -282,7 +282,7 @@ def test_commit_reconcile_interval_ms(interval: str, again: bool) -> None:
 @pytest.fixture(autouse=True)
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: dict[Any, Any] = {}
-    monkeypatch.setattr(task, "_producers", made)
+    monkeypatch.setattr(task, "producers_of_process", made)
     yield
     for producer in made.values():
         producer.close()

@@ -144,7 +144,7 @@ def test_the_suggested_slave_is_followed_inside_a_task_and_kept_for_the_next(pai
         **small,
     )
     pair.run(stream, checkpoint)
-    by_batch = [{row.servedByBrokerId for row in rows} for _, rows in sorted(pair._rows[checkpoint].items()) if rows]
+    by_batch = [{row.servedByBrokerId for row in rows} for _, rows in sorted(pair.kept[checkpoint].items()) if rows]
     assert by_batch[0] == {0, 1} or by_batch[0] == {1}
     assert any(served == {1} for served in by_batch[1:]), by_batch
 

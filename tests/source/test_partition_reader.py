@@ -12,7 +12,7 @@ Q0, Q1 = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)
 
 @pytest.fixture(autouse=True)
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_reader, "_hints", {})
+    monkeypatch.setattr(partition_reader, "hints_of_process", {})
 
 
 def options(**given: str) -> SourceOptions:

@@ -32,7 +32,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of a new worker; without the freezing itself, which would be of the tests' process."""
     done = list[str]()
-    monkeypatch.setattr(python_worker, "_frozen", False)
+    monkeypatch.setattr(python_worker, "is_heap_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("freeze"))
     return done
 
@@ -50,7 +50,7 @@ def test_of_reads(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_of_writes(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     producers: dict[Any, Any] = {}
-    monkeypatch.setattr(task, "_producers", producers)
+    monkeypatch.setattr(task, "producers_of_process", producers)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"body": pa.array([b"x"], pa.binary())})

@@ -27,7 +27,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     for queue in (Q0, Q1):
         made.put(queue, 50)
     monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: made)
-    monkeypatch.setattr(partition_reader, "_hints", {})
+    monkeypatch.setattr(partition_reader, "hints_of_process", {})
     return made
 
 

@@ -186,7 +186,7 @@ def test_what_may_pass_is_waited_for_and_anything_else_is_not(monkeypatch: pytes
 
 
 def test_a_workers_producer_is_kept_for_tasks_with_the_same_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "_producers", {})
+    monkeypatch.setattr(task, "producers_of_process", {})
     base = {"nameServer": "127.0.0.1:1"}
     made = [
         task.worker_producer(sink_options(base | other))

@@ -18,7 +18,7 @@ from rocketsim_proto.records.columnar import Records
 from broker_service.errors import ReadFailed
 from broker_service.runtime import cold_reads
 from broker_service.store import key_search
-from broker_service.store.files import CANNOT_TELL, Files, _all_resident
+from broker_service.store.files import CANNOT_TELL, Files, all_resident
 from broker_service.store.message_store import MessageStore
 from broker_service.store.residency import BLOCK, Cold, Place, Residency, blocks_of
 from tests.support.memory_files import MemoryFiles
@@ -337,7 +337,7 @@ def test_where_the_kernel_cannot_tell_it_is_read_at_once(
     path.write_bytes(bytes(range(256)))
     handle = files.open(path, read_only=True)
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr("broker_service.store.files._mincore", None)
+    monkeypatch.setattr("broker_service.store.files.mincore", None)
     assert files.pread_cached(handle, 10, 5) == bytes(range(5, 15))
     assert files.is_cached(handle, 256, 0) and not files.is_cached(handle, 257, 0)
     files.close(handle)
@@ -378,8 +378,8 @@ def test_every_page_of_a_range_counts(gone: set[int], size: int, offset: int) ->
 
     with TemporaryFile() as file, pytest.MonkeyPatch.context() as patch:
         file.truncate(7 * PAGE)
-        patch.setattr("broker_service.store.files._mincore", mincore)
-        assert _all_resident(file.fileno(), size, offset) == gone.isdisjoint(asked)
+        patch.setattr("broker_service.store.files.mincore", mincore)
+        assert all_resident(file.fileno(), size, offset) == gone.isdisjoint(asked)
 
 
 def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_path: Path) -> None:
@@ -393,10 +393,10 @@ def test_the_kernel_says_of_each_page_what_a_read_that_does_not_wait_finds(tmp_p
     for number in 0, 3, 40, 64:
         os.preadv(handle, [bytearray(1)], number * PAGE)
     size = path.stat().st_size
-    told = [_all_resident(handle, min(PAGE, size - at), at) for at in range(0, size, PAGE)]
+    told = [all_resident(handle, min(PAGE, size - at), at) for at in range(0, size, PAGE)]
     assert told[0] and told[3] and told[40] and told[64]
-    assert _all_resident(handle, size, 0) == all(told)
-    assert _all_resident(handle, size - 63 * PAGE, 63 * PAGE) == (told[63] and told[64])
+    assert all_resident(handle, size, 0) == all(told)
+    assert all_resident(handle, size - 63 * PAGE, 63 * PAGE) == (told[63] and told[64])
     try:
         found = [can_be_read_at_once(handle, at) for at in range(0, size, PAGE)]
     except OSError as error:
@@ -421,7 +421,7 @@ def test_a_bad_sector_does_not_count_as_in_memory(tmp_path: Path, monkeypatch: p
     path.write_bytes(bytes(256))
     handle = files.open(path, read_only=True)
     monkeypatch.setattr(os, "preadv", preadv)
-    monkeypatch.setattr("broker_service.store.files._mincore", lambda *_: -1)
+    monkeypatch.setattr("broker_service.store.files.mincore", lambda *_: -1)
     assert not files.is_cached(handle, 256, 0)
     with pytest.raises(OSError, match="Input/output error"):
         files.pread_cached(handle, 10, 5)

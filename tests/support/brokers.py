@@ -16,11 +16,13 @@ from rocketsim_proto.broker_pb2_grpc import BrokerStub
 from rocketsim_proto.records import record
 from rocketsim_proto.records.record import Record
 
+from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.put import FrameSend, Send
 from broker_service.config.broker_config import BrokerConfig
 from broker_service.leadership.registration import Registration
+from broker_service.leadership.slave_link import SlaveLink
 from broker_service.namesrv.route_table import RouteTable
 from broker_service.namesrv.servicer import NamesrvServicer
 from broker_service.node.app import broker
@@ -157,3 +159,21 @@ async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
         yield NameServer(table, f"127.0.0.1:{bound}")
     finally:
         await server.stop(0)
+
+
+def metrics_of(node: BrokerNode) -> dict[str, float]:
+    """Returns the values that a scrape would get now, by the name of the sample; one of those with labels."""
+    node.metrics.take_snapshot()
+    return {sample.name: sample.value for family in node.metrics.collect() for sample in family.samples}
+
+
+def slave_link(node: BrokerNode) -> SlaveLink:
+    """Returns a link through which a test changes the broker as its replication does."""
+    metadata, writer = node.replication.metadata, node.consumption.writer
+    return SlaveLink(node.broker, metadata, node.schedule, writer, node.storage.master_file)
+
+
+def time_of_trouble_passes(broker: Broker) -> None:
+    """Moves the broker's monotonic clock on to when messages that could not be read are tried again."""
+    clock = broker.clock
+    broker.clock = lambda: clock() + master_loop.AFTER_TROUBLE_S  # type: ignore[method-assign]

@@ -15,10 +15,11 @@ LIST = ROOT / "tests" / "data" / "private_names.txt"
 PRODUCT = ("broker_service", "proto/rocketsim_proto", "rocketsim_cli", "rocketsim_client", "rocketsim_console")
 PRODUCT += ("rocketsim_source", "rocketsim_testing")
 PATCHES = ("setattr", "delattr", "setitem", "object")  # of monkeypatch and mock.patch: they take names as text
+OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")  # public, whatever their names look like
 
 
 def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name != "_"
+    return name.startswith("_") and not name.startswith("__") and name not in ("_", *OF_NAMED_TUPLES)
 
 
 def defined(tree: ast.AST) -> Iterator[str]:

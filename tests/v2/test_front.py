@@ -128,13 +128,13 @@ async def test_large_messages_and_streams_pass(tmp_path: Path) -> None:
         while len(bodies) < 3:
             bodies += [part.message.body async for part in client.ReceiveMessage(request) if part.HasField("message")]
         assert bodies == [body] * 3
-        assert node.v2_port.endpoint.front is not None and len(node.v2_port.endpoint.front._ends) == 2
+        assert node.v2_port.endpoint.front is not None and len(node.v2_port.endpoint.front.ends) == 2
 
 
 async def test_a_message_keeps_its_producers_address(tmp_path: Path) -> None:
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
-        (client,) = [end for end in node.v2_port.endpoint.front._ends if isinstance(end, module._Client)]
+        (client,) = [end for end in node.v2_port.endpoint.front.ends if isinstance(end, module._Client)]
         (stored,) = [found for found in records_of(node.store) if found.topic == "T"]
         assert record.decode_host(stored.born_host) == client.transport.get_extra_info("peername")
 
@@ -185,7 +185,7 @@ async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Pa
             async with channel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", ca) as made:
                 assert (await Client(made).send(message())).status.code == d.OK
             assert sizes[:100] == [1] * 100
-            await until(lambda: not node.v2_port.endpoint.front._ends, "it has left")
+            await until(lambda: not node.v2_port.endpoint.front.ends, "it has left")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ async def test_what_is_neither_is_closed_and_disturbs_nobody(tmp_path: Path, gar
         writer.write_eof()
         with suppress(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 60)
-        await until(lambda: not node.v2_port.endpoint.front._ends, "it is closed")
+        await until(lambda: not node.v2_port.endpoint.front.ends, "it is closed")
         writer.close()
         assert await is_answered(node, CA) and await is_answered(node, None)
 
@@ -256,7 +256,7 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
         (name,) = front._clients
         assert front.client_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")
         writer.close()
-        await until(lambda: not front._ends, "it has left")
+        await until(lambda: not front.ends, "it has left")
         assert front.sender_of(f"unix-abstract:{name}").startswith("ipv4:127.0.0.2:")  # for what it sent
 
         async def send(address: str) -> int:
@@ -280,10 +280,10 @@ async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None
         assert (await Client(made).send(message())).status.code == d.OK
         host, _, port = node.v2_port.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
-        await until(lambda: len(node.v2_port.endpoint.front._ends) == 3, "the silent connection")
+        await until(lambda: len(node.v2_port.endpoint.front.ends) == 3, "the silent connection")
         front = node.v2_port.endpoint.front
         await node.v2_port.close(0)
-        assert not front._ends and not front._tasks
+        assert not front.ends and not front._tasks
         with suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()
@@ -363,7 +363,7 @@ async def test_an_end_of_one_direction_leaves_the_other_one_open() -> None:
         inner_writer.write_eof()
         assert await reader.read() == b"late"
         writer.close()
-        await until(lambda: not front._ends, "both ends are gone")
+        await until(lambda: not front.ends, "both ends are gone")
 
 
 async def test_an_end_that_the_other_side_does_not_answer_is_waited_for_a_while(monkeypatch) -> None:
@@ -375,7 +375,7 @@ async def test_an_end_that_the_other_side_does_not_answer_is_waited_for_a_while(
         writer.write_eof()
         _, inner_reader, _ = await behind.connections.get()
         await inner_reader.read()
-        await until(lambda: not front._ends, "the front has given up")
+        await until(lambda: not front.ends, "the front has given up")
         writer.close()
 
 
@@ -390,7 +390,7 @@ async def test_a_connection_that_breaks_ends_the_other_side() -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         writer.transport.abort()
         assert await inner_reader.read() == b""
-        await until(lambda: not front._ends, "both ends are gone")
+        await until(lambda: not front.ends, "both ends are gone")
 
 
 async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
@@ -403,7 +403,7 @@ async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
         await inner_reader.readexactly(len(HELLO))
         data = bytes(64 << 20)
         inner_writer.write(data)
-        slow = next(end for end in front._ends if isinstance(end, module._Client))
+        slow = next(end for end in front.ends if isinstance(end, module._Client))
         await until(lambda: not slow.other.transport.is_reading(), "the front has stopped reading")
         assert slow.transport.get_write_buffer_size() < 2 << 20
         assert inner_writer.transport.get_write_buffer_size() > 32 << 20
@@ -434,7 +434,7 @@ async def test_so_many_say_nothing_that_the_oldest_goes(monkeypatch: pytest.Monk
         made = []
         for number in range(3):
             made.append(await asyncio.open_connection(host, port))
-            await until(lambda number=number: len(front._ends) == min(number + 1, 2), "it is there")
+            await until(lambda number=number: len(front.ends) == min(number + 1, 2), "it is there")
         with suppress(ConnectionResetError):
             assert await made[0][0].read() == b""
         made[2][1].write(HELLO)  # the others are served
@@ -558,7 +558,7 @@ async def test_nobody_behind_closes_the_connection() -> None:
         assert await reader.read() == b""
     writer.close()
     await front.close()
-    assert not front._ends
+    assert not front.ends
 
 
 async def test_a_front_that_never_started_leaves_no_socket() -> None:

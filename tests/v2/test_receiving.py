@@ -563,7 +563,7 @@ class ReadsLittle:
 
     async def receives(self, node: BrokerNode, **fields: Any) -> asyncio.Task[None]:
         """The call, when it waits for its client."""
-        servicer = node.v2_port._servicer
+        servicer = node.v2_port.servicer
         call = asyncio.create_task(servicer.ReceiveMessage(receive(**fields), self))  # type: ignore[arg-type]
         await self.is_full.wait()
         return call
@@ -591,7 +591,7 @@ async def test_of_an_answer_that_breaks_off_only_what_was_being_sent_counts(tmp_
 async def test_who_does_not_read_holds_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     """Bytes as they are sent: a body that is packed as only our own clients do is unpacked for them."""
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
-        unsent = node.v2_port._servicer._unsent = Unsent(most=40_000)
+        unsent = node.v2_port.servicer._unsent = Unsent(most=40_000)
         await put(node, "T", zlib.compress(bytes(9_000)), sys_flag=SYS_FLAG_COMPRESSED)
         call = await ReadsLittle(1).receives(node, group=resource("a"))
         refused = await status_of(client, group=resource("b"))
@@ -663,7 +663,7 @@ async def test_a_push_consumer_that_dies_does_so_too(tmp_path: Path, monkeypatch
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         stream = client.calls.Telemetry(metadata=CLIENT)
         await stream.write(s.TelemetryCommand())
-        await until(lambda: node.v2_port._clients.stream_of("client-1"), "its stream")
+        await until(lambda: node.clients.stream_of("client-1"), "its stream")
         await client.send(message())
         assert len(await received(client, auto_renew=True)) == 1
         stream.cancel()

@@ -350,7 +350,7 @@ async def test_a_message_that_is_sent_again_while_the_first_call_is_under_way_is
     """Trap 8: a broker that was held up finds both calls before it, the first one perhaps ended by its deadline."""
     again = s.SendMessageRequest(messages=[message(body=b"once")])
     async with v2_broker(tmp_path) as (node, _):
-        sends = node.v2_port._servicer._sends
+        sends = node.v2_port.servicer._sends
         call = partial(sends.send, again.messages, ("127.0.0.1", bytes(8)), 60.0, "client-1")
         other = partial(sends.send, [message()], ("127.0.0.1", bytes(8)), 60.0, "client-2")
         calls = [asyncio.create_task(one()) for one in (other, call, call, call)]

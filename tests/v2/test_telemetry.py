@@ -205,7 +205,7 @@ async def test_a_topic_or_group_that_is_not_there_and_a_producer_without_topics_
 async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_path: Path) -> None:
     """A client that comes back after a restart opens the stream, and sends its settings only minutes later."""
     async with v2_broker(tmp_path) as (node, client):
-        clients = node.v2_port._clients
+        clients = node.clients
         first = client.calls.Telemetry(metadata=CLIENT)
         await first.write(s.TelemetryCommand())  # opens the call
         old = await until(lambda: clients.stream_of("client-1"), "the first stream")
@@ -213,7 +213,7 @@ async def test_a_stream_counts_from_its_start_and_the_newest_of_a_client(tmp_pat
         await second.write(s.TelemetryCommand())
         await until(lambda: clients.stream_of("client-1") is not old, "the second stream")
         first.cancel()
-        await until(lambda: len(clients._clients["client-1"].streams) == 1, "the end of the first")
+        await until(lambda: clients.stream_count == 1, "the end of the first")
         told = s.TelemetryCommand(print_thread_stack_trace_command=s.PrintThreadStackTraceCommand(nonce="n"))
         stream = clients.stream_of("client-1")
         assert stream is not None and stream.send(told)
@@ -257,7 +257,7 @@ async def test_who_does_not_read_gets_a_bounded_number_of_commands_and_disturbs_
     async with v2_broker(tmp_path) as (node, client), client_of(node, "client-2") as other:
         silent = client.calls.Telemetry(metadata=CLIENT)
         await silent.write(s.TelemetryCommand())
-        stream = await until(lambda: node.v2_port._clients.stream_of("client-1"), "the stream")
+        stream = await until(lambda: node.clients.stream_of("client-1"), "the stream")
         large = s.TelemetryCommand(verify_message_command=s.VerifyMessageCommand(message=message(body=bytes(1 << 20))))
         taken = 0
         while stream.send(large):
@@ -347,7 +347,7 @@ async def test_who_floods_with_settings_and_reads_no_answer_is_not_read_either(t
 
     async with v2_broker(tmp_path) as (node, client):
         context = Flood()
-        servicer: Any = node.v2_port._servicer
+        servicer: Any = node.v2_port.servicer
         call = asyncio.create_task(servicer.Telemetry(None, context))
         await asyncio.wait_for(context.begun.wait(), 60)
         assert (await client.send(message())).status.code == d.OK  # the others are served, and the loop has turned

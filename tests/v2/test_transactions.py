@@ -464,14 +464,14 @@ async def test_a_client_that_reads_nothing_holds_little_memory_and_nobody_up(tmp
     ):
         stream = hanging.calls.Telemetry(metadata=hanging.metadata)
         await stream.write(s.TelemetryCommand(settings=d.Settings(publishing=d.Publishing(topics=[resource("X")]))))
-        await until(lambda: node.v2_port._clients.stream_of("hangs") is not None, "its stream is there")
+        await until(lambda: node.clients.stream_of("hangs") is not None, "its stream is there")
         for number in range(30):
             one = half(f"h{number}")
             one.body = body
             assert (await hanging.send(one)).status.code == d.OK
         await prepare(reader, "r")
         await until(lambda: asked, "the other one is asked")
-        waiting = node.v2_port._clients.stream_of("hangs")
+        waiting = node.clients.stream_of("hangs")
         assert waiting is not None
         assert sum(waiting._commands.values()) <= 2 << 20
         stream.cancel()

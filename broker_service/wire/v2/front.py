@@ -53,7 +53,7 @@ class Front:
         self._listening = listening
         self._server: asyncio.Server | None = None
         self._silent: dict[_Client, None] = {}  # the oldest first
-        self._ends: set[_End] = set()
+        self.ends: set[_End] = set()
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
@@ -94,8 +94,8 @@ class Front:
         """Ends all connections, also those that are just being accepted."""
         self._is_closing = True
         self.stop_listening()
-        while self._ends:
-            for end in list(self._ends):
+        while self.ends:
+            for end in list(self.ends):
                 end.abort()
             self._ended.clear()
             await self._ended.wait()
@@ -104,12 +104,12 @@ class Front:
     # --- for its connections ----------------------------------------------------------------------------------------
 
     def began(self, end: "_End") -> None:
-        self._ends.add(end)
+        self.ends.add(end)
         if self._is_closing:
             end.abort()
 
     def ended(self, end: "_End") -> None:
-        self._ends.discard(end)
+        self.ends.discard(end)
         self._ended.set()
 
     def takes(self, client: "_Client", address: str) -> bool:

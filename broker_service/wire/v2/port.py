@@ -50,7 +50,7 @@ class Port:
         interceptors: Sequence[grpc.aio.ServerInterceptor] = (),
     ) -> None:
         self._broker = broker
-        self._servicer = servicer
+        self.servicer = servicer
         self._clients = clients
         self._machine = machine
         self._address_file = address_file
@@ -127,7 +127,7 @@ class Port:
             return False
         self._is_failure_logged = False
         self._port = port  # a port that was chosen freely keeps its number when it is opened again
-        MethodTable(server).add(_service(self._servicer))
+        MethodTable(server).add(_service(self.servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
         self._opened()

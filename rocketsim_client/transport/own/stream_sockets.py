@@ -11,7 +11,7 @@ class StreamSockets:
     """Thread-safe.  A socket belongs to the process that opened it; a forked child closes its copies."""
 
     def __init__(self) -> None:
-        self._open: set[socket.socket] = set()
+        self.open: set[socket.socket] = set()  # of this process
         self._lock = threading.Lock()
         self._closed = False
         forks.watch(self)
@@ -23,13 +23,13 @@ class StreamSockets:
             if self._closed:
                 made.close()
                 raise ClientClosed("this client has been closed")
-            self._open.add(made)
+            self.open.add(made)
         return made
 
     def ended(self, one: socket.socket) -> None:
         """Closes a socket whose call has ended."""
         with self._lock:
-            self._open.discard(one)
+            self.open.discard(one)
         _shut(one)
 
     @property
@@ -40,7 +40,7 @@ class StreamSockets:
         """Ends the calls that are under way."""
         with self._lock:
             self._closed = True
-            for one in self._open:
+            for one in self.open:
                 try:
                     one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it, which closes it
                 except OSError:
@@ -48,7 +48,7 @@ class StreamSockets:
 
     def forget_parent(self) -> None:
         self._lock = threading.Lock()
-        inherited, self._open = self._open, set()
+        inherited, self.open = self.open, set()
         for one in inherited:
             one.close()  # only this process's copy; the parent goes on reading
 
