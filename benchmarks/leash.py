@@ -24,7 +24,7 @@ def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
 
 
 def kill(process: "subprocess.Popen[Any]") -> None:
-    """Sends SIGKILL to a process of `start` and its children, unless its end was awaited."""
+    """Sends SIGKILL to a process of `start` and its children, unless the process is known to have ended."""
     if process.returncode is None:  # its end was not awaited, so no other process can have its number
         os.killpg(process.pid, signal.SIGKILL)
 

@@ -245,7 +245,7 @@ class MessageStore:
         return self.append(Batch.of_records([record]), record.topic, now_ms, store_host)
 
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
-        """Checks bytes of the master's log and appends them unchanged; returns the end of the last whole record.
+        """Checks bytes of the master's log and appends them unchanged; returns the end of the last complete record.
 
         The bytes may end within a record; the next call, whose offset follows these bytes, brings the rest.
         Raises RecordError for a damaged record; all records before it are stored.

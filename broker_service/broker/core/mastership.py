@@ -5,7 +5,7 @@
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A configured master starts WAITING.  Another broker may have been promoted while it was down, and a slave may have
-records that it lost.  Before it takes writes, it therefore waits for three things:
+records that the master has lost.  Before it takes writes, it therefore waits for three things:
 
 1. One answer of a name server or a slave, without a time limit.  If neither is configured, this wait ends at once.
 2. The tail of its own last epoch, if a live slave has more of it than this log: without a time limit, since replication
