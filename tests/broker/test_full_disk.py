@@ -346,16 +346,19 @@ async def test_a_reset_of_many_queues_that_the_log_refuses_half_way_names_those_
         assert set(places_of(node).values()) == {0}
 
 
-async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(tmp_path: Path) -> None:
+async def test_a_topic_whose_tombstone_is_refused_keeps_its_queues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The test above relies on this order: the table first, the queues when it has become."""
     async with serving(tmp_path, Files()) as (node, operations):
 
-        def full(value: object) -> None:
+        def full(file: JsonFile, value: object) -> None:
             raise OSError(errno.ENOSPC, "full")
 
-        node.topics._file.save = full  # type: ignore[method-assign]
+        monkeypatch.setattr(JsonFile, "save", full)
         with pytest.raises(DiskFull):
             await operations.delete_topic("t")
+        monkeypatch.undo()
         assert "t" in node.topics.entries and node.store.queues.bounds("t", 0) == (0, 2)
         assert node.offsets.get("g", "t", 0) == (0, 2)
         await put(node, "t", b"z")

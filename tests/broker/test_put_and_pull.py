@@ -45,6 +45,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.put_result import PutStatus
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
+from broker_service.store.json_file import JsonFile
 from testbed.polling import until
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
 
@@ -138,18 +139,21 @@ async def test_a_first_message_makes_its_topic_only_if_it_may(tmp_path: Path) ->
             await put(node, "u", b"x")
 
 
-async def test_while_the_disk_writes_a_new_topic_its_frames_wait_in_order_and_others_do_not(tmp_path: Path) -> None:
+async def test_while_the_disk_writes_a_new_topic_its_frames_wait_in_order_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running(tmp_path) as node:
         await put(node, "other", b"x")
         begun, goes_on = threading.Event(), threading.Event()
-        save = node.topics._file.save
+        save = JsonFile.save
 
-        def slowly(value: dict[str, Any]) -> None:
-            begun.set()
-            assert goes_on.wait(60)
-            save(value)
+        def slowly(file: JsonFile, value: dict[str, Any]) -> None:
+            if str(file).endswith("topics.json"):
+                begun.set()
+                assert goes_on.wait(60)
+            save(file, value)
 
-        node.topics._file.save = slowly  # type: ignore[method-assign]
+        monkeypatch.setattr(JsonFile, "save", slowly)
         puts = [asyncio.create_task(put(node, "t", b"%d" % number)) for number in range(5)]
         await until(begun.is_set, "the disk writes")
         assert await put(node, "other", b"y") is PutStatus.PUT_OK
@@ -179,18 +183,17 @@ async def test_a_frame_behind_those_that_wait_for_their_topic_waits_too(tmp_path
 
 
 async def test_frames_that_wait_for_a_topic_that_cannot_be_made_are_refused_and_later_ones_go_on(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as node:
-        save = node.topics._file.save
 
-        def full(value: dict[str, Any]) -> None:
+        def full(file: JsonFile, value: dict[str, Any]) -> None:
             raise OSError(errno.ENOSPC, "full")
 
-        node.topics._file.save = full  # type: ignore[method-assign]
+        monkeypatch.setattr(JsonFile, "save", full)
         refused = await asyncio.gather(*(put(node, "t", b"x") for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in refused] == [DiskFull] * 3
-        node.topics._file.save = save  # type: ignore[method-assign]
+        monkeypatch.undo()
         assert await put(node, "t", b"y") is PutStatus.PUT_OK
 
 

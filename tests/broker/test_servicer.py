@@ -15,6 +15,7 @@ from broker_service import errors
 from broker_service.broker.metadata.topics import TopicConfig
 from broker_service.modes import BrokerRole
 from broker_service.runtime.rpc_errors import status_of
+from broker_service.store.json_file import JsonFile
 from testbed.polling import until
 from tests.support.brokers import answers_early, bodies_in, message, put, running, stub_of
 
@@ -171,7 +172,7 @@ async def test_a_new_group_reads_although_the_disk_takes_no_table(
         await put(node, "t", b"x")
         asked = pb.PullRequest(consumer_group="new", topic="t", max_msg_nums=1)
         with monkeypatch.context() as patch:
-            patch.setattr(node.groups, "_save", failing)
+            patch.setattr(JsonFile, "save", failing)
             assert (await stub.Pull(asked, timeout=60)).count == 1
             assert "new" not in node.groups.entries
         assert (await stub.Pull(asked, timeout=60)).count == 1
