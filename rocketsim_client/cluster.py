@@ -123,6 +123,7 @@ class Cluster:
         self._routes.close()
 
     def forget_parent(self) -> None:
+        """Forgets, in a forked child, which addresses its parent could not reach."""
         self._unreachable = UnreachableAddresses()
 
     @property
@@ -138,6 +139,7 @@ class Cluster:
 
     @property
     def name_servers(self) -> list[str]:
+        """The addresses of the name servers; empty if brokers are given instead."""
         return list(self.connection.name_servers)
 
     @property
@@ -153,6 +155,7 @@ class Cluster:
     # --- routes ---------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
+        """All topics that the name server knows."""
         return self.transport.routes.topic_list(self.timeout_s)
 
     def members(self) -> list[BrokerData]:
@@ -205,6 +208,7 @@ class Cluster:
             logger.warning("%s is tried last for a while: %s", address, error)
 
     def answered(self, address: str) -> None:
+        """Notes that an address has answered, so that it is tried first again."""
         if self._unreachable.answered(address):
             logger.info("%s answers again", address)
 

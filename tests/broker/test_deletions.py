@@ -128,7 +128,7 @@ async def test_a_commit_does_not_wait_longer_than_its_caller(tmp_path: Path, mon
     async with with_topic(tmp_path, transaction_time_out=3_600_000) as node:
         await prepare(node, "tx")
         async with deleting(node, monkeypatch):
-            with pytest.raises(ServiceNotAvailable, match="topic t is being changed"):
+            with pytest.raises(ServiceNotAvailable, match="topic t is still being changed"):
                 await node.consumption.transactions.end(TransactionId("t", "tx"), Resolution.COMMIT, 0.01)
 
 

@@ -154,10 +154,10 @@ def believe_the_first_answer(plant):
 
 
 def end_where_the_index_has_no_room(plant):
-    def work(self, max_bytes, now_ms):
-        stop = min(self._log.end_offset, self.position + max_bytes)
+    def work(self, max_bytes):
+        stop = self.position + min(self.behind, max_bytes)
         while self.position < stop:
-            self._step(stop, now_ms)
+            self._step(stop)
 
     plant(Index, "work", work)
 
