@@ -1,9 +1,9 @@
-"""`rocketsim console`: the web console. `up` and `demo` serve one for the cluster that they start."""
+"""`rocketsim console`: the web console.  `rocketsim up` serves one for the cluster that it starts."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from rocketsim_cli.options import NameServer
 from rocketsim_cli.tables import console as terminal
 from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
-
-if TYPE_CHECKING:
-    pass
 
 PORT = 8088
 ASK_TIMEOUT_S = 2.0  # of a call to one broker; short, so that a page soon shows that a broker does not answer
