@@ -42,6 +42,7 @@ class Watched:
             one.wait_until_ready()
         self.name_server = namesrv.address
         self.admin = Admin(self.name_server)
+        wait_until(lambda: len(self.admin.cluster_list()) == 2, "both brokers are registered")
 
     def work(self) -> None:
         """Messages of all kinds that the dashboard shows: read, popped, under way, and a dead letter."""
