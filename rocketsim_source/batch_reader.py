@@ -1,9 +1,10 @@
 """Batch reads: the records between starting and ending offsets when Spark plans the read."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from rocketsim_client.model import OffsetRange
@@ -11,6 +12,7 @@ from rocketsim_source.commits.committer import now_ms
 from rocketsim_source.options.option_values import OptionError
 from rocketsim_source.options.source_options import SourceOptions
 from rocketsim_source.planning.partition import QueueRangesPartition, parallelism_now, plan_partitions
+from rocketsim_source.planning.pushed_filters import NO_FILTERS, PushedFilters
 from rocketsim_source.planning.queue_watch import QueueWatch, answered
 from rocketsim_source.planning.splits import batch_bytes
 from rocketsim_source.planning.starts import (
@@ -35,12 +37,13 @@ class RocketSimReader(DataSourceReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = schema
         self.options = options
+        self.pushed = NO_FILTERS
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self.options
         cluster = ClientCluster.open(options.connection)
         try:
-            planned, size = ranges(options, cluster)
+            planned, size = ranges(options, cluster, self.pushed)
             return plan_partitions(planned, options, cluster, parallelism_now(options, size))
         finally:
             cluster.close()
@@ -53,8 +56,26 @@ class RocketSimReader(DataSourceReader):
         return read_partition(partition, self.schema, self.options)
 
 
-def ranges(options: SourceOptions, cluster: SourceCluster) -> tuple[list[OffsetRange], int]:
-    """Returns the ranges that the options name and an estimate of their size in bytes, 0 if no broker reports sizes."""
+class FilteringReader(RocketSimReader):
+    """Reads a batch of the records that can pass the query's filters.
+
+    The option `filterPushdown` selects this reader, because Spark refuses a reader that has `pushFilters` unless
+    `spark.sql.python.filterPushdown.enabled` is true.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Returns all filters, because Spark has to evaluate them again."""
+        self.pushed = PushedFilters.of(filters)
+        self.options = replace(self.options, sub_expression=self.pushed.expression(self.options.sub_expression))
+        return filters
+
+
+def ranges(
+    options: SourceOptions, cluster: SourceCluster, pushed: PushedFilters = NO_FILTERS
+) -> tuple[list[OffsetRange], int]:
+    """Returns the ranges that the options and the filters name, and an estimate of their size in bytes, 0 if no broker
+    reports sizes.
+    """
     watch = QueueWatch(cluster, options, now_ms)
     queues = watch.discover(must_exist=True)
     if not queues:
@@ -80,4 +101,21 @@ def ranges(options: SourceOptions, cluster: SourceCluster) -> tuple[list[OffsetR
     for queue, start in sorted(starts.items()):
         end = ends.get(queue, states.bounds[queue].max_offset)
         planned.append(OffsetRange(queue, start, max(start, end)))
+    planned = within_store_times(pushed.narrowed(planned), cluster, pushed)
     return planned, batch_bytes(planned, states.bounds)
+
+
+def within_store_times(planned: list[OffsetRange], cluster: SourceCluster, pushed: PushedFilters) -> list[OffsetRange]:
+    """Cuts the ranges by the filters' store times.
+
+    Only RocketSim's brokers promise that store times never fall in a queue.  The clock of a broker of RocketMQ may have
+    been set back, and a search there could leave out records that pass the filters.
+    """
+    if cluster.protocol == "remoting":
+        return planned
+    first, last = pushed.searches(planned)
+    return pushed.between(
+        planned,
+        answered(cluster.search(first), "offset at the store time of a filter") if first else {},
+        answered(cluster.search(last), "offset at the store time of a filter") if last else {},
+    )

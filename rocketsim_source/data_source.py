@@ -45,7 +45,7 @@ class RocketSimDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> "DataSourceReader":
         """Returns the reader for `spark.read`."""
-        from rocketsim_source.batch_reader import RocketSimReader
+        from rocketsim_source.batch_reader import FilteringReader, RocketSimReader
         from rocketsim_source.options.source_options import source_options
         from rocketsim_source.options.view_options import MESSAGES, view_of, view_options
         from rocketsim_source.schema import check_schema
@@ -56,17 +56,18 @@ class RocketSimDataSource(DataSource):
             return RocketSimViewReader(schema, view_options(self._given()))
         options = source_options(self._given(), streaming=False)
         check_schema(schema, options)
-        return RocketSimReader(schema, options)
+        return (FilteringReader if options.filter_pushdown else RocketSimReader)(schema, options)
 
     def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":
         """Returns the reader for `spark.readStream`."""
-        from rocketsim_source.options.source_options import source_options
+        from rocketsim_source.options.source_options import refuse_pushdown, source_options
         from rocketsim_source.options.view_options import refuse_view
         from rocketsim_source.schema import check_schema
         from rocketsim_source.stream_reader import RocketSimStreamReader
 
         refuse_view(self._given(), "read as a stream")
         options = source_options(self._given(), streaming=True)
+        refuse_pushdown(options)
         check_schema(schema, options)
         return RocketSimStreamReader(schema, options)
 

@@ -111,6 +111,7 @@ class SourceOptions:
 
     sub_expression: str = option("subExpression", text, "*")
     filter_type: str = option("filterType", choice("TAG", "SQL92"), "TAG")
+    filter_pushdown: bool = option("filterPushdown", boolean, False)
     pull_batch_size: int | None = option(
         "pullBatchSize", integer(1, 1 << 30)
     )  # rows of one Arrow batch; None: the rows of one frame
@@ -314,3 +315,11 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
             if name.lower() in {key.lower() for key in given}:
                 raise OptionError(f"option {name} is for streams only; a batch ends at endingOffsets")
     return options
+
+
+def refuse_pushdown(options: SourceOptions) -> None:
+    """Refuses `filterPushdown` for a stream, because Spark offers a stream's filters to no source in Python."""
+    if options.filter_pushdown:
+        raise OptionError(
+            "option filterPushdown is for batches only; for a stream use subExpression, startingTimestamp or assign"
+        )

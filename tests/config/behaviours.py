@@ -93,6 +93,7 @@ OPTIONS = {
     "invalidProperties": "source/test_writer::test_properties_that_were_left_out_are_told_on_the_driver",
     "unsyncedSendPolicy": "source/test_writer::test_unsynced_sends_fail_the_task_if_the_options_say_so",
     # not there yet
+    "filterPushdown": "source/test_pushed_filters::test_spark_reads_less_and_finds_the_same_rows",
     "filterType": "source/test_stream::test_a_condition_over_properties_selects_rows",
     "view": "source/test_views::test_a_view_is_neither_a_stream_nor_written_to",
     "maxTimeRangePerTrigger": "source/test_options::test_a_refusal_says_what_is_wrong",

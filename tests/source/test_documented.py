@@ -83,6 +83,10 @@ def test_the_snippets_of_the_document_run(pair: Bench, snippets: Callable[[str, 
     tables = snippets("SQL", "sql")["tables"]
     assert {row.tags: row.messages for row in tables[1]} == {"alarm": 5, "red": 15}
 
+    narrowed = snippets("What to read", "python")
+    assert (narrowed["hour"].count(), narrowed["reds"]) == (0, 15)
+    pair.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
     assert snippets("From Kafka", "python")["values"].columns == ["key", "value", "partition", "offset"]
 
     found["stream"] = pair.stream("telemetry", startingOffsets="earliest")
