@@ -17,7 +17,7 @@ def run(bench: Bench) -> None:
     alone = bench.enter(cluster.running(bench, "alone"))
     pair = bench.enter(cluster.running(bench, "pair", pair=True, keys=cluster.modes(sync=True, flush=False)))
     peer = spark.kafka_peer(bench, kafka_missing)
-    warm_up(bench, theirs(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100))
+    warm_up(bench, into_kafka(made, peer, "sink-warm-up", bench.plan.pick(1_000_000, 1_000_000, 1_000), 100))
     plan = bench.plan
     for size in bench.plan.sizes:
         full, quick = (1_500_000, 1_000_000) if size == 100 else (400_000, 300_000)
@@ -25,9 +25,9 @@ def run(bench: Bench) -> None:
 
         def sinks(topic: str, rows: int, size: int = size) -> dict[str, Contestant | Missing]:
             return {
-                "alone": ours(made, alone, topic, rows, size),
-                "pair": ours(made, pair, topic, rows, size),
-                "Kafka": theirs(made, peer, topic, rows, size),
+                "alone": into_rocketsim(made, alone, topic, rows, size),
+                "pair": into_rocketsim(made, pair, topic, rows, size),
+                "Kafka": into_kafka(made, peer, topic, rows, size),
                 "generator": lambda: generator(made, rows, size),
             }
 
@@ -86,7 +86,7 @@ def warm_up(bench: Bench, write: Contestant | Missing) -> None:
         warmed_up(write, bench.plan.pick(20, 20, 0))
 
 
-def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Contestant:
+def into_rocketsim(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Contestant:
     one.topic(topic)
     written = 0
 
@@ -102,7 +102,7 @@ def ours(made: Spark, one: OurCluster, topic: str, rows: int, size: int) -> Cont
     return write
 
 
-def theirs(made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> Contestant | Missing:
+def into_kafka(made: Spark, peer: Kafka | Missing, topic: str, rows: int, size: int) -> Contestant | Missing:
     if isinstance(peer, Missing):
         return peer
     peer.topic(topic)

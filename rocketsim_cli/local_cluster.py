@@ -169,9 +169,9 @@ class ServerProcess:
         deadline = time.monotonic() + self.start_timeout_s
         while not self.address:
             if not self.is_running():
-                raise Trouble(f"{self.name} ended while it started: {self.said()}")
+                raise Trouble(f"{self.name} ended while it started: {self.last_output()}")
             if time.monotonic() > deadline:
-                raise Trouble(f"{self.name} does not listen after {self.start_timeout_s:.0f} s: {self.said()}")
+                raise Trouble(f"{self.name} does not listen after {self.start_timeout_s:.0f} s: {self.last_output()}")
             time.sleep(0.02)
         self.keys["listenPort"] = self.address.rpartition(":")[2]
         return self
@@ -180,7 +180,7 @@ class ServerProcess:
         """The server's whole log, of all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         """The part of the log that an error shows."""
         return f"{self.last_words()} (with --dir DIR, DIR/{self.log_path.name} stays)"
 
@@ -213,7 +213,7 @@ class ServerProcess:
         try:
             return self._process.wait(self.stop_timeout_s)
         except subprocess.TimeoutExpired:
-            raise Trouble(f"{self.name} still runs after {self.stop_timeout_s:.0f} s: {self.said()}") from None
+            raise Trouble(f"{self.name} still runs after {self.stop_timeout_s:.0f} s: {self.last_output()}") from None
 
 
 def _text(value: object) -> str:

@@ -178,15 +178,14 @@ class RecordDecoder:
             yield self._batch(Rows(some, of_some, broker_id, unpacked))
 
     def done(self, rows: int) -> int:
-        """How many records of the last frame its first `rows` rows stand for, those that the filter left out
-        included."""
+        """Counts the records of the last frame up to its row `rows`, with those that the filter left out."""
         if self._kept is None:
             return rows
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
 
     def unreadable(self, records: Records) -> list[int]:
-        """The records from which `batches` cannot make rows.  It checks each by itself, so it is for frames that have
-        some."""
+        """The records from which `batches` cannot make rows.  Call it after `batches` has failed: it checks each record
+        by itself, which is slow."""
         return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
 
     def _is_readable(self, one: Records) -> bool:

@@ -79,7 +79,7 @@ class ServerProcess(local_cluster.ServerProcess):
         environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": code} | self.environment
         return {"cwd": self.root, "env": environment}
 
-    def said(self) -> str:
+    def last_output(self) -> str:
         return f"its log:\n{self.log()[-4000:]}"
 
     @property

@@ -211,7 +211,7 @@ class StateLog:
         except NotFound:
             return offset, []  # it has expired
         except (ReadFailed, StoreCorrupt) as error:
-            return offset, self._stands_for(self._entry_of(offset), offset, error)
+            return offset, self._substitutes_for(self._entry_of(offset), offset, error)
         return offset, _transitions(record.decode(data, check_crc=False), offset)
 
     @property
@@ -290,7 +290,7 @@ class StateLog:
             if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one
-            return log_offset, self._stands_for(entry, log_offset, of_this_one)
+            return log_offset, self._substitutes_for(entry, log_offset, of_this_one)
 
     def _changes_of(self, entry: _Entry, log_offset: int) -> list[Change]:
         message = record.decode(self._store.log.record_at(log_offset), check_crc=False)
@@ -313,7 +313,7 @@ class StateLog:
                     return entry
         return None
 
-    def _stands_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
+    def _substitutes_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
         """Returns the changes that are applied instead of a record that cannot be read.
 
         Raises the error for a record of the state topic, and if it is not known which record it is.

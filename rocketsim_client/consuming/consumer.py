@@ -41,8 +41,8 @@ MAX_IN_FLIGHT_BYTES = 64 << 20  # as in RocketMQ 5's push consumers
 
 
 class Consumer:
-    """Receives messages of topics for a group.  Each message goes to one consumer of the group, and again to one until
-    it is acknowledged.  Thread-safe.  `close` (or leaving a `with` block) gives back messages that are not
+    """Receives messages of topics for a group.  Each message is delivered to one consumer of the group, and delivered
+    again until it is acknowledged.  Thread-safe.  `close` (or leaving a `with` block) gives back messages that are not
     acknowledged.
 
         with Consumer(name_server, "billing", "TopicTest") as consumer:
@@ -54,10 +54,10 @@ class Consumer:
     filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their `enablePropertyFilter`).
     Durations are in seconds:
 
-    `invisible_s` (60): how long the broker gives a message to no other consumer.  After half of that time this consumer
-    asks for more, until `renew_for_s` after it received the message (three hours; 0: never).  `timeout_s` (3): of an
-    ack and similar calls over all attempts; a call that receives takes at most so much longer than it waits.
-    `poll_interval_s` (30): how long a route is used.
+    `invisible_s` (60): how long the broker gives a message to no other consumer. After half of that time this consumer
+    asks for more, until `renew_for_s` after it received the message (three hours; 0: never). `timeout_s` (3): the
+    longest that an ack or a similar call takes, over all attempts, and how much longer than its own wait a call that
+    receives may take. `poll_interval_s` (30): how long a route is used.
 
     `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
 

@@ -31,7 +31,7 @@ def values(field: dataclasses.Field[object]) -> str:
     if field.type is bool:
         return "true, false"
     if isinstance(field.type, type) and issubclass(field.type, Enum):
-        return "one of those"
+        return ", ".join(member.name for member in field.type)
     if one_of:
         return ", ".join(map(str, one_of))
     if field.type is int:
