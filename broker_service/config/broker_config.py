@@ -317,7 +317,7 @@ class BrokerConfig(SharedKeys):
         runtime=True,
     )
     enable_property_filter: bool = key(
-        False, "RocketMQ 5's clients may filter by SQL92 over the properties of messages", runtime=True
+        False, "consumers may filter by SQL92 over the properties of messages", runtime=True
     )
     broker_permission: int = key(6, "6: read and write, 4: read, 2: write", one_of=(2, 4, 6), runtime=True)
 

@@ -47,7 +47,7 @@ class Remoting:
         machine: Machine,
     ) -> None:
         self._broker = broker
-        self.members = Members(broker, features.commits, features.checks.push, machine.monotonic)
+        self.members = Members(broker, features.commits, features.checks, machine.monotonic)
         features.producers.remoting = self.members
         parts = (
             SendAnswers(broker, wire.puts, features.consumption.transactions),

@@ -21,12 +21,12 @@ from rocketsim_proto.records.record import PROPERTY_TAGS
 
 from broker_service.broker.core import master_loop
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.reads.selection import Selection, select
 from broker_service.broker.reads.subscription import codes_of
 from broker_service.errors import ReadFailed, RocketSimError, StoreCorrupt
 from broker_service.pop.deliveries import MAX_MESSAGES
 from broker_service.pop.picker import Groups, Picker, Room
 from broker_service.pop.places import Places
-from broker_service.pop.selection import Selection, select
 from broker_service.state.transitions import DeliveryId, Place
 from broker_service.state.writer import StateWriter
 from broker_service.store.pull import GetMessageResult

@@ -11,6 +11,7 @@ from rocketsim_proto.limits import MAX_INVISIBLE_MS
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.read_checks import ReadChecks
+from broker_service.broker.reads.selection import Selection
 from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
@@ -20,7 +21,6 @@ from broker_service.pop.finder import Finder, QueueBatch
 from broker_service.pop.places import Places
 from broker_service.pop.polls import Polls
 from broker_service.pop.receipt_handle import ReceiptHandle
-from broker_service.pop.selection import Selection, Selections
 from broker_service.pop.settling import Settling
 from broker_service.rocketmq_handover.take_over import TakeOver
 from broker_service.runtime import cold_reads
@@ -55,7 +55,6 @@ class Popping:
         self._settling = settling
         self._take_over = take_over
         self._counts = counts
-        self._selections = Selections()
         self._finder = Finder(broker, writer, places, chance)
         self.consumers = Consumers()
         self.polls = Polls(broker.config.max_long_polls)
@@ -63,8 +62,7 @@ class Popping:
         writer.changed.append(self._notify_of_released)
 
     async def pop(self, pop: Pop) -> Popped:
-        enabled = self._broker.config.enable_property_filter
-        selection = await self._selections.of(pop.sub_expression, pop.expression_type, sql_enabled=enabled)
+        selection = await self._access.selection(pop.sub_expression, pop.expression_type)
         if len(pop.client_id.encode()) > MAX_TEXT:
             raise InvalidParameter(f"client id {pop.client_id[:40]!r}… is longer than {MAX_TEXT} bytes")
         if len(pop.attempt_id.encode()) > MAX_TEXT:

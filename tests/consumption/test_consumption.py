@@ -16,6 +16,7 @@ from rocketsim_proto.records.record import Record
 from broker_service.admin.operations import Operations
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import TopicConfig
+from broker_service.broker.reads import selection
 from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.subscription import FilterNotSupported
 from broker_service.errors import (
@@ -31,7 +32,7 @@ from broker_service.errors import (
 )
 from broker_service.node.node import BrokerNode
 from broker_service.pop import finder as finder_module
-from broker_service.pop import popping, receipt_handle, selection
+from broker_service.pop import popping, receipt_handle
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.deliveries import ChangeInvisible, Delivery, HandleStatus, Pop, Popped, PopStatus
 from broker_service.pop.outcome import RENEWED_FOR_MS

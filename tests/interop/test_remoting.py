@@ -30,7 +30,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleNamespace]:
     ports = [free_port() for _ in range(3)]
     with Processes(tmp_path_factory.mktemp("pair")) as processes:
         namesrv = processes.start_namesrv(remotingPort=ports[0])
-        keys = {"brokerClusterName": "north", "messageDelayLevel": "1s 5s"}
+        keys = {"brokerClusterName": "north", "messageDelayLevel": "1s 5s", "enablePropertyFilter": "true"}
         keys |= {"transactionTimeOut": "2000", "transactionCheckInterval": "2000"}
         master = processes.start_broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", remotingPort=ports[1], **keys)
         processes.start_broker("broker-a", 1, namesrv, remotingPort=ports[2], **keys)
@@ -160,3 +160,15 @@ def test_rocketmqs_producer_sends_in_transactions_to_our_pair(
         queue = MessageQueue(topic, "broker-a", 0)
         wait_until(lambda: consumer.bounds(topic)[queue].max_offset == 2, "two messages are committed")
         assert [one.body for one in consumer.pull(queue, 0).messages] == [b"COMMIT_MESSAGE", b"UNKNOW"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_java_consumers_select_by_conditions_on_our_pair(pair: SimpleNamespace, tmp_path: Path, version: str) -> None:
+    topic = f"prices{version.replace('.', '')}"
+    with Admin(pair.grpc) as admin:
+        admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4)
+    program = str(HERE / "Conditions.java")
+    printed = run_java(rocketmq_jars(version), tmp_path, "256m", program, pair.name_server, topic, f"buyers-{topic}")
+    selected = "[90, 92, 94, 96, 98]"
+    expected = {f"pushed {selected}", f"pulled {selected}", "refused 23"}
+    assert expected <= {*printed.splitlines()}, printed

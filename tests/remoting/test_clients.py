@@ -1,6 +1,8 @@
 """Producers and pull consumers of RocketMQ 4 at a broker's remoting port, by a scripted client."""
 
+import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from rocketsim_proto.remoting.frame import Form
 
 from broker_service.put_result import PutStatus
 from broker_service.wire.remoting import members
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 from tests.support.brokers import bodies_in, put, running
 from tests.support.remoting import Client, port_of, remoting_broker
 
@@ -102,6 +104,40 @@ async def test_codes_of_pulls_say_what_a_consumer_does_next(tmp_path: Path) -> N
         assert (await client.pull("orders", 0, 99))[0].code == ResponseCode.SYSTEM_ERROR, "as 4.9 has it"
         assert (await client.pull("unknown", 0))[0].code == ResponseCode.TOPIC_NOT_EXIST
         assert (await client.pull("orders", 0, queueOffset="x"))[0].code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_conditions_select_by_properties_where_the_broker_filters(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, enable_property_filter=True) as (node, client):
+        for price in range(200):
+            await client.send("orders", b"%d" % price, price=str(price))
+
+        async def pull(offset: int, condition: str, most: int = 32) -> tuple[int, list[bytes], int]:
+            given = {"subscription": condition, "expressionType": "SQL92"}
+            header, records = await client.pull("orders", offset, maxMsgNums=most, **given)
+            return header.code, bodies_in(records), int(header.fields["nextBeginOffset"])
+
+        assert await pull(0, "price BETWEEN 3 AND 5") == (0, [b"3", b"4", b"5"], 64)
+        assert await pull(0, "price > 100", most=2) == (0, [b"101", b"102"], 103)
+        assert await pull(103, "price > 198") == (0, [b"199"], 200)
+        assert await pull(0, "price > 500") == (ResponseCode.PULL_RETRY_IMMEDIATELY, [], 200)
+        assert await pull(200, "price > 1") == (ResponseCode.PULL_NOT_FOUND, [], 200)
+        assert await pull(300, "price > 1") == (ResponseCode.PULL_OFFSET_MOVED, [], 200)
+        given = {"subscription": "price >", "expressionType": "SQL92"}
+        assert (await client.pull("orders", 0, **given))[0].code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        node.broker.config = replace(node.broker.config, max_transfer_bytes_on_message_in_memory=1)
+        assert await pull(0, "price > 100") == (0, [b"101"], 102), "at least one message"
+
+
+async def test_a_pull_that_waits_passes_over_what_its_condition_leaves_out(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, enable_property_filter=True) as (_, client):
+        await client.send("orders", b"1", price="1")
+        given: dict[str, object] = {"subscription": "price > 1", "expressionType": "SQL92", "sysFlag": 6}
+        waiting = asyncio.create_task(client.pull("orders", 1, suspendTimeoutMillis=60_000, **given))
+        await client.send("orders", b"0", price="0")
+        await client.send("orders", b"2", price="2")
+        async with asyncio.timeout(PATIENCE_S):
+            header, records = await waiting
+        assert (bodies_in(records), header.fields["nextBeginOffset"]) == ([b"2"], "3")
 
 
 async def test_a_pull_waits_for_a_message_if_it_says_so(tmp_path: Path) -> None:

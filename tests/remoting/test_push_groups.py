@@ -22,13 +22,14 @@ GROUP, RETRY, DEAD = "workers", "%RETRY%workers", "%DLQ%workers"
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
-def heartbeat(client_id: str, *groups: str, tags: str = "*") -> bytes:
+def heartbeat(client_id: str, *groups: str, tags: str = "*", condition: str = "") -> bytes:
+    wanted = {"subString": condition, "expressionType": "SQL92"} if condition else {"subString": tags}
     consumers = [
         {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": "CLUSTERING",
-            "subscriptionDataSet": [{"topic": one, "subString": tags} for one in ("orders", f"%RETRY%{group}")],
+            "subscriptionDataSet": [{"topic": one, **wanted} for one in ("orders", f"%RETRY%{group}")],
         }
         for group in groups
     ]
@@ -68,6 +69,29 @@ async def test_a_pull_takes_the_subscription_of_the_heartbeat(tmp_path: Path) ->
         await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP, tags="b"))
         _, records = await client.pull("orders", 0, consumerGroup=GROUP, sysFlag=0)
         assert bodies_in(records) == [b"b"]
+
+
+async def test_a_pull_takes_the_condition_of_the_heartbeat(tmp_path: Path) -> None:
+    async with remoting_broker(tmp_path, enable_property_filter=True) as (_, client):
+        for price in range(10):
+            await client.send("orders", b"%d" % price, price=str(price))
+        await client.call(RequestCode.HEART_BEAT, heartbeat("one", GROUP, condition="price > 6"))
+        header, records = await client.pull("orders", 0, consumerGroup=GROUP, sysFlag=0)
+        assert (bodies_in(records), header.fields["nextBeginOffset"]) == ([b"7", b"8", b"9"], "10")
+
+
+async def test_a_consumer_hears_at_its_start_what_is_wrong_with_its_subscription(tmp_path: Path) -> None:
+    def check(text: str, kind: str = "SQL92") -> dict[str, Any]:
+        subscription = {"topic": "orders", "subString": text, "expressionType": kind}
+        body = json.dumps({"clientId": "one", "group": GROUP, "subscriptionData": subscription}).encode()
+        return {"code": RequestCode.CHECK_CLIENT_CONFIG, "body": body}
+
+    async with remoting_broker(tmp_path, enable_property_filter=True) as (_, client):
+        await client.call(**check("price > 6"))
+        await client.call(**check("a || b", "TAG"))
+        assert await client.refused(**check("price >")) == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    async with remoting_broker(tmp_path / "without") as (_, client):
+        assert await client.refused(**check("price > 6")) == ResponseCode.INVALID_PARAMETER
 
 
 async def retried(node: BrokerNode, client: Client, offset: int) -> record.Record:

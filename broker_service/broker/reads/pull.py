@@ -3,8 +3,9 @@
 The store (tables D2b and D3) and `suggestion.py` (table D1) decide what the answer says.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 from rocketsim_proto.model import NO_EPOCH, GetMessageStatus, LogEpoch
 from rocketsim_proto.reserved import MASTER_ID
 
@@ -13,11 +14,13 @@ from broker_service.broker.core.traffic import Traffic
 from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.read_checks import ReadChecks
-from broker_service.broker.reads.subscription import tags_codes_of
+from broker_service.broker.reads.selection import Selection, select_first
+from broker_service.broker.reads.subscription import codes_of
 from broker_service.broker.reads.suggestion import PullCode
 from broker_service.errors import InvalidParameter
 from broker_service.runtime import cold_reads
 from broker_service.runtime.histogram import Histogram
+from broker_service.store.pull import GetMessageResult
 
 DEFAULT_MAX_MSG_NUMS = 32
 UNLIMITED_BYTES = (1 << 31) - 1
@@ -71,29 +74,29 @@ class PullPath:
             )
         await self._checks.make_group(pull.group)
         group = self._readable(pull)
-        tags = tags_codes_of(pull.sub_expression, pull.expression_type)
+        selection = await self._checks.selection(pull.sub_expression, pull.expression_type)
         if self._checks.is_refused_here():
             return self._refused(pull)
         if truncated := self._truncated(pull, group):
             return truncated
         deadline = self._broker.clock() + self._broker.hold_s(pull.suspend_s)
-        pulled = await self._read(pull, pull.queue_offset, group, tags)
+        pulled = await self._read(pull, pull.queue_offset, group, selection)
         if pull.commit_offset is not None and not self._broker.is_slave:
             self._commits.commit_on_pull(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         if pulled.code is PullCode.PULL_NOT_FOUND:
-            pulled = await self._held(pull, pulled, deadline, group, tags)
+            pulled = await self._held(pull, pulled, deadline, group, selection)
         self._traffic.add((pull.topic, pull.group), pulled.count, len(pulled.records))
         return pulled
 
     async def _held(
-        self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, tags: frozenset[int] | None
+        self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, selection: Selection
     ) -> Pulled:
         """Waits for messages, and returns the pull's new answer, or the old one if none came in time."""
         offset = pull.queue_offset
         queue = pull.topic, pull.queue_id
         while await self._broker.long_polling.wait({queue: offset}, deadline - self._broker.clock()):
             group = self._readable(pull)  # it may have been deleted
-            pulled = await self._read(pull, offset, group, tags)
+            pulled = await self._read(pull, offset, group, selection)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
                 # Only messages that the filter leaves out have arrived; they are not read again.
                 offset = pulled.next_begin_offset
@@ -101,23 +104,16 @@ class PullPath:
                 break
         return pulled
 
-    async def _read(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
+    async def _read(self, pull: Pull, offset: int, group: SubscriptionGroup, selection: Selection) -> Pulled:
         began = self._broker.clock()
-        pulled = await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, tags))
+        pulled = await cold_reads.read(self._broker.store, lambda: self._found(pull, offset, group, selection))
         self.seconds.observe(self._broker.clock() - began)
         return pulled
 
-    def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, tags: frozenset[int] | None) -> Pulled:
+    def _found(self, pull: Pull, offset: int, group: SubscriptionGroup, selection: Selection) -> Pulled:
         policy = self._checks.policy(group)
-        found = self._broker.store.queues.get_message(
-            pull.topic,
-            pull.queue_id,
-            offset,
-            pull.max_msg_nums or DEFAULT_MAX_MSG_NUMS,
-            pull.max_msg_bytes or UNLIMITED_BYTES,
-            tags,
-            correct_offset=policy.corrects_offsets,
-        )
+        find = self._by_tags if selection.condition is None else self._by_condition
+        found = find(pull, offset, selection, policy.corrects_offsets)
         code, suggestion = policy.answer(found.status, offset, from_slave=found.suggest_pull_from_slave)
         return Pulled(
             read_in=self._read_in(pull, found.next_begin_offset, found.max_offset),
@@ -130,6 +126,49 @@ class PullPath:
             count=found.count,
             records=found.records,
             sizes=found.sizes,
+        )
+
+    def _by_tags(self, pull: Pull, offset: int, selection: Selection, corrects_offsets: bool) -> GetMessageResult:
+        return self._broker.store.queues.get_message(
+            pull.topic,
+            pull.queue_id,
+            offset,
+            pull.max_msg_nums or DEFAULT_MAX_MSG_NUMS,
+            pull.max_msg_bytes or UNLIMITED_BYTES,
+            codes_of(selection.tags),
+            correct_offset=corrects_offsets,
+        )
+
+    def _by_condition(self, pull: Pull, offset: int, selection: Selection, corrects_offsets: bool) -> GetMessageResult:
+        """Finds messages as `_by_tags` does, but by a condition over their properties."""
+        one = replace(pull, max_msg_nums=1)
+        first = self._by_tags(one, offset, replace(selection, tags=None), corrects_offsets)
+        if first.status is not GetMessageStatus.FOUND:
+            return first
+        config = self._broker.config
+        most, most_bytes = (
+            (config.max_transfer_count_on_message_in_disk, config.max_transfer_bytes_on_message_in_disk)
+            if first.suggest_pull_from_slave
+            else (config.max_transfer_count_on_message_in_memory, config.max_transfer_bytes_on_message_in_memory)
+        )
+        chosen = select_first(
+            self._broker.store,
+            pull.topic,
+            pull.queue_id,
+            offset,
+            first.max_offset,
+            min(pull.max_msg_nums or DEFAULT_MAX_MSG_NUMS, most),
+            min(pull.max_msg_bytes or UNLIMITED_BYTES, most_bytes),
+            selection,
+        )
+        records = [data for data, _ in chosen.messages]
+        return replace(
+            first,
+            status=GetMessageStatus.FOUND if records else GetMessageStatus.NO_MATCHED_MESSAGE,
+            next_begin_offset=chosen.next,
+            records=b"".join(records),
+            sizes=np.fromiter(map(len, records), "<u4").tobytes(),
+            count=len(records),
         )
 
     def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:

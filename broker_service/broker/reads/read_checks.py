@@ -5,6 +5,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.broker.metadata.topics import PERM_READ
 from broker_service.broker.reads.commits import Commits
 from broker_service.broker.reads.push_subscriptions import PushSubscriptions
+from broker_service.broker.reads.selection import Selection, Selections
 from broker_service.broker.reads.suggestion import ReadPolicy
 from broker_service.errors import InvalidParameter, NoPermission
 
@@ -19,6 +20,7 @@ class ReadChecks:
     def __init__(self, broker: Broker, commits: Commits) -> None:
         self._broker = broker
         self._commits = commits
+        self._selections = Selections()
         self.push = PushSubscriptions()
 
     async def make_group(self, name: str) -> None:
@@ -45,6 +47,11 @@ class ReadChecks:
             raise QueueIdOutOfRange(
                 f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums} read queues"
             )
+
+    async def selection(self, sub_expression: str, expression_type: str) -> Selection:
+        """Returns what a subscription selects.  Raises if it is invalid, or SQL92 without `enablePropertyFilter`."""
+        enabled = self._broker.config.enable_property_filter
+        return await self._selections.of(sub_expression, expression_type, sql_enabled=enabled)
 
     def check_pop(self, group: str, topic: str) -> None:
         """Raises if the group reads the topic with push consumers.  If it popped before they came, they are refused."""

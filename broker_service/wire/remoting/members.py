@@ -15,7 +15,8 @@ from rocketsim_proto.reserved import RETRY_PREFIX
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.core.mastership import Standing
 from broker_service.broker.reads.commits import Commits
-from broker_service.broker.reads.push_subscriptions import PushSubscriptions, Subscription
+from broker_service.broker.reads.push_subscriptions import Subscription
+from broker_service.broker.reads.read_checks import ReadChecks
 from broker_service.errors import InvalidParameter, RocketSimError, SystemBusy
 from broker_service.runtime.remoting.bodies import from_json, to_json
 from broker_service.runtime.remoting.calls import Answer, Handlers, Peer, Request
@@ -51,10 +52,11 @@ class Members:
     returns monotonic seconds.
     """
 
-    def __init__(self, broker: Broker, commits: Commits, push: PushSubscriptions, clock: Callable[[], float]) -> None:
+    def __init__(self, broker: Broker, commits: Commits, checks: ReadChecks, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._commits = commits
-        self._push = push
+        self._checks = checks
+        self._push = checks.push
         self._clock = clock
         self._members: dict[str, Member] = {}  # by client id
 
@@ -100,7 +102,7 @@ class Members:
         for one in sorted(self.consumers(group).values(), key=lambda one: -one.heartbeat_s):
             for subscription in _objects(one.consumers[group], "subscriptionDataSet"):
                 if subscription.get("topic") == topic:
-                    return str(subscription.get("subString") or "*"), str(subscription.get("expressionType") or "TAG")
+                    return _expression(subscription)
         return None
 
     def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
@@ -140,7 +142,10 @@ class Members:
         return Answer()
 
     async def check_config(self, request: Request) -> Answer:
-        """Accepts the filter of a push consumer unchecked, because the consumer's pulls are refused if it is wrong."""
+        """Checks the subscription with which a consumer is about to start.  Raises as its pulls would."""
+        subscription = from_json(request.body).get("subscriptionData")
+        if isinstance(subscription, Mapping):
+            await self._checks.selection(*_expression(subscription))
         return Answer()
 
     async def consumer_list(self, request: Request) -> Answer:
@@ -227,6 +232,11 @@ def _push_subscriptions(consumers: Mapping[str, Mapping[str, Any]]) -> set[Subsc
         if _is_push(consumer) and consumer.get("messageModel") != "BROADCASTING"
         for subscription in _objects(consumer, "subscriptionDataSet")
     }
+
+
+def _expression(subscription: Mapping[str, Any]) -> tuple[str, str]:
+    """Returns a subscription's expression and its type, which is TAG or SQL92."""
+    return str(subscription.get("subString") or "*"), str(subscription.get("expressionType") or "TAG")
 
 
 def push_retry_topic(group: str) -> str:

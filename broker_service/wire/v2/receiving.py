@@ -7,6 +7,7 @@ from rocketsim_proto.limits import MAX_INVISIBLE_MS
 from rocketsim_proto.records import record
 
 from broker_service.broker.core.broker import Broker
+from broker_service.broker.reads.selection import SQL92
 from broker_service.pop.consumption import Consumption
 from broker_service.pop.deliveries import (
     FINAL,
@@ -19,7 +20,6 @@ from broker_service.pop.deliveries import (
     Settled,
     check_handle_count,
 )
-from broker_service.pop.selection import SQL92
 from broker_service.runtime.deadlines import answer_s, wait_s
 from broker_service.wire.clients import Clients
 from broker_service.wire.v2 import delivered_message, names

@@ -1,4 +1,4 @@
-"""Selection: the filter of a pop, which is a set of tags or an SQL92 condition over properties.
+"""Selection: the filter of a pull or a pop, which is a set of tags or an SQL92 condition over properties.
 
 Conditions cost more than tags.  A broker refuses conditions with many parts, and the more parts a condition has, the
 fewer messages one scan evaluates.  Conditions are parsed off the event loop, and kept while they are in use.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from broker_service.broker.reads.subscription import FilterNotSupported, tags_of
-from broker_service.errors import SubscriptionParseFailed
+from broker_service.errors import StoreCorrupt, SubscriptionParseFailed
 from broker_service.store.message_store import MessageStore
 
 SQL92 = "SQL92"
@@ -106,6 +106,37 @@ def select(
     taken = records[rows[:most]]
     places = zip(taken.starts.tolist(), taken.sizes.tolist(), taken.queue_offset.tolist(), strict=True)
     return Selected([(data[start : start + size], offset) for start, size, offset in places], following, len(data))
+
+
+def select_first(
+    store: MessageStore,
+    topic: str,
+    queue_id: int,
+    start: int,
+    end: int,
+    most: int,
+    max_bytes: int,
+    selection: Selection,
+) -> Selected:
+    """Reads the queue's records from `start` on until some match the selection's condition, as far as one scan goes.
+
+    Returns up to `most` of these messages, with up to `max_bytes`, but at least one.
+    """
+    at, read_bytes, end = start, 0, min(end, start + selection.entries)
+    found: list[tuple[bytes, int]] = []
+    while at < end and read_bytes < selection.most_bytes and not found:
+        until = min(end, at + selection.evaluated_together(at - start))
+        room = selection.most_bytes - read_bytes
+        found, following, size = select(store, topic, queue_id, at, until, most, room, selection.condition)
+        if following <= at:
+            raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
+        at, read_bytes = following, read_bytes + size
+    total = 0
+    for number, (data, offset) in enumerate(found):
+        total += len(data)
+        if number and total > max_bytes:
+            return Selected(found[:number], offset, read_bytes)
+    return Selected(found, at, read_bytes)
 
 
 def selection_of(text: str) -> Selection | str:
