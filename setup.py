@@ -43,6 +43,7 @@ PACKAGES = [
 ]
 
 CLI = [
+    "cryptography>=42",
     "grpcio-health-checking>=1.85",
     "grpcio-reflection>=1.85",
     "javaproperties>=0.8",

@@ -34,7 +34,9 @@ def run(bench: Bench) -> None:
     number = bench.plan.pick(10_000, 2_000, 20)
     seconds = bench.plan.pick(20, 5, 1)
     allow_many_files()
-    one = bench.enter(cluster.running(bench, "master", keys={"grpcServerPort": free_port()}))
+    one = bench.enter(
+        cluster.running(bench, "master", keys={"grpcServerPort": free_port(), "tlsTestModeEnable": False})
+    )
     one.topic("puts")
     address = f"127.0.0.1:{one.master.keys['grpcServerPort']}"
 

@@ -29,7 +29,7 @@ Endpoints = Mapping[str, str | Missing]
 
 
 def run(bench: Bench) -> None:
-    ours = bench.enter(cluster.running(bench, "v2", keys={"grpcServerPort": free_port()}))
+    ours = bench.enter(cluster.running(bench, "v2", keys={"grpcServerPort": free_port(), "tlsTestModeEnable": False}))
     log = bench.folder / "null-broker.log"
     null = bench.enter(python_driver(NULL, "benchmarks.null_broker", log, str(SIZE)))
     peer = bench.peer(THEIRS, lambda: bench.enter(rocketmq.running(bench.folder / "rocketmq")))

@@ -125,6 +125,11 @@ class BrokerConfig(SharedKeys):
         "own: the connections that `grpcServerPort` accepts with `tlsCert`: `PERMISSIVE` for plaintext and TLS, "
         "`ENFORCING` for TLS only",
     )
+    tls_test_mode_enable: bool = key(
+        True,
+        "without `tlsCert` the broker makes a certificate for itself, and `grpcServerPort` accepts both plaintext and "
+        "TLS, as RocketMQ's proxy does; nobody can check that certificate. `false`: plaintext only",
+    )
 
     # --- files -----------------------------------------------------------------------------------------------------
     store_path_root_dir: Path = key(REQUIRED, "the store's directory, one per process; it may begin with `~`")
@@ -371,6 +376,11 @@ class BrokerConfig(SharedKeys):
     @property
     def advertised_host(self) -> str:
         return self.broker_ip1 or self.bind_address
+
+    @property
+    def makes_certificate(self) -> bool:
+        """Whether the broker makes a certificate for `grpcServerPort` itself."""
+        return self.tls_cert is None and self.tls_test_mode_enable and self.grpc_server_port >= 0
 
     @property
     def delete_hours(self) -> frozenset[int]:

@@ -6,9 +6,10 @@ Every port of the process and every connection that it opens uses them.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 from rocketsim_proto.pem import Pem, PemError, PemFiles
@@ -16,6 +17,38 @@ from rocketsim_proto.pem import Pem, PemError, PemFiles
 from broker_service.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+
+
+class Pair(NamedTuple):
+    """A server's key and certificate in PEM, and the CAs of clients' certificates if clients need one."""
+
+    key: bytes
+    cert: bytes
+    client_ca: bytes | None = None
+
+    def __repr__(self) -> str:
+        """Shows no key."""
+        return f"Pair({self.cert!r}, client_ca={self.client_ca!r})"
+
+
+def server_credentials(newest: Callable[[], Pair]) -> grpc.ServerCredentials:
+    """Returns the credentials of one port.  gRPC calls `newest` before each handshake, in its own threads."""
+    given = newest()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        found = newest()
+        if found == given:
+            return None
+        given = found
+        return _configuration(given)
+
+    fetch: Any = changed  # gRPC's type stubs do not know that None means "no change"
+    return grpc.dynamic_ssl_server_credentials(_configuration(given), fetch, given.client_ca is not None)
+
+
+def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pair.key, pair.cert)], pair.client_ca)
 
 
 class Certificates:
@@ -59,18 +92,13 @@ class Certificates:
 
         With `client_auth` only clients with a certificate of one of the CAs may connect.
         """
-        given = self.newest()
 
-        def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal given
-            newest = self.newest()
-            if newest is given:
-                return None
-            given = newest
-            return _configuration(given, client_auth)
+        def newest() -> Pair:
+            pem = self.newest()
+            assert pem.key is not None and pem.cert is not None
+            return Pair(pem.key, pem.cert, pem.ca if client_auth else None)
 
-        fetch: Any = changed  # gRPC's type stubs do not know that None means "no change"
-        return grpc.dynamic_ssl_server_credentials(_configuration(given, client_auth), fetch, client_auth)
+        return server_credentials(newest)
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Returns the credentials of one channel, which never change.
@@ -79,8 +107,3 @@ class Certificates:
         """
         pem = self.newest()
         return grpc.ssl_channel_credentials(pem.ca, pem.key, pem.cert)
-
-
-def _configuration(pem: Pem, client_auth: bool) -> grpc.ServerCertificateConfiguration:
-    assert pem.key is not None and pem.cert is not None
-    return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.ca if client_auth else None)

@@ -23,6 +23,7 @@ from broker_service.config.broker_config import BrokerConfig
 from broker_service.config.namesrv_config import NamesrvConfig
 from broker_service.errors import ConfigError
 from broker_service.runtime.certificates import Certificates
+from broker_service.runtime.self_signed_certificate import SelfSignedCertificate
 from broker_service.store.files import Files, open_file_limit
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Network:
     """The network of a process: gRPC over TCP, or over TLS if the process has certificates."""
 
     certificates: Certificates | None = None
+    self_signed: SelfSignedCertificate | None = None  # for RocketMQ 5's clients, without configured certificates
     client_auth_ports: frozenset[str] = frozenset()  # keys of the ports on which clients need a certificate
 
     @classmethod
@@ -54,6 +56,8 @@ class Network:
         if config.tls_cert is not None and config.tls_key is not None:
             made.certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca)
             made.client_auth_ports = config.client_auth_ports
+        elif isinstance(config, BrokerConfig) and config.makes_certificate:
+            made.self_signed = _self_signed(config)
         return made
 
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
@@ -110,6 +114,22 @@ class Network:
             except OSError as error:
                 raise ConfigError(f"pullRangeStreamPort={port}: cannot listen on {bind_address}: {error}") from error
         return sockets
+
+
+def _self_signed(config: BrokerConfig) -> SelfSignedCertificate | None:
+    """Returns None, and logs what to do, if no certificate can be made."""
+    hosts = [host for host in (config.bind_address, config.broker_ip1) if host and not is_unspecified(host)]
+    try:
+        return SelfSignedCertificate(hosts)
+    except ModuleNotFoundError as error:
+        logger.warning(
+            "RocketMQ 5's clients can connect to grpcServerPort=%d only if TLS is switched off in them: without "
+            "tlsCert the broker makes a certificate for itself, and cannot (%s). Run `pip install cryptography`, or "
+            "set tlsCert and tlsKey, or tlsTestModeEnable=false if no client is to use TLS",
+            config.grpc_server_port,
+            error,
+        )
+        return None
 
 
 def _listening(made: socket.socket) -> socket.socket:
@@ -312,6 +332,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Returns True for 0.0.0.0 and ::, with which a server listens on all addresses of its machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
 
 
 def write_address_file(path: Path, host: str, port: int, files: Files, *, private: bool = False) -> None:

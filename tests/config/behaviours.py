@@ -141,6 +141,7 @@ BROKER_KEYS = {
     "tlsCa": "broker/test_tls::test_a_broker_whose_name_server_has_another_ca_says_so",
     "tlsClientAuth": "broker/test_tls::test_tls_client_auth_asks_for_a_certificate_of_the_ca",
     "grpcServerTlsMode": "v2/test_front::test_enforcing_takes_tls_only",
+    "tlsTestModeEnable": "v2/test_self_signed::test_without_the_key_tls_is_refused",
     "storePathRootDir": "broker/test_each_key::test_store_path_root_dir",
     "mappedFileSizeCommitLog": "cluster/test_life::test_deletion_by_time_moves_the_smallest_offset_under_a_consumer",
     "mappedFileSizeConsumeQueue": "broker/test_each_key::test_sizes_of_files",

@@ -22,6 +22,7 @@ from tests.support.brokers import name_server, running
 from tests.support.tls import keys_of
 from tests.support.v2 import CLIENT, Client, client_of, make_topics, message
 
+WITHOUT_FRONT: dict[str, Any] = {"tls_test_mode_enable": False}  # gRPC itself has the port
 SLAVE: dict[str, Any] = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
 
@@ -95,7 +96,7 @@ async def opened(client: Client, client_id: str) -> Any:
     return stream, await stream.read()
 
 
-@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+@pytest.mark.parametrize("keys", [WITHOUT_FRONT, keys_of()], ids=["plaintext", "front"])
 async def test_open_streams_are_bounded_with_and_without_a_front(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
@@ -121,7 +122,7 @@ async def test_open_streams_are_bounded_with_and_without_a_front(
             stream.cancel()
 
 
-@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+@pytest.mark.parametrize("keys", [WITHOUT_FRONT, keys_of()], ids=["plaintext", "front"])
 async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
@@ -140,7 +141,7 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
         stream.cancel()
 
 
-@pytest.mark.parametrize("keys", [{}, keys_of()], ids=["plaintext", "front"])
+@pytest.mark.parametrize("keys", [WITHOUT_FRONT, keys_of()], ids=["plaintext", "front"])
 async def test_a_call_that_grpc_has_compressed_is_refused_before_it_is_unpacked(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
@@ -173,7 +174,7 @@ async def test_connections_to_a_port_without_a_front_are_bounded_and_lost_ones_m
 ) -> None:
     """Also those that break off before, in, or after the first exchange: gRPC counts each of them once."""
     monkeypatch.setattr("broker_service.runtime.server.open_file_limit", lambda: 8)
-    async with running(tmp_path, grpc_server_port=0) as node:
+    async with running(tmp_path, grpc_server_port=0, **WITHOUT_FRONT) as node:
         address = node.address if is_own else node.v2_port.address
         there = [await dialled(address) for _ in range(3)]
         assert [await is_taken(reader) for reader, _ in there] == [True] * 3
@@ -231,7 +232,7 @@ def test_grpc_keeps_no_records_of_connections(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_a_tls_hello_on_a_plaintext_port_ends_that_connection_alone(tmp_path: Path) -> None:
     """Trap 15: Java, Go, C# and C++ start with TLS."""
-    async with running(tmp_path, grpc_server_port=0) as node, client_of(node) as client:
+    async with running(tmp_path, grpc_server_port=0, **WITHOUT_FRONT) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
         hello = ssl.MemoryBIO()
@@ -278,7 +279,7 @@ async def test_a_peer_that_answers_no_ping_is_let_go(tmp_path: Path, monkeypatch
             return build_server(*arguments)
 
     monkeypatch.setattr("broker_service.runtime.server.build_server", impatient)
-    async with running(tmp_path, grpc_server_port=0) as node, client_of(node) as client:
+    async with running(tmp_path, grpc_server_port=0, **WITHOUT_FRONT) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -333,10 +334,10 @@ async def test_a_port_that_is_taken_is_one_line_of_the_process(
 
     monkeypatch.setattr(Network, "listen", counted)
     monkeypatch.setattr("broker_service.wire.v2.port.TRY_AGAIN_S", 0.01)
-    async with running(tmp_path / "first", grpc_server_port=0) as first:
+    async with running(tmp_path / "first", grpc_server_port=0, **WITHOUT_FRONT) as first:
         await until(lambda: bool(first.v2_port.address), "the port of the first broker")
         port = int(first.v2_port.address.rpartition(":")[2])
-        async with running(tmp_path / "second", grpc_server_port=port):
+        async with running(tmp_path / "second", grpc_server_port=port, **WITHOUT_FRONT):
             await until(lambda: len(attempts) > 6, "some attempts")
     assert capfd.readouterr().err == ""
     (said,) = [one.getMessage() for one in caplog.records if "cannot connect" in one.getMessage()]

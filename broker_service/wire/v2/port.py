@@ -77,7 +77,7 @@ class Port:
 
     def figures(self) -> Iterator[Figure]:
         yield gauge("rocketsim_client_streams", "Open streams of clients.", self._clients.stream_count)
-        help_text = "Connections to a grpcServerPort that has a certificate."
+        help_text = "Connections to a grpcServerPort that takes both plaintext and TLS."
         yield gauge("rocketsim_front_connections", help_text, self.connections)
         help_text = "Connections to a grpcServerPort that were closed because there were too many."
         yield counter("rocketsim_front_connections_refused", help_text, self.connections_refused)
@@ -142,6 +142,11 @@ class Port:
         except OSError as error:
             logger.error("%s is not written: %s", self._address_file, error)
         logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
+        if self._machine.network.self_signed is not None:
+            logger.info(
+                "they may use TLS there, with a certificate that this broker has made for itself: it protects against "
+                "nobody who can take over the port. For protection set tlsCert and tlsKey"
+            )
         self._broker.description_changed.notify()
         return True
 
@@ -149,7 +154,8 @@ class Port:
         """Makes the server, and a front if some clients may use TLS and others plaintext.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
-        if network.certificates is None or config.grpc_server_tls_mode is TlsMode.ENFORCING:
+        beside_plaintext = self._credentials_beside_plaintext()
+        if beside_plaintext is None:
             return (
                 *network.listen(config.bind_address, self._port, MAX_RPC_BYTES, KEY, self._interceptors, options),
                 None,
@@ -158,9 +164,16 @@ class Port:
         front = Front(listening, most_connections(open_file_limit()))
         server = build_server(MAX_RPC_BYTES, self._interceptors, options)
         server.add_insecure_port(f"unix-abstract:{front.plaintext}")
-        credentials = network.certificates.server_credentials(client_auth=False)
-        server.add_secure_port(f"unix-abstract:{front.tls}", credentials)
+        server.add_secure_port(f"unix-abstract:{front.tls}", beside_plaintext)
         return server, port, front
+
+    def _credentials_beside_plaintext(self) -> grpc.ServerCredentials | None:
+        """Returns the credentials of TLS if clients may choose between it and plaintext, else None."""
+        network = self._machine.network
+        if network.certificates is not None:
+            is_tls_only = self._broker.config.grpc_server_tls_mode is TlsMode.ENFORCING
+            return None if is_tls_only else network.certificates.server_credentials(client_auth=False)
+        return network.self_signed.server_credentials() if network.self_signed is not None else None
 
     async def close(self, grace_s: float) -> None:
         """Takes no new calls; those under way have `grace_s` to end.  Returns when the port is closed.
