@@ -109,6 +109,10 @@ class ServerProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
+    def is_broker(self) -> bool:
+        return self._kind == "broker"
+
+    @property
     def broker_name(self) -> str:
         return str(self.keys["brokerName"])
 

@@ -18,6 +18,8 @@ from rocketsim_cli.connection import Invocation
 from rocketsim_cli.console import console
 from rocketsim_cli.demo.command import demo
 from rocketsim_cli.doctor import doctor
+from rocketsim_cli.down import down
+from rocketsim_cli.status import status
 from rocketsim_cli.tables import show_json
 from rocketsim_cli.trouble import exit_status, explain, usage
 
@@ -31,6 +33,8 @@ app = typer.Typer(
 app.command()(servers.namesrv)
 app.command()(servers.broker)
 app.command()(servers.up)
+app.command()(down)
+app.command()(status)
 app.command()(produce.produce)
 app.command()(consume.consume)
 app.command()(demo)

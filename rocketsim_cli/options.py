@@ -1,6 +1,7 @@
 """Options that several commands share, with mqadmin's letters."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +20,10 @@ BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One
 BrokerName = Annotated[str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")]
 ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines; errors are JSON on standard error.")]
+
+ClusterFolder = Annotated[
+    Path | None, typer.Option("--dir", help="The cluster's directory. Default: that of `up --detach` without --dir.")
+]
 
 
 class Truth(StrEnum):

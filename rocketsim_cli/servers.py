@@ -9,6 +9,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from rocketsim_cli import cluster_directory
+from rocketsim_cli.background import Background
+from rocketsim_cli.cluster_directory import ClusterDirectory
 from rocketsim_cli.console import INSTALL, beside
 from rocketsim_cli.local_cluster import LocalCluster, end_in_order, free_port, pair_properties
 from rocketsim_cli.tables import console
@@ -47,6 +50,9 @@ def up(
         Path | None,
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when the cluster is ready; `rocketsim down` ends it.")
+    ] = False,
     port: Annotated[
         int | None,
         typer.Option(
@@ -58,12 +64,18 @@ def up(
         bool, typer.Option("--remoting", help="Open ports for RocketMQ 4's clients, mqadmin and RocketMQ's dashboard.")
     ] = False,
 ) -> None:
-    """Run a name server and broker pairs on this machine until Ctrl-C."""
-    say = console().print
-    end_in_order()
+    """Run a name server and broker pairs on this machine until Ctrl-C, or in the background."""
     with ExitStack() as parts:
-        if folder is None:
-            folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-")))
+        directory = _directory(parts, folder, detach)
+        parts.enter_context(directory.locked())
+        directory.wait_for_former_servers()
+        if detach and folder is None:
+            directory.clear()  # the stores of a cluster that nobody has ended
+        background = Background(directory.log) if detach else None
+        say = console().print
+        end_in_order()
+        parts.callback(directory.forget)
+        directory.save(cluster_directory.starting())
         remoting_port = free_port(NAMESRV_PORT) if remoting else -1
         name_server_port = _name_server_port(port, remoting_port)
         grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
@@ -78,18 +90,30 @@ def up(
                 remoting_port=0 if remoting else -1,
             )
         ]
-        cluster = parts.enter_context(LocalCluster(folder.absolute(), brokers, remoting_port, name_server_port))
+        cluster = parts.enter_context(LocalCluster(directory.folder, brokers, remoting_port, name_server_port))
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
             url = parts.enter_context(beside(cluster.name_server))
             say(f"\nConsole: {url or f'not installed ({INSTALL})'}", markup=False)
-            say(_welcome(cluster, topic, grpc_ports[0]), markup=False)
+            end = f"`{directory.command('down')}`" if detach else "Ctrl-C"
+            say(_welcome(cluster, topic, grpc_ports[0], end), markup=False)
             if remoting:
                 say(_welcome_of_remoting(f"127.0.0.1:{remoting_port}"), markup=False)
+            directory.save(cluster_directory.of(cluster, url))
+            if background is not None:
+                background.is_ready()
             _watch(cluster, say)
         except KeyboardInterrupt:
             say("stopping …")
+
+
+def _directory(parts: ExitStack, folder: Path | None, detach: bool) -> ClusterDirectory:
+    if folder is not None:
+        return ClusterDirectory(folder)
+    if detach:
+        return ClusterDirectory.default()
+    return ClusterDirectory(Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-"))))
 
 
 def _name_server_port(wanted: int | None, remoting_port: int) -> int:
@@ -124,10 +148,10 @@ def _make_topic(cluster: LocalCluster, topic: str) -> None:
             admin.update_topic(topic, read_queue_nums=4, write_queue_nums=4, broker_addr=server.address)
 
 
-def _welcome(cluster: LocalCluster, topic: str, grpc_port: int) -> str:
+def _welcome(cluster: LocalCluster, topic: str, grpc_port: int, end: str) -> str:
     name_server = cluster.name_server
     return f"""
-The cluster is up: name server {name_server}, logs and stores in {cluster.folder}. Ctrl-C ends it.
+The cluster is up: name server {name_server}, logs and stores in {cluster.folder}. {end} ends it.
 
   export NAMESRV_ADDR={name_server}      # in place of -n
   rocketsim produce -n {name_server} -t {topic} hello

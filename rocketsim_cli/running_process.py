@@ -1,0 +1,48 @@
+"""A process, named by its pid and its start, because the system gives the pid of an ended process to another one."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    pid: int
+    started: str  # the boot of the machine, and the clock ticks from it to the process's start
+
+    @classmethod
+    def of(cls, pid: int) -> Self | None:
+        """Returns None if no such process runs.  A process that has ended counts as such before its parent sees it."""
+        try:
+            # The command's name, in parentheses, may contain anything.
+            fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        state, ticks = fields[0], fields[19]
+        return cls(pid, f"{_boot()}/{ticks}") if state not in "ZX" else None
+
+    @classmethod
+    def this(cls) -> Self:
+        found = cls.of(os.getpid())
+        assert found is not None
+        return found
+
+    def is_running(self) -> bool:
+        return RunningProcess.of(self.pid) == self
+
+    def signal(self, number: int) -> bool:
+        """Returns False if the process has ended."""
+        if not self.is_running():
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def _boot() -> str:
+    return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
