@@ -6,6 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 from benchmarks.bench import Bench, WrongResult, must_be
 from benchmarks.contest import SMOKE
@@ -130,8 +131,10 @@ def running(
     pair: bool = False,
     module: str = "broker_service",
     keys: Mapping[str, object] | None = None,
+    namesrv: Mapping[str, Any] | None = None,
 ) -> Iterator[OurCluster]:
-    """Starts a cluster; `keys` configure master and slave, `module` is the Python module that they run.
+    """Starts a cluster; `keys` configure master and slave, `namesrv` the name server, `module` is the Python module
+    that the brokers run.
 
     The stores are verified at the end, unless the block raises.
     """
@@ -139,7 +142,7 @@ def running(
     folder = bench.folder / title
     settings = SIZES | dict(keys or {})
     with Processes(folder) as processes:
-        name_server = processes.start_namesrv()
+        name_server = processes.start_namesrv(**(namesrv or {}))
         master = processes.broker(BROKER, 0, name_server, **settings)
         slave = processes.broker(BROKER, 1, name_server, **(settings | {"brokerRole": "SLAVE"})) if pair else None
         for process in filter(None, (master, slave)):

@@ -377,7 +377,8 @@ def _threads(
 def carrier(client: Cluster, address: str) -> str:
     """Returns the transport that carries ranges from this broker, after a first pull."""
     reads = client.transport.reads
-    assert isinstance(reads, GrpcReads)
+    if not isinstance(reads, GrpcReads):
+        return client.protocol
     streams = reads.streams
     has_socket = streams is not None and streams.offers.accepts(address) and not streams.offers.wants_offer(address)
     return "sockets" if has_socket else "gRPC"

@@ -138,6 +138,12 @@ def scrapes(bench: Bench) -> None:
     scrapes.run(bench)
 
 
+def on_rocketmq(bench: Bench) -> None:
+    from benchmarks import on_rocketmq
+
+    on_rocketmq.run(bench)
+
+
 _KAFKA = "Java 17, Maven: Kafka 4.2.1 and Spark's connector"
 _ROCKETMQ = "Java 17, Maven: RocketMQ 5.5.0"
 
@@ -164,6 +170,14 @@ BENCHMARKS = (
     Benchmark("v2", "P17", "RocketMQ 5's official clients beside the real one", f"{_ROCKETMQ}; 5 GiB", v2),
     Benchmark("idle-streams", "P18", "what 10,000 idle Telemetry streams cost", "2 GiB of memory", idle_streams),
     Benchmark("scrapes", "P19", "what a scrape of the metrics costs at 10,000 queues", "1 GiB", scrapes),
+    Benchmark(
+        "on-rocketmq",
+        "P20",
+        "our client and Spark on a real RocketMQ; its Java client at our port",
+        f"{_ROCKETMQ}, Kafka 4.2.1; 10 GiB",
+        on_rocketmq,
+        True,
+    ),
 )
 
 BY_NAME = {one.name: one for one in BENCHMARKS}

@@ -1,4 +1,4 @@
-"""The targets of P1 to P19.  Pure."""
+"""The targets of P1 to P20.  Pure."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -92,3 +92,9 @@ V2_ECHO = at_least("P17", 0.6)
 V2_MEMORY = at_most("P17", 0.4)
 IDLE_STREAMS = at_most("P18", 400, of_value=True)
 SCRAPE = at_most("P19", 5, of_value=True)  # milliseconds
+ROCKETMQ_PULL = {100: at_least("P20", 3.0), 1024: at_least("P20", 2.0)}
+ROCKETMQ_PULL_RAISED = at_least("P20", 1.0)
+ROCKETMQ_SPARK = {False: at_least("P20", 0.6), True: at_least("P20", 1.0)}  # by whether the limits are raised
+ROCKETMQ_SINK = at_least("P20", 0.4)
+REMOTING_SEND = at_least("P20", 0.6)
+REMOTING_PULL = at_least("P20", 1.0)

@@ -40,6 +40,8 @@ RAISED_LIMITS = {
     "maxTransferCountOnMessageInDisk": 1024,
     "maxTransferBytesOnMessageInDisk": 4 << 20,
 }
+# Spark's own options, which a run without timing sets for all JVMs, do not fit RocketMQ's.
+NO_OPTIONS = {"JDK_JAVA_OPTIONS": ""}
 _MAIN = "org.apache.rocketmq."
 
 
@@ -56,7 +58,7 @@ class JavaServer:
     def start(self) -> float:
         """Starts the JVM; returns the seconds until its port accepts."""
         begun = time.perf_counter()
-        environment = {**os.environ, "ROCKETMQ_HOME": str(self._folder)}
+        environment = {**os.environ, **NO_OPTIONS, "ROCKETMQ_HOME": str(self._folder)}
         with (self._folder / f"{self.name}.out").open("ab") as log:
             self._process = leash.start(
                 self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment, cwd=self._folder
@@ -241,8 +243,7 @@ def running(
     namesrv = JavaServer(jars, folder, "namesrv", port, "256m", _MAIN + "namesrv.NamesrvStartup", "-c", str(config))
     master = broker(jars, folder, "master", role, disk, name_server, settings)
     slave = broker(jars, folder, "slave", "SLAVE", disk, name_server, settings) if pair else None
-    command = java(f"{load_classes(jars, 'RocketMqLoad')}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
-    with ExitStack() as servers, Driver("RocketMQ's Java client", command, folder / "client.log") as load:
+    with ExitStack() as servers, java_client(folder, name_server) as load:
         for server in filter(None, (namesrv, master, slave)):
             # The store is not needed any more, and a clean stop takes long.
             servers.callback(server.end, signal.SIGKILL)
@@ -251,6 +252,14 @@ def running(
         if pair:
             peer.await_slave()
         yield peer
+
+
+def java_client(folder: Path, name_server: str) -> Driver:
+    """Starts a load process with RocketMQ's Java client, for any servers that speak the remoting protocol."""
+    jars = maven.jars("rocketmq.xml", "all", f"rocketmq-{VERSION}")
+    folder.mkdir(parents=True, exist_ok=True)
+    command = java(f"{load_classes(jars, 'RocketMqLoad')}:{jars}/*", folder, HEAP, "RocketMqLoad", name_server)
+    return Driver("RocketMQ's Java client", command, folder / "client.log", NO_OPTIONS)
 
 
 @contextmanager
