@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 from rocketsim_proto.printable import printable
 
+from rocketsim_cli import completion
 from rocketsim_cli.connection import connection_to
 from rocketsim_cli.message_facts import message_facts, message_text
 from rocketsim_cli.options import NameServer, Topic
@@ -40,7 +41,13 @@ def consume(
     name_server: NameServer,
     topic: Topic,
     group: Annotated[
-        str | None, typer.Option("-g", "--group", help="The consumer group; without one nothing is committed.")
+        str | None,
+        typer.Option(
+            "-g",
+            "--group",
+            help="The consumer group; without one nothing is committed.",
+            autocompletion=completion.groups,
+        ),
     ] = None,
     start: Annotated[
         Start | None, typer.Option("--from", help="Default: committed (or earliest) with a group, earliest without.")

@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 from rocketsim_proto.printable import printable
 
-from rocketsim_cli import consume, contexts, produce, servers, spool, store
+from rocketsim_cli import completion, consume, contexts, produce, servers, spool, store
 from rocketsim_cli import tls as tls_options
 from rocketsim_cli.admin import commands as admin
 from rocketsim_cli.connection import Invocation
@@ -87,6 +87,7 @@ def rocketsim(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line. It always ends with SystemExit."""
     words = sys.argv[1:] if arguments is None else list(arguments)
+    completion.join_words_of_bash()
     as_json = "--json" in itertools.takewhile(lambda word: word != "--", words)
     try:
         # typer reports a wrong command line itself, except with --json.

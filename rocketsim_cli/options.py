@@ -6,19 +6,39 @@ from typing import Annotated
 
 import typer
 
+from rocketsim_cli import completion
+
 NAME_SERVER_HELP = "The name server's host:port, several with ';'."
 
 NameServer = Annotated[str, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)]
 OptionalNameServer = Annotated[
     str | None, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)
 ]
-Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
-OptionalTopic = Annotated[str | None, typer.Option("-t", "--topic", help="The topic.")]
-Group = Annotated[str, typer.Option("-g", "--group", help="The consumer group.")]
-OptionalGroup = Annotated[str | None, typer.Option("-g", "--group", help="The consumer group.")]
-BrokerAddr = Annotated[str | None, typer.Option("-b", "--broker-addr", help="One broker, host:port.")]
-BrokerName = Annotated[str, typer.Option("-b", "--broker-name", help="The name that a master and its slaves share.")]
-ClusterName = Annotated[str | None, typer.Option("-c", "--cluster", help="All brokers of this cluster.")]
+Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.", autocompletion=completion.topics)]
+OptionalTopic = Annotated[
+    str | None, typer.Option("-t", "--topic", help="The topic.", autocompletion=completion.topics)
+]
+Group = Annotated[str, typer.Option("-g", "--group", help="The consumer group.", autocompletion=completion.groups)]
+OptionalGroup = Annotated[
+    str | None, typer.Option("-g", "--group", help="The consumer group.", autocompletion=completion.groups)
+]
+BrokerAddr = Annotated[
+    str | None,
+    typer.Option("-b", "--broker-addr", help="One broker, host:port.", autocompletion=completion.broker_addresses),
+]
+BrokerName = Annotated[
+    str,
+    typer.Option(
+        "-b",
+        "--broker-name",
+        help="The name that a master and its slaves share.",
+        autocompletion=completion.broker_names,
+    ),
+]
+ClusterName = Annotated[
+    str | None,
+    typer.Option("-c", "--cluster", help="All brokers of this cluster.", autocompletion=completion.cluster_names),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON lines; errors are JSON on standard error.")]
 
 ClusterFolder = Annotated[

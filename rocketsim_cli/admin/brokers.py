@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rocketsim_cli import completion
 from rocketsim_cli.admin.session import facts, open_admin
 from rocketsim_cli.options import AsJson, BrokerAddr, BrokerName, ClusterName, NameServer, OptionalNameServer
 from rocketsim_cli.tables import cell, console, note, show_json, show_rows, show_values
@@ -134,7 +135,10 @@ def _show_by_address(found: dict[str, dict[str, str]], as_json: bool, separator:
 
 def promote_slave(
     context: typer.Context,
-    broker_addr: Annotated[str, typer.Option("-b", "--broker-addr", help="The slave, host:port.")],
+    broker_addr: Annotated[
+        str,
+        typer.Option("-b", "--broker-addr", help="The slave, host:port.", autocompletion=completion.broker_addresses),
+    ],
     name_server: NameServer,
     sync: Annotated[
         bool | None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rocketsim_cli import completion
 from rocketsim_cli.admin.session import open_admin
 from rocketsim_cli.message_facts import message_facts
 from rocketsim_cli.options import AsJson, NameServer, Topic
@@ -54,7 +55,10 @@ def query_msg_by_key(
 def query_msg_by_offset(
     context: typer.Context,
     topic: Topic,
-    broker_name: Annotated[str, typer.Option("-b", "--broker-name", help="The broker's name.")],
+    broker_name: Annotated[
+        str,
+        typer.Option("-b", "--broker-name", help="The broker's name.", autocompletion=completion.broker_names),
+    ],
     queue_id: Annotated[int, typer.Option("-i", "--queue-id", min=0, help="The queue.")],
     offset: Annotated[int, typer.Option("-o", "--offset", min=0, help="The message's offset in the queue.")],
     name_server: NameServer,
