@@ -69,9 +69,14 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
     if found is HandshakeOutcome.PLAINTEXT:
         return "the server speaks plaintext, and this client TLS: leave out the option tls"
     if found in (HandshakeOutcome.CLOSED, HandshakeOutcome.ALERT):
-        own = f"tlsCert={tls.cert} is not one" if tls.cert else "set tlsCert and tlsKey"
-        return f"the server takes only clients with a certificate of a CA that it knows: {own}"
+        return needs_certificate(tls)
     return ""
+
+
+def needs_certificate(tls: Tls) -> str:
+    """What the error says if a server refuses a client for its certificate, or for having none."""
+    own = f"tlsCert={tls.cert} is not one" if tls.cert else "set tlsCert and tlsKey"
+    return f"the server takes only clients with a certificate of a CA that it knows: {own}"
 
 
 SPEAKS_TLS = "the server speaks TLS, and this client plaintext: set the option tls, and tlsCa"

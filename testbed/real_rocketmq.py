@@ -223,6 +223,7 @@ def running(
     proxy: bool = False,
     access: bool = False,
     tls: Path | None = None,
+    client_ca: Path | None = None,
     settings: Mapping[str, object] | None = None,
 ) -> Iterator[RocketMQ]:
     """Starts the servers, and stops all processes cleanly at the end of the context.
@@ -230,12 +231,13 @@ def running(
     - `store`: the directory that the master serves and writes to, so pass a copy; by default a new one.
     - `access`: calls must be signed with ACCESS_KEY and SECRET_KEY (RocketMQ's ACL 2.0, before 5.3.0 its ACL 1.0).
     - `tls`: a folder with server.pem and server.key; plaintext stays possible.
+    - `client_ca`: a client that speaks TLS needs a certificate of this CA.
     - `settings`: further keys of the brokers.
     """
     jars = rocketmq_jars(version, proxy=proxy)
     work.mkdir(parents=True, exist_ok=True)
     write_logging(work, version)
-    tls_options = _tls_options(work, tls)
+    tls_options = _tls_options(work, tls, client_ca)
 
     def server(name: str, port: int, main: str, keys: Mapping[str, object]) -> JavaServer:
         config = work / f"{name}.properties"
@@ -326,13 +328,14 @@ def _access(work: Path, version: str) -> dict[str, object]:
     }
 
 
-def _tls_options(work: Path, tls: Path | None) -> list[str]:
+def _tls_options(work: Path, tls: Path | None, client_ca: Path | None) -> list[str]:
     if tls is None:
         return []
+    keys = {"test.mode.enable": "false", "server.certPath": tls / "server.pem", "server.keyPath": tls / "server.key"}
+    if client_ca is not None:
+        keys |= {"server.need.client.auth": "require", "server.authClient": "true", "server.trustCertPath": client_ca}
     config = work / "tls.properties"
-    config.write_text(
-        f"tls.test.mode.enable=false\ntls.server.certPath={tls}/server.pem\ntls.server.keyPath={tls}/server.key\n"
-    )
+    config.write_text("".join(f"tls.{key}={value}\n" for key, value in keys.items()))
     return ["-Dtls.server.mode=permissive", f"-Dtls.config.file={config}"]
 
 

@@ -436,6 +436,20 @@ def test_a_certificate_that_is_not_valid_is_the_error_whatever_the_protocol(prot
                 cluster.queues(TOPIC)
 
 
+@pytest.mark.parametrize("protocol", ["auto", "remoting"])
+def test_a_server_that_wants_a_certificate_is_the_error_whatever_the_protocol(protocol):
+    with replaying("5.5.0", tls=DATA, client_ca=CA) as peer:
+        own, strange = (
+            {"tls_cert": DATA / f"{name}.pem", "tls_key": DATA / f"{name}.key"} for name in ("client", "stranger")
+        )
+        with Cluster(connection(peer.address, protocol=protocol, tls=True, tls_ca=CA, **own)) as cluster:
+            assert cluster.queues(TOPIC)
+        for given, says in (({}, "set tlsCert and tlsKey"), (strange, "tlsCert=.* is not one")):
+            with Cluster(connection(peer.address, protocol=protocol, tls=True, tls_ca=CA, **given)) as cluster:
+                with pytest.raises(TlsFailed, match=says):
+                    cluster.queues(TOPIC)
+
+
 @pytest.mark.parametrize(
     ("code", "remark"), [(16, "check signature failed."), (1, "org.apache.rocketmq.acl.common.AclException: no")]
 )

@@ -132,6 +132,26 @@ def test_tls_is_spoken_and_the_certificate_checked(protected: RocketMQ) -> None:
             assert re.search(says, str(refused.value)), (settings, protocol, str(refused.value))
 
 
+@pytest.fixture(scope="module", params=[NEWEST, "5.1.4"])
+def mutual(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
+    """Clients that speak TLS need a certificate."""
+    work = tmp_path_factory.mktemp("mutual") / "servers"
+    with running(work, version=request.param, tls=DATA, client_ca=CA) as rocketmq:
+        rocketmq.wait_registered()
+        yield rocketmq
+
+
+def test_a_client_shows_its_certificate(mutual: RocketMQ) -> None:
+    own = {"tls_cert": str(DATA / "client.pem"), "tls_key": str(DATA / "client.key")}
+    where = at(mutual.name_server, tls=True, tls_ca=str(CA), **own)
+    topic = new_topic(where, 500)
+    assert bodies(where, topic) == list(range(500))
+    for protocol in ("auto", "remoting"):
+        other = at(mutual.name_server, tls=True, tls_ca=str(CA), protocol=protocol)
+        with Cluster(other) as cluster, pytest.raises(RocketSimError, match="set tlsCert and tlsKey"):
+            cluster.queues(topic)
+
+
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMQ]:
     """Brokers that make no groups by themselves, with a slave that serves no reads, as is the default of 5.x."""

@@ -38,14 +38,19 @@ def key_of(code: int, fields: Mapping[str, str]) -> str:
 
 class RemotingPeer:
     """Listens while the context is open.  `answer` makes the bytes to send for a request; None: nothing is sent.
-    `tls`: a folder with the server's certificate and key."""
+    `tls`: a folder with the server's certificate and key.  `client_ca`: clients need a certificate of this CA."""
 
-    def __init__(self, answer: Answer, *, greeting: bytes = b"", tls: Path | None = None) -> None:
+    def __init__(
+        self, answer: Answer, *, greeting: bytes = b"", tls: Path | None = None, client_ca: Path | None = None
+    ) -> None:
         self._answer = answer
         self._tls: ssl.SSLContext | None = None
         if tls is not None:
             self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self._tls.load_cert_chain(tls / "server.pem", tls / "server.key")
+            if client_ca is not None:
+                self._tls.load_verify_locations(client_ca)
+                self._tls.verify_mode = ssl.CERT_REQUIRED
         self._greeting = greeting
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._connections: list[socket.socket] = []
@@ -121,10 +126,12 @@ class Recording:
         return frame.encode(header, body, self._form)
 
 
-def replaying(version: str, form: Form = Form.JSON, *, tls: Path | None = None) -> RemotingPeer:
+def replaying(
+    version: str, form: Form = Form.JSON, *, tls: Path | None = None, client_ca: Path | None = None
+) -> RemotingPeer:
     """A name server and broker in one."""
     recording = Recording(version, form)
-    peer = RemotingPeer(recording, tls=tls)
+    peer = RemotingPeer(recording, tls=tls, client_ca=client_ca)
     recording.address = peer.address
     return peer
 

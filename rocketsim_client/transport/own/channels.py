@@ -205,9 +205,12 @@ class Channels:
         if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
             return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
-            if speaks_remoting(address):
+            # A client with TLS first hears what is wrong with that.  One without would hear that a RocketMQ, which
+            # takes both on one port, speaks TLS.
+            failure = self._tls_failure(address, method) if self._tls is not None else None
+            if failure is None and speaks_remoting(address):
                 return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)
-            return self._tls_failure(address, method) or translate(error, address, method, timeout_s)
+            return failure or self._tls_failure(address, method) or translate(error, address, method, timeout_s)
         return translate(error, address, method, timeout_s)
 
 

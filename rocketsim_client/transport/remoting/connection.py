@@ -6,6 +6,7 @@ server numbers them itself, and may use the number of a request that waits here.
 
 import itertools
 import re
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ from typing import NamedTuple
 from rocketsim_proto.remoting import frame
 from rocketsim_proto.remoting.frame import Form, FrameError, Header
 
-from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError
+from rocketsim_client.errors import BrokerUnavailable, CallTimeout, RocketSimError, TlsFailed
+from rocketsim_client.tls import Tls, needs_certificate
 from rocketsim_client.transport.remoting.wire import Wire
 from rocketsim_client.transport.server_protocol import ADVICE, protocol_of
 
@@ -63,8 +65,9 @@ class Connection:
     """Thread-safe.  It is open until it fails, or the server or `fail` ends it.  Then every waiting caller gets the
     reason, and the thread that reads ends."""
 
-    def __init__(self, address: str, wire: Wire) -> None:
+    def __init__(self, address: str, wire: Wire, tls: Tls | None) -> None:
         self.address = address
+        self._tls = tls
         self.used_at = time.monotonic()
         self._wire = wire
         self._opaques = itertools.count(1)
@@ -146,6 +149,9 @@ class Connection:
             )
         except OSError as error:
             why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
+            # In TLS 1.3 a server looks at the client's certificate when the client takes the handshake for done.
+            if self._tls is not None and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
+                why = TlsFailed(f"{self.address}: {needs_certificate(self._tls)}", address=self.address)
         self.fail(why)
         self._wire.close()
 

@@ -124,7 +124,7 @@ class Connections:
             found = self._usable(address)
             if found is not None:
                 return found
-            made = Connection(address, self._connected(address, timeout_s))
+            made = Connection(address, self._connected(address, timeout_s), self._tls)
             with self._lock:
                 if not self._closed:
                     self._open[address] = made
