@@ -27,6 +27,7 @@ def store(directory):
         max_hash_slot_num=100,
         max_index_num=1000,
         file_reserved_time_h=1,
+        delete_hours=frozenset(range(24)),
         disk_max_used_space_ratio=99,
     )
     opened = MessageStore.open(config, NOW)
@@ -45,10 +46,9 @@ def put(node, count=1, topic="T", size=1000):
 
 
 def trim(store, offset):
-    """As retention does it: what is not flushed stays, since the flush thread may be using its files."""
     store.flush()
-    store.log.delete_before(offset)
-    store._queues.trim(store.min_offset)
+    assert store.retention.delete_expired(NOW + 10 * 3_600_000, needed_from=offset)
+    assert store.min_offset == offset
 
 
 def files(directory, *folders):

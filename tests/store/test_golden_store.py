@@ -8,7 +8,7 @@ from rocketsim_proto.records import record
 
 from broker_service.store.message_store import MessageStore
 from tests.support.golden import golden_dump, unpack_golden
-from tests.support.stores import HOST, open_store, put
+from tests.support.stores import HOST, open_store, put, queue_entries
 
 NOW = 1_795_170_700_000
 
@@ -49,9 +49,10 @@ def check(store: MessageStore) -> None:
             assert hashlib.sha1(one.body).hexdigest() == line["bodySha1"]
         elif line["kind"] == "queue":
             queues += 1
-            queue = store._queues.get(line["topic"], line["queueId"])
-            assert (queue.min_offset, queue.max_offset) == (line["minOffset"], line["maxOffset"])
-            entries = queue.read(queue.min_offset, line["entries"])
+            queue = line["topic"], line["queueId"]
+            assert store.queues.bounds(*queue) == (line["minOffset"], line["maxOffset"])
+            _, entries = queue_entries(store, *queue)
+            assert len(entries) == line["entries"]
             assert hashlib.sha1(entries.tobytes()).hexdigest() == line["entriesSha1"], str(queue)
         elif line["kind"] == "log":
             assert (store.min_offset, store.end_offset) == (line["minOffset"], line["maxOffset"])

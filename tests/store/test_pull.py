@@ -10,7 +10,7 @@ from rocketsim_proto.model import GetMessageStatus as Status
 from rocketsim_proto.records.record import tags_code
 
 from broker_service.errors import NotFound, StoreCorrupt
-from broker_service.store import pull
+from broker_service.store.ranges import outside
 from tests.support.memory_files import MemoryFiles
 from tests.support.stores import LOG_FILE, NOW, open_store, put, queue_bodies, read_range, records_of, replay_frame
 
@@ -33,11 +33,18 @@ def get(store, offset, queue_id=0, *, count=32, size=MIB, codes=None, correct=Tr
 @pytest.fixture
 def trimmed():
     """The first log file is gone; queue 0 starts at `min`, and queue 1 had all of its messages there."""
-    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000)
+    store = two_queues()
+    store.flush()
+    assert store.retention.delete_expired(NOW + 10 * 3_600_000, needed_from=LOG_FILE)
+    assert store.min_offset == LOG_FILE
+    return store
+
+
+def two_queues():
+    changes = {"file_reserved_time_h": 1, "delete_hours": frozenset(range(24))}
+    store = open_store(ROOT, MemoryFiles(), mapped_file_size_consume_queue=6000, **changes)
     put(store, "topic", 1, [b"old"])
     put(store, "topic", 0, [b"x" * 300] * 30)
-    store.log.delete_before(LOG_FILE)
-    store._queues.trim(store.min_offset)
     return store
 
 
@@ -84,20 +91,21 @@ def test_a_queue_whose_messages_are_all_gone_is_at_its_end(trimmed):
     assert get(trimmed, 0, 1).status is Status.OFFSET_TOO_SMALL
 
 
-def test_an_empty_queue_has_no_message(store):
-    store._queues.get_or_create("topic", 5)
-    assert get(store, 3, 5).status is Status.NO_MESSAGE_IN_QUEUE
+def test_an_empty_queue_has_no_message():
+    assert outside(True, 3, 0, 0) == (Status.NO_MESSAGE_IN_QUEUE, 0)
 
 
-def test_entries_of_a_deleted_log_file_are_being_removed(trimmed):
-    trimmed._queues.get("topic", 0).min_offset = 0  # the queue has not followed the log yet
-    result = get(trimmed, 0, count=32)
+def test_entries_of_a_deleted_log_file_are_being_removed():
+    store = two_queues()
+    behind_three = store.queues.log_offsets("topic", 0, 3)[0]
+    store.log.delete_before(LOG_FILE)  # the queues have not followed the log yet
+    result = get(store, 0, count=32)
     assert result.status is Status.FOUND, "the scan goes on behind the file that is gone"
     low = result.next_begin_offset - result.count
-    queue = trimmed._queues.get("topic", 0)
-    few = pull.get_message(trimmed.log, trimmed.config, queue, 0, 3, 32, MIB, None, correct_offset=True)
+    store.queues.confirm_offset = behind_three  # readers see three messages
+    few = get(store, 0)
     assert (few.records, few.next_begin_offset, few.status) == (b"", 3, Status.MESSAGE_WAS_REMOVING)
-    ranged, _ = read_range(trimmed, "topic", 0, 0, 3, MIB)
+    ranged, _ = read_range(store, "topic", 0, 0, 3, MIB)
     assert (ranged.status, ranged.next_offset) == (Status.MESSAGE_WAS_REMOVING, 3)
     assert low > 3
 

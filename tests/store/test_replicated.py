@@ -11,7 +11,7 @@ from rocketsim_proto.reserved import SCHEDULE_TOPIC
 from broker_service.errors import StoreCorrupt
 from broker_service.store import batch
 from tests.support.memory_files import MemoryFiles
-from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, replay, tree
+from tests.support.stores import LOG_FILE, check_sound, log_bytes, open_store, put, queue_entries, replay, tree
 
 MASTER, SLAVE, ROOT = Path("/master"), Path("/slave"), Path("/store")
 
@@ -62,10 +62,10 @@ def test_a_slave_of_a_trimmed_master_begins_at_a_file_and_fills_its_queues_up_as
     slave.append_replicated(LOG_FILE, master.read_log(LOG_FILE, LOG_FILE))
     assert (slave.min_offset, slave.end_offset) == (LOG_FILE, 2 * LOG_FILE)
     check_sound(slave)
-    queue = slave._queues.get("topic0", 0)
-    first = queue._read_raw(queue.first_offset, 1)
-    assert queue.min_offset > queue.first_offset == queue.min_offset // 8 * 8
-    assert first == bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
+    queue = SLAVE / "consumequeue/topic0/0"
+    name, first = slave.disk.names(queue)[0], slave.queues.bounds("topic0", 0)[0]
+    assert first > int(name) // 20 == first // 8 * 8
+    assert slave.disk.read(queue / name)[:20] == bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
     with pytest.raises(StoreCorrupt, match="cannot begin"):
         open_store(Path("/other"), MemoryFiles()).append_replicated(100, b"x")
 
@@ -138,13 +138,13 @@ def test_a_delayed_message_whose_level_is_damaged_has_none(level):
     master = open_store(MASTER, MemoryFiles())
     put(master, SCHEDULE_TOPIC, 0, [b"a"], properties=[("TAGS", "t"), ("DELAY", "1")])
     put(master, "topic", 0, [b"b"], properties=[("TAGS", "t")])
-    tags_code = int(master._queues.get("topic", 0).read(0, 1)["tags_code"][0])
+    tags_code = queue_entries(master, "topic", 0)[1]["tags_code"][0]
     whole = open_store(ROOT, MemoryFiles())
     put(whole, SCHEDULE_TOPIC, 0, [b"a"], properties=[("TAGS", "t"), ("DELAY", level)])
     slave = open_store(SLAVE, MemoryFiles())
     slave.append_replicated(0, log_bytes(whole))
     for store in (whole, slave):
-        assert int(store._queues.get(SCHEDULE_TOPIC, 0).read(0, 1)["tags_code"][0]) == tags_code
+        assert queue_entries(store, SCHEDULE_TOPIC, 0)[1]["tags_code"][0] == tags_code
 
 
 def test_bytes_that_do_not_join_the_log_are_refused(master):

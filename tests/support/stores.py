@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rocketsim_proto.records import columnar, record
 
 from broker_service.put_result import Appended
 from broker_service.store.batch import Batch
 from broker_service.store.config import StoreConfig
+from broker_service.store.consume_queue import ENTRY, ENTRY_SIZE, Entries
 from broker_service.store.files import Files
 from broker_service.store.message_store import MessageStore
 from broker_service.store.ranges import RangeAnswer, TagsCodes
@@ -163,15 +165,26 @@ def queues_of(records: Iterable[record.Record]) -> dict[tuple[str, int], list[tu
     return queues
 
 
+def queue_entries(store: MessageStore, topic: str, queue_id: int) -> tuple[int, Entries]:
+    """A queue's first offset, and its entries as its files have them."""
+    directory = store.config.root / "consumequeue" / topic / str(queue_id)
+    first, end = store.queues.bounds(topic, queue_id)[0], store.queues.end(topic, queue_id)
+    found = np.zeros(end, ENTRY)
+    for name in store.disk.names(directory):
+        if name.isdigit():
+            piece = np.frombuffer(store.disk.read(directory / name), ENTRY)
+            begin = int(name) // ENTRY_SIZE
+            found[begin : begin + len(piece)] = piece[: end - begin]
+    return first, found[first:]
+
+
 def actual_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
     queues = {}
     for topic, queue_id in store.queues.keys():
-        queue = store._queues.get(topic, queue_id)
-        assert queue is not None
-        entries = queue.read(queue.min_offset, queue.max_offset - queue.min_offset)
+        first, entries = queue_entries(store, topic, queue_id)
         if len(entries):
             queues[topic, queue_id] = [
-                (queue.min_offset + number, offset, code) for number, (offset, _, code) in enumerate(entries.tolist())
+                (first + number, offset, code) for number, (offset, _, code) in enumerate(entries.tolist())
             ]
     return queues
 
