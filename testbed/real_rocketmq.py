@@ -24,6 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -199,9 +200,17 @@ class RocketMQ:
         return mqadmin(self.work, *words, *where, version=self.version)
 
     def wait_registered(self) -> None:
-        """Returns once the name server knows the broker, which takes seconds after its port accepts connections."""
-        while BROKER_NAME not in self.mqadmin("clusterList"):
-            pass
+        """Returns once the name server knows the broker, and the broker tells its state, seconds after its port accepts
+        connections."""
+        until = time.monotonic() + START_TIMEOUT_S
+        failure: RocketMQError | None = None
+        while time.monotonic() < until:
+            try:
+                if BROKER_NAME in self.mqadmin("clusterList"):
+                    return
+            except RocketMQError as error:  # a broker of 4.9.8 cannot tell its state in its first second
+                failure = error
+        raise RocketMQError(f"{self.name_server} does not list the broker after {START_TIMEOUT_S:.0f} s") from failure
 
     def add_reader(self) -> None:
         """Makes the user READER_KEY, which ACL 1.0 has from the start."""

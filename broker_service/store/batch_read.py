@@ -32,14 +32,15 @@ def read_records(log: CommitLog, offsets: Positions, sizes: Positions) -> list[m
     lengths = offsets[lasts] + sizes[lasts] - offsets[firsts]
     if len(firsts) <= _FEW_PIECES:
         places = zip(starts.tolist(), begins.tolist(), (begins + lengths).tolist(), strict=True)
-        return [log.view(start)[begin:end] for start, begin, end in places]
+        views = {start: log.view(start) for start in set(starts.tolist())}
+        return [views[start][begin:end] for start, begin, end in places]
     files, file_numbers = np.unique(starts, return_inverse=True)
     # An Arrow view of more than 12 bytes: | size 4 | first bytes 4, not needed here | buffer 4 | offset 4 |
-    views = np.zeros((len(firsts), 4), np.int32)
-    views[:, 0] = lengths
-    views[:, 2] = file_numbers
-    views[:, 3] = begins
-    buffers = [None, pa.py_buffer(views), *(pa.py_buffer(log.view(start)) for start in files.tolist())]
+    slots = np.zeros((len(firsts), 4), np.int32)
+    slots[:, 0] = lengths
+    slots[:, 2] = file_numbers
+    slots[:, 3] = begins
+    buffers = [None, pa.py_buffer(slots), *(pa.py_buffer(log.view(start)) for start in files.tolist())]
     array = pa.Array.from_buffers(pa.binary_view(), len(firsts), buffers).cast(pa.binary())
     return [memoryview(array.buffers()[2])[: int(lengths.sum())]]
 

@@ -4,6 +4,7 @@ docs/decision_tables.md has these rules: D2b for limits and for the suggestion t
 and offsets.  `get_message` examines one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from broker_service.store.config import StoreConfig
 from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, Entries
 from broker_service.store.ranges import TagsCodes, check_expired, damaged, outside
 
+_CONVERTED_TOGETHER = 40  # entries: an answer has up to 32 messages by default
 MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries; a pull that asks for more messages than that scans more
 
 
@@ -109,7 +111,7 @@ def _choose(
     chosen: list[int] = []
     total = last_examined = number = 0
     skip_to = -1
-    for number, (position, size, code) in enumerate(entries.tolist()):
+    for number, (position, size, code) in enumerate(_one_by_one(entries)):
         last_examined = position
         if position < skip_to:
             continue
@@ -134,6 +136,12 @@ def _choose(
     else:
         number = len(entries)
     return chosen, number, status, last_examined
+
+
+def _one_by_one(entries: Entries) -> Iterator[tuple[int, int, int]]:
+    """Yields the entries.  They are converted a few at a time, because a pull needs a few of them unless it filters."""
+    for at in range(0, len(entries), _CONVERTED_TOGETHER):
+        yield from entries[at : at + _CONVERTED_TOGETHER].tolist()
 
 
 def size_and_time(log: CommitLog, queue: ConsumeQueue, queue_offset: int) -> tuple[int, int]:

@@ -25,7 +25,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 
-from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, IS_ONE_WAY, FrameError, Header, encode, lengths
+from rocketsim_proto.remoting.frame import HEAD, IS_ANSWER, IS_ONE_WAY, FrameError, Header, encode_without_body, lengths
 from rocketsim_proto.remoting.frame import decode_header as header_of
 
 from broker_service.runtime.certificates import Certificates
@@ -57,11 +57,17 @@ Serve = Callable[[Request], Awaitable[Answer]]
 
 
 class Connection:
-    """One client's connection."""
+    """One client's connection.
+
+    The frames of one turn of the event loop are written together at its end, because a write costs as much as all else
+    that an answer needs.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, now_s: float) -> None:
         self.reader = reader
         self._writer = writer
+        self._unwritten: list[bytes] = []
+        self._unwritten_bytes = 0
         self._opaque = itertools.count()
         host, port = writer.get_extra_info("peername")[:2]
         self.address = host_port(host, port)
@@ -79,11 +85,22 @@ class Connection:
 
     @property
     def buffered_bytes(self) -> int:
-        return self._writer.transport.get_write_buffer_size()
+        return self._writer.transport.get_write_buffer_size() + self._unwritten_bytes
 
     def send(self, header: Header, body: bytes = b"") -> None:
-        if self.is_open:
-            self._writer.write(encode(header, body))
+        """Sends a frame.  Raises FrameError if it is too long."""
+        if not self.is_open:
+            return
+        pieces = [encode_without_body(header, len(body)), body]
+        if not self._unwritten:
+            asyncio.get_running_loop().call_soon(self._write)
+        self._unwritten += pieces
+        self._unwritten_bytes += sum(map(len, pieces))
+
+    def _write(self) -> None:
+        pieces, self._unwritten, self._unwritten_bytes = self._unwritten, [], 0
+        if pieces and self.is_open:
+            self._writer.writelines(pieces)
 
     def notify(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
         if not self.is_open or self.buffered_bytes > MAX_UNREAD_COMMANDS_BYTES:
@@ -92,7 +109,8 @@ class Connection:
         return True
 
     def close(self) -> None:
-        """Closes the connection after all written answers have been sent."""
+        """Closes the connection after all answers have been sent."""
+        self._write()
         self._writer.close()
 
     def abort(self) -> None:

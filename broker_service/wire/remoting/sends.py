@@ -58,7 +58,7 @@ class SendAnswers:
         if request.number("sysFlag", 0) & _TRANSACTION and not begins:
             raise MessageIllegal(f"topic {topic}: sysFlag says transaction, and the property TRAN_MSG is missing")
         placed = await (self._begun(send, request.user) if begins else self._puts.append(send))
-        sizes = [record.size_of(one) for one in records]
+        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]  # where the next one begins
         status = await self._puts.safe(placed, SAFE_WAIT_S)
         fields = self._fields(placed.appended, sizes)
         if len(records) == 1 and (unique := records[0].properties.get(record.PROPERTY_UNIQ_KEY)):

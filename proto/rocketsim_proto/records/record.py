@@ -304,6 +304,7 @@ def decode(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: bool
     )
 
 
+@lru_cache(maxsize=1024)
 def encode_host(address: str, port: int) -> bytes:
     """Returns the 8 or 20 bytes that a record has for a host; `address` must be an IP address, not a name."""
     return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")

@@ -32,6 +32,7 @@ _FIXED = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, leng
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">h")
 _INT32 = range(-(2**31), 2**31)
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 class FrameError(ValueError):
@@ -156,7 +157,7 @@ def _as_json(header: Header) -> bytes:
     if header.fields:
         values["extFields"] = header.fields
     values["serializeTypeCurrentRPC"] = "JSON"
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return _JSON.encode(values).encode(errors="replace")
 
 
 def _of_json(header: bytes) -> Header:
@@ -196,7 +197,12 @@ def _text(values: Mapping[str, Any], name: str, default: str) -> str:
 def _fields(values: object) -> dict[str, str]:
     if values is None:
         return {}
-    if not isinstance(values, dict) or any(isinstance(value, dict | list) for value in values.values()):
+    if not isinstance(values, dict):
+        raise FrameError("a header whose extFields are no texts")
+    kinds = set(map(type, values.values()))
+    if kinds <= {str}:  # the usual case
+        return values
+    if kinds & {dict, list}:
         raise FrameError("a header whose extFields are no texts")
     return {name: text(value) for name, value in values.items() if value is not None}
 
