@@ -67,7 +67,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`trouble`: why the name server did not answer; `brokers` are then those known before."""
+    """`trouble`: a sentence if the name server did not answer, in which case `brokers` are those known before, or if a
+    broker refused the access keys."""
 
     at_ms: int
     brokers: tuple[Broker, ...] = ()

@@ -9,7 +9,7 @@ from typing import Any
 from rocketsim_client.admin import Admin
 from rocketsim_client.admin_model import HaStatus
 from rocketsim_client.at_once import at_once
-from rocketsim_client.errors import RocketSimError
+from rocketsim_client.errors import AccessDenied, RocketSimError
 from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_of, slave_of
 from rocketsim_console.rates import Rates
 from rocketsim_console.timeline import Event, epoch_words, events_between
@@ -59,11 +59,13 @@ class Watch:
         try:
             registered = self._admin.cluster_list()
         except RocketSimError as error:
-            trouble = str(error)
+            trouble = f"{error}. Brokers that were known before are still asked and shown."
             brokers = [replace(broker, ha=None, status={}, trouble="") for broker in before.brokers]
         else:
             brokers = members_of(registered, before)
         answers, refusals = at_once([broker.address for broker in brokers], self._ask)
+        if not trouble and (denied := [one for one in refusals.values() if isinstance(one, AccessDenied)]):
+            trouble = f"A broker refuses the console's access keys: {str(denied[0]).rstrip(' .')}."
         at_ms = self._now_ms()
         self._answered_ms |= dict.fromkeys(answers, at_ms)
         asked = [_with_answer(broker, answers, refusals) for broker in brokers]

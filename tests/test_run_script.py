@@ -199,8 +199,25 @@ def test_long_tests_are_chosen_by_one_word_and_the_rest_goes_to_pytest(machine):
     assert machine.calls().endswith("python -m pytest -m long -o faulthandler_timeout=7200 -x\n")
     machine.run("test", "--clients", "-x")
     assert machine.calls().endswith("python -m pytest -m clients -o faulthandler_timeout=7200 -x\n")
+    machine.has("chromium", "#!/bin/sh\n")
+    machine.run("test", "--browser", "-x")
+    assert machine.calls().endswith("python -m pytest -m browser -x\n")
     machine.run("test", "tests/store", "-k", "a b")
     assert machine.calls().endswith(f"{TEST} tests/store -k a b\n")
+
+
+def test_the_browser_that_its_tests_need_is_installed_or_named(machine):
+    machine.has("python3", GOOD_PYTHON)
+    machine.has("java", JAVA % "17")
+    machine.has("id", "#!/bin/sh\necho 1000\n")
+    failed = machine.run("test", "--browser")
+    assert failed.returncode == 1 and "apt-get install chromium" in failed.stderr
+    assert "pytest" not in machine.calls()
+    machine.has("id", "#!/bin/sh\necho 0\n")
+    machine.has_apt_that_installs("chromium", "chromium", "#!/bin/sh\n")
+    assert machine.run("test", "--browser").returncode == 0
+    assert "--no-install-recommends chromium" in machine.calls()
+    assert machine.calls().endswith("python -m pytest -m browser\n")
 
 
 # What is planted, what the run says of it. Beside it are tests that pass, as many as make pytest-xdist hand out again.

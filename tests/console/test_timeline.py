@@ -3,9 +3,11 @@
 import pytest
 
 from rocketsim_client.admin_model import ClusterMember, HaSlave, HaStatus
+from rocketsim_client.errors import AccessDenied
 from rocketsim_console.picture import Broker, Picture, members_of
 from rocketsim_console.rates import Rates
 from rocketsim_console.timeline import epoch_words, events_between
+from rocketsim_console.watch import Watch
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
 
@@ -77,6 +79,22 @@ def test_who_is_asked_stays_known_when_the_name_server_forgets_it():
 def test_the_newest_master_that_takes_sends_is_the_master():
     (pair,) = Picture(0, (master(writable=False, epoch=1), master(SLAVE, epoch=2))).pairs()
     assert pair.master is not None and pair.master.address == SLAVE
+
+
+class Refusing:
+    """Brokers that refuse the console's access keys; the name server answers."""
+
+    def cluster_list(self):
+        return [ClusterMember("C", "broker-a", 0, MASTER, 1)]
+
+    def ha_status(self, *, broker_addr):
+        raise AccessDenied("check signature failed. ")
+
+
+def test_refused_access_keys_are_said():
+    watch = Watch(Refusing(), now_ms=lambda: 1)
+    watch.look()
+    assert watch.overview()["trouble"] == "A broker refuses the console's access keys: check signature failed."
 
 
 def test_rates_count_from_zero_after_a_restart():

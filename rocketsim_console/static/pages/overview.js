@@ -42,7 +42,7 @@ export function open(page) {
     events.push(...value.events.filter((event) => event.at_ms > last));
     const brokers = value.pairs.flatMap((pair) => pair.brokers);
     const sum = (name) => brokers.reduce((total, broker) => total + (broker[name] ?? 0), 0);
-    show(trouble, value.trouble ? notice(`${value.trouble}. Brokers that were known before are still asked and shown.`, "critical") : null);
+    show(trouble, value.trouble ? notice(value.trouble, "critical") : null);
     show(tiles, tile("broker names", number(value.pairs.length)), tile("brokers that answer", `${brokers.filter((one) => one.state === "master" || one.state === "slave").length} of ${brokers.length}`),
       tile("masters that take sends", `${value.pairs.filter((pair) => pair.level !== "critical").length} of ${value.pairs.length}`),
       tile("sent", rate(sum("in"))), tile("read", rate(sum("out"))));
