@@ -58,7 +58,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
 
 def producer_of(broker: BrokerThread, **options: Any) -> Producer:
     producer = Producer(brokers=broker.brokers, timeout_s=PATIENT_S, **options)
-    producer._cluster.timeout_s = PATIENT_S
+    producer.cluster.timeout_s = PATIENT_S
     return producer
 
 
@@ -128,10 +128,9 @@ def test_the_secret_is_in_no_representation_log_or_error(
     ):
         producer.send(Message("T", b"x"))
         for client in (producer, puller, admin):
-            cluster = client.cluster if not isinstance(client, Producer) else client._cluster
-            transport: Any = cluster.transport.reads
-            seen += [repr(client), repr(cluster), repr(transport.channels), repr(transport.channels._credentials)]
-            seen += [repr(vars(transport.channels)), repr(vars(cluster))]
+            transport: Any = client.cluster.transport.reads
+            seen += [repr(client), repr(client.cluster), repr(transport.channels)]
+            seen += [repr(vars(transport.channels)), repr(vars(client.cluster))]
         for call in (lambda: producer.send(Message("U", b"x")), lambda: admin.users(broker_addr=broker.node.address)):
             with pytest.raises(AccessDenied) as refused:
                 call()

@@ -46,7 +46,7 @@ def test_every_client_takes_it(cluster: FakeCluster) -> None:
         assert producer.send(Message("T", b"x")).msg_id
         assert {client.cluster.connection for client in (producer, puller, member, admin)} == {connection}
         assert reader.topics() == admin.topic_list()
-        assert puller._timeout_s == admin._timeout_s == 2.5
+        assert puller.cluster.timeout_s == admin.cluster.timeout_s == 2.5
 
 
 def test_a_clients_own_times_go_before_those_of_the_connection() -> None:

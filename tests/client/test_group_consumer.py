@@ -34,6 +34,7 @@ from rocketsim_client import (
     Unreachable,
 )
 from rocketsim_client import errors as client_errors
+from rocketsim_client.consuming.renewal import Renewal
 from rocketsim_client.errors import CallTimeout
 from rocketsim_client.transport.consumption import PopAnswer, PopCall, Settled
 from testbed.polling import PATIENCE_S, wait_until
@@ -43,6 +44,20 @@ from tests.support.brokers import goes_by
 
 SOON_S = PATIENCE_S  # for what comes at once
 ALONE = {"broker_role": BrokerRole.SYNC_MASTER, "slave_wait_time_ms": 0}
+
+
+@pytest.fixture
+def renewals(monkeypatch: pytest.MonkeyPatch) -> list[Renewal]:
+    """The renewals of the test's consumers that have begun."""
+    begun: list[Renewal] = []
+    start = Renewal.start
+
+    def noted(renewal: Renewal) -> None:
+        begun.append(renewal)
+        start(renewal)
+
+    monkeypatch.setattr(Renewal, "start", noted)
+    return begun
 
 
 @pytest.fixture
@@ -579,7 +594,7 @@ def nothing_but(broker: BrokerThread, body: bytes) -> bool:
         return bodies(consumer.receive(timeout_s=SOON_S)) == [body]
 
 
-def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread) -> None:
+def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread, renewals: list[Renewal]) -> None:
     send(broker, b"long work")
     passed_s = 0.0
     started_ms = broker.node.broker.now_ms()
@@ -594,18 +609,18 @@ def test_a_message_that_is_worked_on_is_renewed_for_a_time(broker: BrokerThread)
         (message,) = consumer.receive(timeout_s=SOON_S)
         for _ in range(3):
             passes(40)
-            consumer._renewal.renew()
+            renewals[-1].renew()
         assert consumer.in_flight == 1
         consumer.extend(message, 300)
         passes(200)
-        consumer._renewal.renew()
+        renewals[-1].renew()
         passes(200)
         with pytest.raises(InvalidReceiptHandle, match=f"not acknowledged: {message.msg_id} of T"):
             consumer.ack(message)
         assert consumer.in_flight == 0
 
 
-def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread) -> None:
+def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread, renewals: list[Renewal]) -> None:
     send(broker, b"long work")
     passed_s = 0.0
     renewed: list[str] = []
@@ -621,13 +636,14 @@ def test_a_thread_renews_while_the_consumer_lives(broker: BrokerThread) -> None:
     passed_s = 4.0  # more than half of its time is over
     wait_until(lambda: renewed, "the renewal")
     assert renewed[0] == message.receipt_handle
-    renewing = consumer._renewal.thread
+    renewing = renewals[-1].thread
     assert renewing is not None and renewing.is_alive()
+    renewals.clear()
     del consumer  # nobody closes it
     wait_until(lambda: not renewing.is_alive(), "the end of its thread")
 
 
-def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerThread) -> None:
+def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerThread, renewals: list[Renewal]) -> None:
     send(broker, b"1")
     passed_s = 0.0
     with consumer_of(broker, invisible_s=3600, clock=lambda: passed_s) as consumer:
@@ -636,8 +652,8 @@ def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerTh
         consumer.extend(message, 600)
         extended_to_ms = broker.do(state.next_deadline_ms)
         passed_s = 299
-        consumer._renewal.sooner.set()
-        wait_until(lambda: not consumer._renewal.sooner.is_set(), "a look at what is due")
+        renewals[-1].sooner.set()
+        wait_until(lambda: not renewals[-1].sooner.is_set(), "a look at what is due")
         assert broker.do(state.next_deadline_ms) == extended_to_ms
         passed_s = 0
         consumer.extend(message, 2)  # its thread looks again after a second of its clock
@@ -647,7 +663,7 @@ def test_more_time_is_asked_for_after_half_of_a_short_extension(broker: BrokerTh
 
 
 def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
-    broker: BrokerThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, renewals: list[Renewal]
 ) -> None:
     send(broker, b"1", b"2")
     passed_s = 0.0
@@ -662,7 +678,7 @@ def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
         with monkeypatch.context() as patched:
             patched.setattr(consumer.cluster.transport.consumption, "change_invisible", after_the_ack)
             passed_s = 31.0
-            assert consumer._renewal.renew() == 30
+            assert renewals[-1].renew() == 30
         assert "not renewed" not in caplog.text and consumer.in_flight == 1
         with pytest.raises(InvalidReceiptHandle, match=f"not extended: {done.msg_id} of T"):
             consumer.extend(done, 60)
@@ -670,7 +686,7 @@ def test_a_renewal_does_not_complain_of_what_is_acknowledged_meanwhile(
 
 
 def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
-    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch
+    broker: BrokerThread, monkeypatch: pytest.MonkeyPatch, renewals: list[Renewal]
 ) -> None:
     send(broker, b"1")
     passed_s = 0.0
@@ -689,12 +705,12 @@ def test_a_renewal_that_fails_is_not_tried_again_once_the_consumer_is_closed(
     passed_s = 31.0
     with monkeypatch.context() as patched:
         patched.setattr(consumer.cluster.transport.consumption, "change_invisible", silent)
-        consumer._renewal.renew()
+        renewals[-1].renew()
     assert len(calls) == 2
 
 
 def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
-    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
+    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch, renewals: list[Renewal]
 ) -> None:
     passed_s, brokers = 0.0, addresses(two_brokers)
     with Consumer("", "g", "T", brokers=brokers, timeout_s=3600, clock=lambda: passed_s) as consumer:
@@ -719,7 +735,7 @@ def test_a_renewal_at_a_silent_broker_holds_up_nothing_at_another(
         with monkeypatch.context() as patched:
             patched.setattr(consumer.cluster.transport.consumption, "change_invisible", call)
             passed_s = 31.0
-            consumer._renewal.renew()
+            renewals[-1].renew()
         silent, answering = calls[0][0], calls[1][0]
         assert silent != answering and calls[0][1] == 5  # of the ten seconds until the next renewals
         assert {name for name, _ in calls[2:]} <= {silent} and passed_s <= 41.1
@@ -872,7 +888,7 @@ def test_close_ends_a_wait_of_another_thread(
 
 
 def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_another(
-    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch
+    two_brokers: tuple[BrokerThread, BrokerThread], monkeypatch: pytest.MonkeyPatch, renewals: list[Renewal]
 ) -> None:
     passed_s, brokers = 0.0, addresses(two_brokers)
     consumer = Consumer("", "g", "T", brokers=brokers, timeout_s=PATIENCE_S, clock=lambda: passed_s)
@@ -891,7 +907,7 @@ def test_a_broker_that_does_not_answer_takes_no_time_from_what_is_given_back_to_
 
     monkeypatch.setattr(consumer.cluster.transport.consumption, "change_invisible", call)
     joined: list[float] = []
-    monkeypatch.setattr(consumer._renewal.thread, "join", joined.append)
+    monkeypatch.setattr(renewals[-1].thread, "join", joined.append)
     consumer.close(timeout_s=8)
     assert passed_s <= 8.1 and others == [4]
     assert joined == [4]  # so does a renewal that waits for an answer

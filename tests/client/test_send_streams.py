@@ -275,7 +275,7 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
     with Producer(
         cluster.address, retry_times_when_send_failed=retries, retry_times_when_send_async_failed=retries, timeout_s=30
     ) as producer:
-        streams_of(producer._cluster).offers.offered(broker.address, scripted.offer)
+        streams_of(producer.cluster).offers.offered(broker.address, scripted.offer)
         if not retries:
             told = "no answer within" if ends == "late" else "ended before the answer"
             with pytest.raises(SendFailed, match=told) as failed:

@@ -35,6 +35,7 @@ from rocketsim_client.errors import CallTimeout, MessageIllegal, QueueNotExist
 from rocketsim_client.model import BatchPart
 from rocketsim_client.retry import Backoff
 from rocketsim_client.sending import replay, spool_file
+from rocketsim_client.sending.publish_info import PublishTable
 from rocketsim_client.sending.spool import ANY_QUEUE, Lane, Spool
 from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 from testbed.polling import wait_until
@@ -44,6 +45,19 @@ from tests.support.fake_broker import Break, FakeCluster, Hang, LoseAnswer, Refu
 from tests.support.mounted_disks import PowerlessDisk, SmallDisk
 
 SPOOLED, SEND_OK = SendStatus.SPOOLED, SendStatus.SEND_OK
+
+
+@pytest.fixture
+def databases(monkeypatch):
+    """The databases that are opened from now on."""
+    opened, connect = [], sqlite3.connect
+
+    def noted(*given, **options):
+        opened.append(connect(*given, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
+    return opened
 
 
 @pytest.fixture(autouse=True)
@@ -539,19 +553,17 @@ def test_a_full_spool_is_an_error_that_says_what_to_do_and_takes_more_when_there
         assert producer.send(Message("T", os.urandom(5000)), message_group="h").send_status == SEND_OK
 
 
-def test_what_is_being_committed_takes_room_already(directory):
+def test_what_is_being_committed_takes_room_already(directory, monkeypatch):
     spool, lane, is_busy, go_on = Spool(directory, 2000), Lane("T", ANY_QUEUE), threading.Event(), threading.Event()
-    busy = threading.Thread(target=lambda: spool._do(lambda _: is_busy.set() or go_on.wait()))
+    insert = SpoolFile.insert
+    monkeypatch.setattr(SpoolFile, "insert", lambda *given: (is_busy.set(), go_on.wait(), insert(*given))[2])
     putting = threading.Thread(target=lambda: spool.put([lane], ["1"], [bytes(1000)]))
-    busy.start()
-    is_busy.wait()
     putting.start()
-    wait_until(lambda: spool._jobs, "a put")
+    is_busy.wait()
     with pytest.raises(SpoolFailed, match="is full: 1200 bytes and 1200 more, 2000 at most"):
         spool.put([lane], ["2"], [bytes(1000)])
     go_on.set()
-    for thread in (busy, putting):
-        thread.join()
+    putting.join()
     assert spool.status().size_bytes == 1200
     spool.close()
 
@@ -576,10 +588,10 @@ def test_dead_messages_take_room_until_they_are_discarded_also_after_a_restart(d
     spool.close()
 
 
-def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, producer, directory):
+def test_a_full_disk_fails_the_send_and_not_the_ones_before_and_after(one, databases, producer, directory):
     broker = refuse_all(one)
     assert producer.send(Message("T", b"1")).send_status == SPOOLED
-    database = producer._spooling.spool._file._database
+    database = databases[0]
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     database.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(SpoolFailed, match="database or disk is full"):
@@ -879,13 +891,12 @@ def test_a_close_while_a_replay_hangs_ends_and_keeps_the_records(one, directory)
 def outcome_of_drain(producer, monkeypatch):
     """Returns when a `drain_spool` waits in a thread of its own, with a function that waits for its end."""
     outcomes, waits = [], threading.Event()
-    changed = producer._spooling.spool._changed
-    wait_for = changed.wait_for
+    wait_for = threading.Condition.wait_for
 
-    def waiting_for(condition, timeout_s):
+    def waiting_for(changed, condition, timeout_s=None):
         if threading.current_thread() is thread:
             waits.set()  # the lock is held: nothing changes before it waits
-        return wait_for(condition, timeout_s)
+        return wait_for(changed, condition, timeout_s)
 
     def drain():
         try:
@@ -897,7 +908,7 @@ def outcome_of_drain(producer, monkeypatch):
         thread.join()
         return outcomes[0]
 
-    monkeypatch.setattr(changed, "wait_for", waiting_for)
+    monkeypatch.setattr(threading.Condition, "wait_for", waiting_for)
     thread = threading.Thread(target=drain)
     thread.start()
     waits.wait()
@@ -938,7 +949,7 @@ def test_who_waits_for_an_empty_spool_is_told_that_replay_has_ended(one, produce
     refuse_all(one)
     send_all(producer, range(3), message_group="g")
     outcome = outcome_of_drain(producer, monkeypatch)
-    monkeypatch.setattr(replay.Replay, "_round", lambda _: 1 / 0)
+    monkeypatch.setattr(Spool, "wait_for_news", lambda *_: 1 / 0)
     assert isinstance(outcome(), SpoolUnusable)
     with pytest.raises(SpoolUnusable, match=f"spool {directory}: replay has ended: ZeroDivisionError.*; 3 messages"):
         producer.drain_spool(60)
@@ -947,14 +958,14 @@ def test_who_waits_for_an_empty_spool_is_told_that_replay_has_ended(one, produce
 def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch):
     one.stop("broker-a")
     send_all(producer, range(3))
-    queues, errors = producer._publish_table.queues, [ZeroDivisionError()] * 3
+    queues, errors = PublishTable.queues, [ZeroDivisionError()] * 3
 
-    def failing(topic):
+    def failing(table, topic):
         if threading.current_thread().name == "rocketsim-replay" and errors:
             raise errors.pop()
-        return queues(topic)
+        return queues(table, topic)
 
-    monkeypatch.setattr(producer._publish_table, "queues", failing)
+    monkeypatch.setattr(PublishTable, "queues", failing)
     one.start("broker-a")
     producer.drain_spool(60)
     assert not errors and len(bodies(one)) == 3

@@ -78,11 +78,18 @@ def test_a_transaction_that_raises_leaves_nothing(directory):
     assert numbers(directory) == ["id-2"]
 
 
-def test_sqlite_syncs_each_commit(directory):
+def test_sqlite_syncs_each_commit(directory, monkeypatch):
     """What a process's death does not show: only a power loss does."""
+    opened, connect = [], sqlite3.connect
+
+    def noted(*given, **options):
+        opened.append(connect(*given, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", noted)
     file = SpoolFile(directory)
-    assert file._database.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
-    assert file._database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert opened[-1].execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+    assert opened[-1].execute("PRAGMA journal_mode").fetchone() == ("wal",)
     file.close()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from rocketsim_proto import admin_pb2, broker_pb2
 
-from rocketsim_client import Admin, Cluster, Message, Producer, PullConsumer
+from rocketsim_client import Admin, Message, Producer, PullConsumer
+from rocketsim_client.connection import Connection
 from rocketsim_client.errors import InvalidParameter, RocketSimError
 from rocketsim_client.model import MessageQueue
 from rocketsim_client.transport.own.admin import GrpcAdmin
@@ -25,10 +26,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
 @pytest.fixture
 def admin(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> Iterator[Admin]:
     monkeypatch.setattr(Admin, "masters", lambda *_: [broker.node.address])
-    with Admin(broker.node.address, timeout_s=60) as made, Cluster("", brokers=broker.brokers) as cluster:
-        monkeypatch.setattr(made, "_cluster", cluster)  # a route without a name server
+    with Admin(Connection.of("", brokers=broker.brokers), timeout_s=60) as made:
         yield made
-        monkeypatch.undo()
 
 
 def test_a_topic_is_drained_with_no_queue_to_write_to(broker: BrokerThread, admin: Admin) -> None:

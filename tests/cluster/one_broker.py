@@ -22,7 +22,7 @@ BORN_MS = 1_700_000_000_000
 class OneBroker:
     def __init__(self, process: ServerProcess, transport: GrpcTransport) -> None:
         self.process = process
-        self._transport = transport
+        self.transport = transport
 
     @property
     def address(self) -> str:
@@ -43,12 +43,12 @@ class OneBroker:
         ]
         outgoing = Outgoing(topic, [queue_id] * len(bodies), list(bodies), encoded, born_timestamp=BORN_MS)
         call = SendCall(str(self.process.keys["brokerName"]), "tests", epoch)
-        return self._transport.sends.send(self.address, outgoing, call, timeout_s)
+        return self.transport.sends.send(self.address, outgoing, call, timeout_s)
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """Smallest offset and end by queue id; empty for an unknown topic."""
         try:
-            answer = self._transport.reads.queue_bounds(self.address, topic, [], 5.0)
+            answer = self.transport.reads.queue_bounds(self.address, topic, [], 5.0)
         except TopicNotExist:
             return {}
         return {queue_id: (bounds.min_offset, bounds.max_offset) for queue_id, bounds in answer.items()}
@@ -60,7 +60,7 @@ class OneBroker:
             at = start
             while at < end:
                 ranges = [QueueRange(topic, queue_id, at, end)]
-                for frame in self._transport.reads.pull_range(
+                for frame in self.transport.reads.pull_range(
                     self.address, ranges, group="tests", expression="*", max_frame_bytes=1 << 20, timeout_s=30.0
                 ):
                     for one in _decode(frame.records, frame.sizes):
@@ -71,7 +71,7 @@ class OneBroker:
 
     def pull(self, topic: str, queue_id: int = 0, offset: int = 0) -> PullAnswer:
         call = PullCall(group="tests", topic=topic, queue_id=queue_id, queue_offset=offset)
-        return self._transport.reads.pull(self.address, call, 10.0)
+        return self.transport.reads.pull(self.address, call, 10.0)
 
     def bodies(self, topic: str) -> list[bytes]:
         return [one.body for _, one in sorted(self.messages(topic).items())]
@@ -80,13 +80,13 @@ class OneBroker:
         name = str(self.process.keys["brokerName"])
         queues = {MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         return self._when_it_answers_for_offsets(
-            lambda: self._transport.reads.commit_offsets(self.address, group, queues, 5.0)
+            lambda: self.transport.reads.commit_offsets(self.address, group, queues, 5.0)
         ).status
 
     def committed(self, group: str, topic: str, queue_id: int = 0) -> int:
         queue = MessageQueue(topic, str(self.process.keys["brokerName"]), queue_id)
         answer = self._when_it_answers_for_offsets(
-            lambda: self._transport.reads.query_offsets(self.address, group, [queue], False, 5.0)
+            lambda: self.transport.reads.query_offsets(self.address, group, [queue], False, 5.0)
         )
         return next(
             (offset for of_topic, of_queue, offset in answer.offsets if (of_topic, of_queue) == (topic, queue_id)), -1
@@ -106,7 +106,7 @@ class OneBroker:
         return answer
 
     def admin(self, method: str, request: object, timeout_s: float = 10.0):  # type: ignore[no-untyped-def]
-        return self._transport.channels.call(self.address, AdminStub, method, request, timeout_s)
+        return self.transport.channels.call(self.address, AdminStub, method, request, timeout_s)
 
     def update_topic(self, topic: str, queues: int = 4) -> None:
         """Creates the topic as soon as this master takes writes."""

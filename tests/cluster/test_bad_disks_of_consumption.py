@@ -64,7 +64,7 @@ class Popping(OneBroker):
             self.put("Filling", *[b"x" * 60_000] * 16)
 
     def _call(self, stub, method, request):  # type: ignore[no-untyped-def]
-        return self._transport.channels.call(self.address, stub, method, request, PROCESS_PATIENCE_S)
+        return self.transport.channels.call(self.address, stub, method, request, PROCESS_PATIENCE_S)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def started(processes, namesrv, alone):
         process = processes.broker(name, 0, namesrv, mappedFileSizeCommitLog=1 << 20, **keys)
         disk = FaultyDisk(process)
         process.start()
-        broker = Popping(process, alone(process)._transport)
+        broker = Popping(process, alone(process).transport)
         for topic in ("T", "X", "Late"):
             broker.update_topic(topic, 1)
         return process, disk, broker
