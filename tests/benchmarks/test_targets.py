@@ -103,6 +103,12 @@ def test_each_target_is_the_promised_one():
         "V2_MEMORY": ["≤ 0.4"],
         "IDLE_STREAMS": ["itself ≤ 400"],
         "SCRAPE": ["itself ≤ 5"],
+        "ROCKETMQ_PULL": ["≥ 3", "≥ 2"],
+        "ROCKETMQ_PULL_RAISED": ["≥ 1"],
+        "ROCKETMQ_SPARK": ["≥ 0.6", "≥ 1"],
+        "ROCKETMQ_SINK": ["≥ 0.4"],
+        "REMOTING_SEND": ["≥ 0.6"],
+        "REMOTING_PULL": ["≥ 1"],
     }
 
 
