@@ -119,6 +119,7 @@ def test_each_page_opens_without_an_error_and_fits_a_phone(console, open_page, a
     page.goto(console + address)
     is_complete(page, PAGES[address])
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator("#nav").evaluate("nav => nav.scrollWidth <= nav.clientWidth")
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     red, green, blue = (int(part) for part in re.findall(r"\d+", background)[:3])
     assert (red + green + blue > 3 * 200) == (theme == "light"), background

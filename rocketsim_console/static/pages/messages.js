@@ -8,7 +8,7 @@ const WAYS = { newest: ["the newest", null], time: ["stored from", "datetime-loc
 export function open(page) {
   const values = page.values;
   const form = h("form", { class: "bar", role: "search" });
-  const result = h("div");
+  const result = h("div", { class: "stack" });
   page.main.append(h("div", { class: "title" }, h("h1", null, "Messages")), h("section", { class: "card" }, form), result);
   if (values.offset !== undefined && values.broker) {
     detail(page, result);

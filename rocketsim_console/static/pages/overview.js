@@ -67,7 +67,7 @@ function pairCard(pair) {
       { title: "in sync", cell: (one) => (one.in_sync === null ? "" : one.in_sync ? badge("yes", "good") : badge("no", "warning")) },
       { title: "behind", class: "number", cell: (one) => (one.behind === null ? "" : bytes(one.behind)) },
       { title: "sent", class: "number", cell: (one) => (one.state === "master" ? rate(one.in) : "") },
-      { title: "read", class: "number", cell: (one) => (one.in !== undefined || one.out !== null ? rate(one.out) : "") },
+      { title: "read", class: "number hide-small", cell: (one) => (one.in !== undefined || one.out !== null ? rate(one.out) : "") },
       { title: "disk", class: "number hide-small", cell: (one) => (one.disk === null ? "" : `${Math.round(one.disk * 100)} %`) },
     ], pair.brokers));
 }
