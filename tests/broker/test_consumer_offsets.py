@@ -440,11 +440,14 @@ def test_a_stop_may_die_before_it_has_noted_all(tmp_path: Path, monkeypatch: pyt
         offsets.close(1)
         with monkeypatch.context() as patch:
             if offset == 4:
+                save = JsonFile.save
 
-                def die(*_: Any) -> None:
-                    raise OSError
+                def die(file: JsonFile, value: dict[str, Any], save: Any = save) -> None:
+                    if file.path.name == "consumerOffset.json":
+                        raise OSError
+                    save(file, value)
 
-                patch.setattr(offsets._file, "save", die)
+                patch.setattr(JsonFile, "save", die)
             with contextlib.suppress(OSError):
                 offsets.note({("g", "t"): {0: offset}}, 2)
     assert in_rocketmqs_file(tmp_path) == {"t@g": {"0": 5}}

@@ -24,7 +24,7 @@ from broker_service.runtime.machine import Machine, now_ms
 from broker_service.store.files import Buffer, Files
 from broker_service.store.json_file import JsonFile
 from broker_service.store.message_store import MessageStore
-from broker_service.store.offset_journal import NO_OFFSET
+from broker_service.store.offset_journal import NO_OFFSET, OffsetJournal
 from testbed.polling import until
 from tests.support import stores
 from tests.support.brokers import put, small_config
@@ -314,7 +314,7 @@ async def test_a_reset_that_the_disk_refuses_half_way_says_which_half_is_done(
             def refuse(*_: object, **__: object) -> None:
                 raise ServiceNotAvailable("the disk refuses")
 
-            broken.setattr(node.offsets._journal, "append", refuse)
+            broken.setattr(OffsetJournal, "append", refuse)
             with pytest.raises(ServiceNotAvailable, match=r"pops of topic t has moved, its committed offsets have not"):
                 await operations.reset_offset_by_time("g", "t", 0, [], force=True)
         assert set(places_of(node).values()) == {0} and list(node.offsets.everything()) == committed

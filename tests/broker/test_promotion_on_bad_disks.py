@@ -15,7 +15,6 @@ from broker_service.modes import BrokerRole
 from broker_service.node.masters_work import MastersWork
 from broker_service.node.node import BrokerNode
 from broker_service.replication.epochs import PROMOTION, EpochList
-from broker_service.replication.follower import Follower
 from broker_service.runtime.machine import Machine, now_ms
 from tests.support import stores
 from tests.support.brokers import small_config
@@ -70,8 +69,7 @@ def refusing(nth: int, error: int, *, for_good: bool) -> tuple[Callable[[str, Pa
 
 def adopt(node: BrokerNode) -> None:
     """Takes its master's epochs, as it does before it takes bytes."""
-    slave = node.replication.slave
-    Follower(slave._log, slave._epochs, slave._identity, slave._diverged)._adopt(OF_MASTER)
+    node.epochs.save(OF_MASTER.with_ids_of(node.epochs.epochs))
 
 
 def is_master(node: BrokerNode) -> bool:
