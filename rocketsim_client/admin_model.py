@@ -132,9 +132,19 @@ class HaSlave:
 
 
 @dataclass(frozen=True, slots=True)
+class HaEpoch:
+    """The time in which one master appended without interruption.  `start_offset`: the offset of its first byte in the
+    log."""
+
+    epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class HaStatus:
     """The replication of one broker: the end of its log, how far that is flushed and confirmed, and a master's
-    slaves."""
+    slaves.  `epochs`: those of its log, oldest first, at most the newest 100; empty: an older broker does not send
+    them."""
 
     address: str
     is_master: bool
@@ -145,6 +155,7 @@ class HaStatus:
     master_flush_offset: int
     slaves: Sequence[HaSlave]
     state: str
+    epochs: Sequence[HaEpoch] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from rocketsim_console.picture import Broker, Picture, slave_of
+from rocketsim_console.picture import Broker, Pair, Picture, slave_of
 
 Weight = Literal["good", "note", "warning", "critical"]
 
@@ -83,6 +83,29 @@ def _in_sync(picture: Picture, broker: Broker) -> bool | None:
         return None
     slave = slave_of(master, broker)
     return slave is not None and slave.in_sync
+
+
+def epochs_of(pair: Pair) -> list[dict[str, Any]]:
+    """The epochs in the log of the master, the newest first, each with the log offsets of its begin and end; without a
+    master, in the log of the answering broker that knows the newest epoch."""
+    answering = [broker for broker in pair.brokers if broker.ha is not None]
+    teller = pair.master or max(answering, key=lambda broker: broker.epoch, default=None)
+    if teller is None or teller.ha is None:
+        return []
+    epochs = teller.ha.epochs
+    ends = [*(later.start_offset for later in epochs[1:]), teller.ha.commit_log_max_offset]
+    rows = [
+        {
+            "pair": pair.name,
+            "told_by": teller.address,
+            "epoch": epoch_words(one.epoch),
+            "promotion": one.epoch % PROMOTION == 0 < one.epoch,
+            "start": one.start_offset,
+            "end": max(end, one.start_offset),
+        }
+        for one, end in zip(epochs, ends, strict=False)
+    ]
+    return rows[::-1]
 
 
 def epoch_words(epoch: int) -> str:

@@ -105,7 +105,7 @@ class OverviewView:
 
 
 class FailoversView:
-    """The events that the watch has seen; it calls no broker."""
+    """The events that the watch has seen, and the brokers' epochs; it calls no broker."""
 
     every_s = 1.0
 
@@ -113,7 +113,7 @@ class FailoversView:
         self._watch = watch
 
     def ask(self) -> dict[str, Any]:
-        return self._watch.timeline()
+        return {**self._watch.timeline(), "epochs": self._watch.epochs()}
 
 
 class TopicsView:

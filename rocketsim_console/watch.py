@@ -12,7 +12,7 @@ from rocketsim_client.at_once import at_once
 from rocketsim_client.errors import AccessDenied, RocketSimError
 from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_of, slave_of
 from rocketsim_console.rates import Rates
-from rocketsim_console.timeline import Event, epoch_words, events_between
+from rocketsim_console.timeline import Event, epoch_words, epochs_of, events_between
 
 POINTS = 900  # of each chart: a quarter of an hour with one look per second
 EVENTS = 500
@@ -113,6 +113,10 @@ class Watch:
     def history(self) -> dict[str, Any]:
         """All points of the charts, and the events among them."""
         return {"points": [point.as_json() for point in list(self.points)], **self.timeline()}
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The epochs of all broker names, also those that are older than the console."""
+        return [row for pair in self.picture.pairs() for row in epochs_of(pair)]
 
     def timeline(self) -> dict[str, Any]:
         """All events that the console has seen, the oldest first."""

@@ -13,6 +13,8 @@ from broker_service.errors import InvalidParameter
 from broker_service.leadership.leadership import Promoted
 from broker_service.modes import BrokerRole
 
+EPOCHS = 100  # the most epochs in an answer; every start that appends something begins one
+
 logger = logging.getLogger(__name__)
 
 
@@ -40,6 +42,10 @@ class BrokerCommands(Commands):
             ],
             master_flush_offset=store.flushed_offset,
             state=self._status.line(),
+            epochs=[
+                pb.HaStatusResponse.Epoch(epoch=one.epoch, start_offset=one.start_offset)
+                for one in self._broker.epochs[-EPOCHS:]
+            ],
         )
 
     @command(user(lambda request: [of_cluster(*GET)]))

@@ -272,7 +272,7 @@ class HaStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HaStatusResponse(_message.Message):
-    __slots__ = ("is_master", "epoch", "master_address", "commit_log_max_offset", "confirm_offset", "slaves", "master_flush_offset", "state")
+    __slots__ = ("is_master", "epoch", "master_address", "commit_log_max_offset", "confirm_offset", "slaves", "master_flush_offset", "state", "epochs")
     class Slave(_message.Message):
         __slots__ = ("address", "broker_id", "ack_offset", "diff_bytes", "in_sync", "transfer_bytes_per_second", "transfer_from_where")
         ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -290,6 +290,13 @@ class HaStatusResponse(_message.Message):
         transfer_bytes_per_second: int
         transfer_from_where: int
         def __init__(self, address: _Optional[str] = ..., broker_id: _Optional[int] = ..., ack_offset: _Optional[int] = ..., diff_bytes: _Optional[int] = ..., in_sync: _Optional[bool] = ..., transfer_bytes_per_second: _Optional[int] = ..., transfer_from_where: _Optional[int] = ...) -> None: ...
+    class Epoch(_message.Message):
+        __slots__ = ("epoch", "start_offset")
+        EPOCH_FIELD_NUMBER: _ClassVar[int]
+        START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+        epoch: int
+        start_offset: int
+        def __init__(self, epoch: _Optional[int] = ..., start_offset: _Optional[int] = ...) -> None: ...
     IS_MASTER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MASTER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -298,6 +305,7 @@ class HaStatusResponse(_message.Message):
     SLAVES_FIELD_NUMBER: _ClassVar[int]
     MASTER_FLUSH_OFFSET_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     is_master: bool
     epoch: int
     master_address: str
@@ -306,7 +314,8 @@ class HaStatusResponse(_message.Message):
     slaves: _containers.RepeatedCompositeFieldContainer[HaStatusResponse.Slave]
     master_flush_offset: int
     state: str
-    def __init__(self, is_master: _Optional[bool] = ..., epoch: _Optional[int] = ..., master_address: _Optional[str] = ..., commit_log_max_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[HaStatusResponse.Slave, _Mapping]]] = ..., master_flush_offset: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+    epochs: _containers.RepeatedCompositeFieldContainer[HaStatusResponse.Epoch]
+    def __init__(self, is_master: _Optional[bool] = ..., epoch: _Optional[int] = ..., master_address: _Optional[str] = ..., commit_log_max_offset: _Optional[int] = ..., confirm_offset: _Optional[int] = ..., slaves: _Optional[_Iterable[_Union[HaStatusResponse.Slave, _Mapping]]] = ..., master_flush_offset: _Optional[int] = ..., state: _Optional[str] = ..., epochs: _Optional[_Iterable[_Union[HaStatusResponse.Epoch, _Mapping]]] = ...) -> None: ...
 
 class BrokerStatusRequest(_message.Message):
     __slots__ = ()

@@ -65,7 +65,8 @@ def ha_status(
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
         for one in found:
-            show_json({**facts(one), "slaves": [facts(slave) for slave in one.slaves]})
+            slaves, epochs = ([facts(part) for part in parts] for parts in (one.slaves, one.epochs))
+            show_json({**facts(one), "slaves": slaves, "epochs": epochs})
         return
     for one in found:
         role = "master" if one.is_master else f"slave of {one.master_address or 'nobody'}"

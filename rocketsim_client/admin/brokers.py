@@ -6,7 +6,7 @@ from typing import Any
 from rocketsim_proto import admin_pb2 as pb
 
 from rocketsim_client.admin.commands import Commands, at_each, plain, status_of
-from rocketsim_client.admin_model import Forfeit, HaSlave, HaStatus, Promotion, SlavesLeft
+from rocketsim_client.admin_model import Forfeit, HaEpoch, HaSlave, HaStatus, Promotion, SlavesLeft
 from rocketsim_client.errors import InvalidParameter
 
 
@@ -24,7 +24,13 @@ class BrokerCommands(Commands):
         """Returns the state of replication of one broker, or of all brokers, slaves included."""
         answers = self._call_members(pb.HaStatusRequest(), broker_addr, cluster_name, lambda answer: answer)
         return [
-            plain(HaStatus, answer, address=address, slaves=[plain(HaSlave, slave) for slave in answer.slaves])
+            plain(
+                HaStatus,
+                answer,
+                address=address,
+                slaves=[plain(HaSlave, slave) for slave in answer.slaves],
+                epochs=[plain(HaEpoch, epoch) for epoch in answer.epochs],
+            )
             for address, answer in answers.items()
         ]
 

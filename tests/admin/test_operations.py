@@ -363,6 +363,7 @@ async def test_ha_status_tells_of_each_slave(tmp_path: Path) -> None:
         assert (entry.broker_id, entry.address, entry.ack_offset, entry.in_sync) == (1, "10.0.0.2:10911", 10, True)
         assert entry.diff_bytes == node.store.end_offset - 10
         assert "SYNC_MASTER writable" in status.state
+        assert [(one.epoch, one.start_offset) for one in status.epochs] == [(1, 0)]
 
 
 async def test_a_slaves_ha_status_names_the_master_it_looks_for(tmp_path: Path) -> None:

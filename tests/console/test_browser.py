@@ -170,6 +170,8 @@ def test_a_failover_is_seen_while_it_happens(tmp_path, open_page):
             expect(tile(overview, "masters that take sends")).to_have_text("1 of 1")
             promoted = failovers.locator("ol.timeline li", has_text="is the master now")
             expect(promoted).to_contain_text(slave.address)
+            began = failovers.get_by_role("row").filter(has_text="after promotion 1")
+            expect(began).to_contain_text(slave.address)
             expect(overview.locator(".chart .mark").first).to_be_attached()
 
 

@@ -49,6 +49,8 @@ def test_the_overview_says_who_is_master_and_takes_sends(console):
     assert pair["summary"] == "The master has no slave."
     assert (broker["state"], broker["writable"], broker["epoch"]) == ("master", True, 1)
     assert console.get("/api/history").json()["points"]
+    (epoch,) = console.get("/api/failovers").json()["epochs"]
+    assert (epoch["epoch"], epoch["start"], epoch["end"]) == ("1", 0, broker["log_end"])
 
 
 def test_topics_and_one_topic_with_its_queues_and_groups(console):

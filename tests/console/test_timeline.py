@@ -1,12 +1,14 @@
 """What the console makes of two pictures: how a pair stands, what has happened, and rates."""
 
+from dataclasses import replace
+
 import pytest
 
-from rocketsim_client.admin_model import ClusterMember, HaSlave, HaStatus
+from rocketsim_client.admin_model import ClusterMember, HaEpoch, HaSlave, HaStatus
 from rocketsim_client.errors import AccessDenied
 from rocketsim_console.picture import Broker, Picture, members_of
 from rocketsim_console.rates import Rates
-from rocketsim_console.timeline import epoch_words, events_between
+from rocketsim_console.timeline import epoch_words, epochs_of, events_between
 from rocketsim_console.watch import Watch
 
 MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
@@ -79,6 +81,23 @@ def test_who_is_asked_stays_known_when_the_name_server_forgets_it():
 def test_the_newest_master_that_takes_sends_is_the_master():
     (pair,) = Picture(0, (master(writable=False, epoch=1), master(SLAVE, epoch=2))).pairs()
     assert pair.master is not None and pair.master.address == SLAVE
+
+
+def test_epochs_are_told_by_the_master_the_newest_first():
+    epochs = [HaEpoch(1, 0), HaEpoch(2, 40), HaEpoch(10**12, 60)]
+    old = master(epoch=2)
+    new = master(SLAVE, epoch=10**12, slave="")
+    new = replace(new, ha=replace(new.ha, epochs=epochs))
+    (pair,) = Picture(0, (old, new)).pairs()
+    rows = epochs_of(pair)
+    assert [(row["start"], row["end"], row["promotion"]) for row in rows] == [
+        (60, 100, True),
+        (40, 60, False),
+        (0, 40, False),
+    ]
+    assert {row["told_by"] for row in rows} == {SLAVE}
+    (silent,) = Picture(0, (gone(MASTER),)).pairs()
+    assert epochs_of(silent) == []
 
 
 class Refusing:

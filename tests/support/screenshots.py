@@ -157,7 +157,7 @@ def main() -> None:
         master.keys["brokerId"] = 1
         master.start()
         time.sleep(AFTER_S)
-        camera.take("console-failovers", "/failovers", height=290)
+        camera.take("console-failovers", "/failovers", height=560)
         camera.take("console-group", "/groups/reports", height=620)
         queue = admin.cluster.queues("orders")[0]
         place = f"broker={queue.broker_name}&at={queue.queue_id}&offset=42"

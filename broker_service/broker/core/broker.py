@@ -25,6 +25,7 @@ from broker_service.names import is_internal_topic
 from broker_service.put_result import Appended, CommitStatus, commit_status
 from broker_service.replication.acknowledgement import AckLevels, Acknowledgements
 from broker_service.replication.epoch_file import EpochFile
+from broker_service.replication.epochs import Epoch
 from broker_service.replication.slave_streams import SlaveStreams
 from broker_service.runtime.clocks import Clocks
 from broker_service.runtime.notice import Notice
@@ -94,6 +95,11 @@ class Broker:
     def epoch(self) -> int:
         """The current epoch; on a slave, the last epoch of the log that it copies."""
         return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of this log, oldest first."""
+        return self._epochs.epochs.epochs
 
     @property
     def log_epoch(self) -> LogEpoch:
