@@ -14,6 +14,13 @@ class FlushDiskType(Enum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class HaMasterProtocol(Enum):
+    """The protocol that a slave speaks with its master."""
+
+    rocketsim = "rocketsim"
+    rocketmq = "rocketmq"
+
+
 class TlsMode(Enum):
     """The values of RocketMQ's `tls.server.mode` that a port with a certificate can have."""
 

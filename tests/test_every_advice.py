@@ -48,6 +48,8 @@ FOLLOWED = {
     "put its .bak in its place": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "start this broker with an empty store": "broker/test_advice::test_a_master_without_its_epochs_follows_the_slave_that_is_promoted_in_its_place",
     "start the other as its slave with an empty store": "broker/test_advice::test_of_two_logs_that_do_not_fit_the_right_one_is_kept",
+    "start this slave with an empty store": "replication/test_rocketmq_follower::test_another_log_at_the_same_address_changes_nothing",
+    "and start with an empty store": "replication/test_rocketmq_follower::test_a_slave_with_another_size_of_files_gets_the_masters_and_an_empty_store",
     "keep both stores": "broker/test_advice::test_of_two_logs_that_do_not_fit_the_right_one_is_kept",
 }
 

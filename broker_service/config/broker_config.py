@@ -33,7 +33,7 @@ from broker_service.config.shared_keys import (
     check_tls,
 )
 from broker_service.errors import ConfigError
-from broker_service.modes import BrokerRole, FlushDiskType, TlsMode
+from broker_service.modes import BrokerRole, FlushDiskType, HaMasterProtocol, TlsMode
 from broker_service.names import SERVER_NAME, is_server_name
 
 DELAY_UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -82,6 +82,12 @@ class BrokerConfig(SharedKeys):
     bind_address: str = key("127.0.0.1", "the address that the broker listens on; the default is loopback")
     broker_ip1: str = key("", "the address told to clients and brokers, `bindAddress` by default", name="brokerIP1")
     ha_master_address: str = key("", "for a slave: its master, `host:port`; empty: it asks the name servers")
+    ha_master_protocol: HaMasterProtocol = key(
+        HaMasterProtocol.rocketsim,
+        "own: for a slave: what its master is. `rocketmq`: an Apache RocketMQ 4.9 or 5 without controller mode; "
+        "`haMasterAddress` is then the address of its `listenPort`, and "
+        "`innerClientAuthenticationCredentials` signs the requests to it",
+    )
     ha_slave_addresses: str = key(
         "",
         "own: for a master: its slaves, `host:port;host:port`; at its start it asks them, as it asks name servers, "
@@ -339,6 +345,10 @@ class BrokerConfig(SharedKeys):
         check_addresses("namesrvAddr", self.namesrv_addr)
         check_addresses("haMasterAddress", self.ha_master_address)
         check_addresses("haSlaveAddresses", self.ha_slave_addresses)
+        if self.follows_rocketmq and self.broker_role is BrokerRole.SLAVE and not self.ha_master_address:
+            raise ConfigError(
+                "haMasterProtocol=rocketmq: set haMasterAddress, too, to host:port of the RocketMQ master's listenPort"
+            )
         if self.bind_address in ("0.0.0.0", "::", "[::]", "") and not self.broker_ip1:
             raise ConfigError(
                 f"bindAddress={self.bind_address}: set brokerIP1, too, to the address that clients reach this broker at"
@@ -372,6 +382,11 @@ class BrokerConfig(SharedKeys):
     @property
     def slave_addresses(self) -> tuple[str, ...]:
         return addresses_in(self.ha_slave_addresses)
+
+    @property
+    def follows_rocketmq(self) -> bool:
+        """True if the master of this slave is an Apache RocketMQ."""
+        return self.ha_master_protocol is HaMasterProtocol.rocketmq
 
     @property
     def advertised_host(self) -> str:

@@ -54,6 +54,13 @@ class MastersWork(Protocol):
         """Starts the work; called once, when this broker has begun to take writes."""
 
 
+LEAVES_ROCKETMQ = (
+    "this broker follows a RocketMQ master, and a promotion ends that for good: RocketMQ's brokers and clients do not "
+    "learn of it, what is still sent to the RocketMQ master never gets here, and what is sent here never gets there. "
+    "Stop its producers and the master first, wait until this broker has everything, and point the clients to it"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Promoted:
     """The result of a promotion.
@@ -257,7 +264,10 @@ class Leadership:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if asked_role is BrokerRole.SLAVE:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
-        others = await self._inquiry.others(self._following.master_address, self._following.last_followed)
+        # A RocketMQ master does not speak the protocol of the question.
+        following = self._following
+        masters = () if broker.config.follows_rocketmq else (following.master_address, following.last_followed)
+        others = await self._inquiry.others(*masters)
         async with self._lock:
             self._check_promotion(expected_epoch)
             role, flush = self._kept_from_the_master(asked_role)
@@ -339,6 +349,8 @@ class Leadership:
         against = objections(self._log_state(), others)
         if self._following.is_following():
             against.insert(0, f"the master at {self._following.last_followed} still answers: stop it first")
+        if broker.config.follows_rocketmq:
+            against.insert(0, LEAVES_ROCKETMQ)
         if master := broker.peers.master():
             against.insert(0, f"a name server still knows a live master at {master.address}: stop it first")
         if promised := self.promises.promised:

@@ -47,6 +47,9 @@ class SlaveLink:
     def apply_metadata(self, metadata: Metadata) -> None:
         self._metadata.apply(metadata)
 
+    def generation(self, group: str, topic: str, queue_id: int) -> int:
+        return self._broker.offsets.get(group, topic, queue_id).generation
+
     def offsets_to_hand_back(self) -> Metadata | None:
         return self._metadata.offsets_to_hand_back()
 

@@ -1,6 +1,7 @@
 """Replication has the parts that work with other brokers of this name, from copying the log to promotion."""
 
 from dataclasses import replace
+from typing import Any
 
 from rocketsim_proto import replication_pb2
 
@@ -22,6 +23,7 @@ from broker_service.node.storage import Storage
 from broker_service.replication import master_frame
 from broker_service.replication.handshake import Identity
 from broker_service.replication.master import ReplicationMaster
+from broker_service.replication.rocketmq_slave import RocketMQSlave
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.transfer import TransferSettings
 from broker_service.runtime.machine import Machine
@@ -58,7 +60,7 @@ class Replication:
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
         )
-        self.slave = ReplicationSlave(
+        parts: dict[str, Any] = dict(
             log=store,
             epochs=storage.epochs,
             identity=identity,
@@ -71,6 +73,11 @@ class Replication:
             ),
             open_channel=channels.open,
             chance=machine.chance,
+        )
+        self.slave = (
+            RocketMQSlave(file_size=config.mapped_file_size_commit_log, user=config.inner_credentials, **parts)
+            if config.follows_rocketmq
+            else ReplicationSlave(**parts)
         )
         self.following = Following(broker, self.slave)
         self.promises = Promises(broker, storage.epochs, self.following)

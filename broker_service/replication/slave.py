@@ -5,7 +5,7 @@ import logging
 import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import grpc
 from rocketsim_proto import replication_pb2 as pb
@@ -43,6 +43,20 @@ class SlaveSettings:
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
 
 
+class Stream(Protocol):
+    """One connection to a master."""
+
+    @property
+    def is_welcome(self) -> bool: ...
+
+    @property
+    def master_min_offset(self) -> int | None: ...
+
+    def hand_back(self) -> None: ...
+
+    async def show_rest(self) -> None: ...
+
+
 class ReplicationSlave:
     def __init__(
         self,
@@ -66,7 +80,7 @@ class ReplicationSlave:
         self._settings = settings or SlaveSettings()
         self._open_channel = open_channel or grpc.aio.insecure_channel
         self._chance = chance or random.Random()
-        self._stream: _MasterStream | None = None
+        self._stream: Stream | None = None
         self._notified = asyncio.Event()
         self._master_min_offset: int | None = 0  # until the master sends it; with 0 this slave deletes no log file
 
@@ -135,10 +149,10 @@ class ReplicationSlave:
         async with self._open_channel(master_address, options) as channel:
             cuts = _LoggedCuts(master_address, self._broker)
             follower = Follower(self._log, self._epochs, self._identity, self._diverged, cuts)
-            self._stream = _MasterStream(
+            self._stream = stream = _MasterStream(
                 master_address, master_frame.stub(channel), follower, self._flusher, self._broker, self._settings
             )
-            await self._stream.run(self._metadata_request)
+            await stream.run(self._metadata_request)
         raise AssertionError("a stream ends by an exception")
 
     def _metadata_request(self) -> pb.GetMetadataRequest:

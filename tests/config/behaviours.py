@@ -132,6 +132,7 @@ BROKER_KEYS = {
     "authorizationEnabled": "access/test_brokers::test_without_authorization_users_may_do_what_has_no_secrets",
     "initAuthenticationUser": "access/test_brokers::test_the_first_user_is_made_once",
     "innerClientAuthenticationCredentials": "access/test_brokers::test_a_name_server_takes_registrations_of_brokers_and_changes_of_operators",
+    "haMasterProtocol": "replication/test_rocketmq_follower::test_it_copies_the_whole_log_and_resumes_and_takes_metadata",
     "haSlaveAddresses": "broker/test_start::test_without_a_name_server_a_master_takes_no_writes_until_a_configured_slave_has_answered",
     "addressFile": "broker/test_each_key::test_address_file",
     "metricsPort": "broker/test_each_key::test_metrics_port",

@@ -1,0 +1,218 @@
+"""RocketMQMaster asks a RocketMQ master over its remoting protocol, and decodes its answers."""
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from google.protobuf import json_format
+from rocketsim_proto import metadata_pb2
+from rocketsim_proto.remoting import acl, frame, loose_json
+from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
+from rocketsim_proto.remoting.frame import Header
+from rocketsim_proto.signature import Credentials
+
+from broker_service.errors import RocketSimError
+from broker_service.replication.refusals import Mismatch, ProtocolViolation
+from broker_service.replication.rocketmq_follower import LogBounds
+
+SEQUENCE = 1  # marks a whole snapshot; RocketMQ does not number its changes
+
+
+class RocketMQLost(RocketSimError):
+    """The master cannot be reached, is too slow, or has refused a request."""
+
+
+class RocketMQMaster:
+    """A connection for one round of questions, which are asked one after the other."""
+
+    def __init__(
+        self, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: Credentials | None
+    ) -> None:
+        self._address = address
+        self._reader = reader
+        self._writer = writer
+        self._user = user
+        self._opaque = count(1)
+
+    def close(self) -> None:
+        self._writer.transport.abort()
+
+    async def config(self) -> dict[str, str]:
+        """Returns the master's configuration, by key."""
+        lines = (await self._ask(RequestCode.GET_BROKER_CONFIG)).decode(errors="replace").splitlines()
+        return {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+
+    async def bounds(self) -> LogBounds:
+        table = _table(await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO), "table")
+        try:
+            return LogBounds(*(max(0, int(table[f"commitLog{name}Offset"])) for name in ("Min", "Max")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolViolation(f"{self._address} does not say where its log begins and ends: {error}") from error
+
+    async def floors(self) -> list[tuple[str, int, int]]:
+        """Returns (topic, queue id, next offset) of queues whose messages have all expired; their log has none."""
+        found = []
+        for topic in _table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"):
+            try:
+                body = await self._ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+            except RocketMQLost:
+                continue  # It was deleted meanwhile, or is none of this broker's.
+            try:
+                for queue, bounds in _table(body, "offsetTable").items():
+                    end = int(bounds["maxOffset"])
+                    if end > 0 and end == int(bounds["minOffset"]):
+                        found.append((topic, int(dict(queue)["queueId"]), end))
+            except (TypeError, ValueError, KeyError) as error:
+                raise ProtocolViolation(f"{self._address}: bounds of topic {topic}: {error}") from error
+        return found
+
+    async def metadata(self) -> tuple[metadata_pb2.Metadata, LogBounds]:
+        """Returns a snapshot, and the bounds of the log after it was made.
+
+        The bounds are asked for last: a delayed message is in the log before its level's offset moves, so a log that
+        reaches this end has all that the offsets cover.
+        """
+        topics = _object(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG))
+        offsets = _table(await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET), "offsetTable")
+        try:
+            delays = _table(await self._ask(RequestCode.GET_ALL_DELAY_OFFSET), "offsetTable")
+        except RocketMQLost:
+            delays = {}  # A master that has never written the file answers with an error.
+        groups = _object(await self._ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        bounds = await self.bounds()
+        try:
+            return snapshot(topics, groups, offsets, delays, bounds.end_offset), bounds
+        except (TypeError, AttributeError, KeyError, ValueError, json_format.ParseError) as error:
+            raise ProtocolViolation(f"metadata of {self._address}: {error}") from error
+
+    async def _ask(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
+        """Returns the body of the answer.  Raises RocketMQLost."""
+        given = dict(fields or {})
+        if self._user is not None:
+            given = acl.signed(given, b"", self._user.access_key, self._user.secret_key)
+        header = Header(int(code), next(self._opaque), fields=given)
+        try:
+            self._writer.write(frame.encode(header))
+            await self._writer.drain()
+            while True:
+                form, header_bytes, body_bytes = frame.lengths(await self._reader.readexactly(frame.HEAD.size))
+                answer = frame.decode_header(form, await self._reader.readexactly(header_bytes))
+                body = await self._reader.readexactly(body_bytes)
+                if answer.is_answer and answer.opaque == header.opaque:
+                    break  # A server also sends requests of its own.
+        except (OSError, EOFError) as error:
+            raise RocketMQLost(f"{self._address} does not answer request {code.name}: {error}") from error
+        except frame.FrameError as error:
+            raise ProtocolViolation(f"{self._address}: {error}") from error
+        if answer.code != ResponseCode.SUCCESS:
+            raise RocketMQLost(f"{self._address} refuses request {code.name} with code {answer.code}: {answer.remark}")
+        return body
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Opens a connection whose buffer is small: TCP makes the other side wait while nothing is read."""
+    try:
+        return await asyncio.open_connection(*host_and_port(address), limit=1 << 19)
+    except OSError as error:
+        raise RocketMQLost(f"{address} cannot be reached: {error}") from error
+
+
+async def open_master(address: str, user: Credentials | None) -> RocketMQMaster:
+    return RocketMQMaster(address, *await connect(address), user)
+
+
+def check_config(config: Mapping[str, str], file_size: int) -> None:
+    """Raises Mismatch if a master with this configuration cannot be followed by a slave with this size of log files."""
+    for name in ("enableControllerMode", "enableDLegerCommitLog", "duplicationEnable"):
+        if config.get(name) == "true":
+            raise Mismatch(f"the RocketMQ master has {name}=true, and speaks another protocol than the plain HA one")
+    if config.get("brokerRole") == "SLAVE":
+        raise Mismatch("haMasterAddress is the address of a RocketMQ slave: give the address of its master")
+    theirs = config.get("mappedFileSizeCommitLog", "")
+    if theirs != str(file_size):
+        raise Mismatch(
+            f"the RocketMQ master has mappedFileSizeCommitLog={theirs}, and this slave {file_size}: set the same here, "
+            "and start with an empty store"
+        )
+    port = config.get("haListenPort", "")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise Mismatch(f"the RocketMQ master has haListenPort={port}, which is no port")
+
+
+def snapshot(
+    topics: Any, groups: Any, offsets: Mapping[str, Any], delays: Mapping[str, Any], end_offset: int
+) -> metadata_pb2.Metadata:
+    """Makes Metadata of the bodies of RocketMQ's answers.  Raises an error for what no RocketMQ sends."""
+    return metadata_pb2.Metadata(
+        topics_version=_version(topics),
+        topics=[_topic(value) for value in topics["topicConfigTable"].values()],
+        groups_version=_version(groups),
+        groups=[_group(value) for value in groups["subscriptionGroupTable"].values()],
+        consumer_offsets=_offsets(offsets),
+        delay_offsets=[
+            metadata_pb2.DelayOffset(delay_level=int(level), offset=offset) for level, offset in delays.items()
+        ],
+        complete=True,
+        end_offset=end_offset,
+        sequence=SEQUENCE,
+    )
+
+
+def _object(body: bytes) -> dict[Any, Any]:
+    found = None
+    with suppress(loose_json.LooseJsonError):
+        found = loose_json.loads(body)
+    if not isinstance(found, dict):
+        raise ProtocolViolation(f"a body that is no object: {body[:60]!r}")
+    return found
+
+
+def _table(body: bytes, name: str) -> dict[Any, Any]:
+    found = _object(body).get(name)
+    if not isinstance(found, dict):
+        raise ProtocolViolation(f"a body without {name}: {body[:60]!r}")
+    return found
+
+
+def _version(table: Any) -> metadata_pb2.DataVersion:
+    version = metadata_pb2.DataVersion()
+    _parse(version, table.get("dataVersion") or {})
+    return version
+
+
+def _group(value: Mapping[str, Any]) -> metadata_pb2.SubscriptionGroupConfig:
+    # 4.9 does not have the first key.
+    values = {"consumeTimeoutMinute": 15, **value}
+    policy = values.pop("groupRetryPolicy", None)
+    group = metadata_pb2.SubscriptionGroupConfig()
+    _parse(group, values)
+    group.group_retry_policy = json.dumps(policy) if policy else ""
+    return group
+
+
+def _topic(value: Mapping[str, Any]) -> metadata_pb2.TopicConfig:
+    topic = metadata_pb2.TopicConfig()
+    _parse(topic, value)
+    return topic
+
+
+def _parse(message: Any, value: Mapping[str, Any]) -> None:
+    present = {name: field for name, field in value.items() if field is not None}
+    json_format.ParseDict(present, message, ignore_unknown_fields=True)
+
+
+def _offsets(table: Mapping[str, Any]) -> Iterator[metadata_pb2.ConsumerOffset]:
+    for key, queues in table.items():
+        topic, at, group = key.partition("@")
+        if not (topic and at and group):
+            continue
+        for queue_id, offset in queues.items():
+            yield metadata_pb2.ConsumerOffset(group=group, topic=topic, queue_id=int(queue_id), offset=offset)

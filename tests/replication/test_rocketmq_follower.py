@@ -1,0 +1,334 @@
+"""A slave of a RocketMQ master: the scripted master is in tests/support/rocketmq_master.py."""
+
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rocketsim_proto.metadata_pb2 import ConsumerOffset
+from rocketsim_proto.remoting.codes import RequestCode
+
+from broker_service.errors import ConfigError, DiskFull, InvalidParameter
+from broker_service.modes import BrokerRole, HaMasterProtocol
+from broker_service.node.node import BrokerNode
+from broker_service.replication import rocketmq_slave
+from broker_service.replication.ha_stream import HEAD, MAX_DATA_BYTES, HaFrame, HaFrames, joined
+from broker_service.replication.refusals import Mismatch, ProtocolViolation
+from broker_service.replication.rocketmq_follower import LogBounds, Start, start_of
+from broker_service.replication.rocketmq_master import check_config
+from broker_service.replication.rocketmq_slave import raise_generations
+from broker_service.replication.slave import SlaveSettings
+from testbed.polling import until
+from tests.support.brokers import put, running, small_config
+from tests.support.rocketmq_master import HaPort, scripted_master
+
+# All tables that a slave asks for, with something else in their place.
+METADATA = b'{"topicConfigTable":%s,"subscriptionGroupTable":%s,"offsetTable":%s,"table":%s}'
+SLAVE: dict[str, Any] = {
+    "broker_role": BrokerRole.SLAVE,
+    "broker_id": 1,
+    "ha_master_protocol": HaMasterProtocol.rocketmq,
+    "sync_metadata_interval": 50,
+}
+
+
+async def log_of(root: Path, *bodies: bytes, records: int = 1) -> bytes:
+    """The log of a broker that got these messages, each `records` times."""
+    async with running(root) as node:
+        for body in bodies:
+            await put(node, "t", *[body] * records)
+        return bytes(whole(node))
+
+
+def whole(node: BrokerNode) -> bytes:
+    found, at = bytearray(), node.store.min_offset
+    while at < node.store.end_offset:
+        data = node.store.read_log(at, 1 << 20)
+        found += data
+        at += len(data)
+    return bytes(found)
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = partial(SlaveSettings, retry_first_s=0.02, retry_last_s=0.02)
+    monkeypatch.setattr("broker_service.node.replication.SlaveSettings", quick)
+
+
+@asynccontextmanager
+async def slave(root: Path, address: str, **keys: Any) -> AsyncIterator[BrokerNode]:
+    async with running(root, **SLAVE | {"ha_master_address": address} | keys) as node:
+        yield node
+
+
+async def has(node: BrokerNode, ha: HaPort) -> None:
+    await until(lambda: node.store.end_offset == ha.end_offset and ha.reports[-1:] == [ha.end_offset], "all is copied")
+    assert whole(node) == bytes(ha.log)
+
+
+async def has_offset(node: BrokerNode, offset: int) -> None:
+    await until(lambda: node.broker.offsets.get("readers", "t", 0).offset == offset, f"the offset {offset} arrives")
+
+
+# --- the codec --------------------------------------------------------------------------------------------------------
+
+
+def test_frames_are_cut_out_of_any_pieces() -> None:
+    stream = HEAD.pack(1, 3) + b"abc" + HEAD.pack(4, 0) + HEAD.pack(4, 2) + b"de"
+    for size in range(1, len(stream) + 1):
+        frames = HaFrames()
+        found = [one for at in range(0, len(stream), size) for one in frames.feed(stream[at : at + size])]
+        assert found == [HaFrame(1, b"abc"), HaFrame(4, b""), HaFrame(4, b"de")]
+    assert joined([HaFrame(1, b"abc"), HaFrame(4, b"de"), HaFrame(9, b"f")]) == [HaFrame(1, b"abcde"), HaFrame(9, b"f")]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-1, 1), (0, -1), (0, MAX_DATA_BYTES + 1)])
+def test_lies_in_a_head_are_refused_before_anything_is_collected(offset: int, size: int) -> None:
+    with pytest.raises(ProtocolViolation, match=rf"{size} bytes from log offset {offset}.*enableControllerMode"):
+        HaFrames().feed(struct.pack(">qi", offset, size))
+
+
+# --- where a stream begins --------------------------------------------------------------------------------------------
+
+
+def test_where_a_stream_begins() -> None:
+    assert start_of(LogBounds(0, 0), LogBounds(0, 5000)) == Start(1, 0)
+    assert start_of(LogBounds(0, 0), LogBounds(1024, 5000)) == Start(1024, 1024)
+    assert start_of(LogBounds(0, 200), LogBounds(0, 5000)) == Start(1, None)
+    assert start_of(LogBounds(0, 200), LogBounds(128, 5000)) == Start(128, None)
+    with pytest.raises(Mismatch, match="ends at 100, before the end 200"):
+        start_of(LogBounds(0, 200), LogBounds(0, 100))
+    with pytest.raises(Mismatch, match="begins at 300, and this slave's ends at 200"):
+        start_of(LogBounds(0, 200), LogBounds(300, 400))
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"enableControllerMode": "true"}, "enableControllerMode=true"),
+        ({"brokerRole": "SLAVE"}, "address of a RocketMQ slave"),
+        ({"mappedFileSizeCommitLog": "7"}, "mappedFileSizeCommitLog=7, and this slave 1024"),
+        ({"haListenPort": ""}, "haListenPort"),
+    ],
+)
+def test_a_master_that_cannot_be_followed_is_refused(changed: dict[str, str], said: str) -> None:
+    config = {"brokerRole": "ASYNC_MASTER", "mappedFileSizeCommitLog": "1024", "haListenPort": "1"}
+    check_config(config, 1024)
+    with pytest.raises(Mismatch, match=said):
+        check_config(config | changed, 1024)
+
+
+def test_an_offset_that_the_master_moves_back_gets_a_new_generation() -> None:
+    seen: dict[tuple[str, str, int], int] = {}
+    found = []
+    for offset in (5, 9, 2):
+        one = ConsumerOffset(group="g", topic="t", queue_id=0, offset=offset)
+        raise_generations([one], seen, lambda *_: 7)
+        found.append((one.generation, one.offset))
+    assert found == [(7, 5), (7, 9), (8, 2)]
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+async def test_it_copies_the_whole_log_and_resumes_and_takes_metadata(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 1000, records=2500)  # three log files
+    assert len(log) > 2 << 20
+    async with scripted_master(log[:-5000]) as (ha, state, address):
+        async with slave(tmp_path / "s", address, ha_master_protocol=HaMasterProtocol.rocketmq) as node:
+            # The last record is not complete, so only what is before it is stored and reported.
+            await until(lambda: node.store.end_offset + node.store.partial_size == ha.end_offset, "all has arrived")
+            assert node.store.end_offset < ha.end_offset and ha.reports[0] == 1
+            ha.append(log[-5000:])
+            await has(node, ha)
+            broker = node.broker
+            await until(lambda: broker.offsets.get("readers", "t", 0).offset == 1, "the offsets arrive")
+            assert broker.topics.entries["t"].read_queue_nums == 4
+            assert broker.groups.entries["readers"].retry_max_times == 3
+            assert broker.groups.entries["readers"].consume_timeout_minute == 15
+            assert node.store.queues.bounds("t", 0) == (0, 2500)
+            state.offsets = '{"t@readers":{0:0}}'
+            await until(lambda: broker.offsets.get("readers", "t", 0).offset == 0, "the reset arrives")
+        reports = len(ha.reports)
+        async with slave(tmp_path / "s", address) as node:
+            await until(lambda: len(ha.reports) > reports + 1, "it follows again")
+            assert 0 < ha.end_offset - ha.reports[reports] <= 1 << 20  # it asks for the tail only
+            await has(node, ha)
+            assert all(one <= ha.end_offset for one in ha.reports)
+
+
+async def test_without_the_address_of_the_master_it_does_not_start(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="haMasterProtocol=rocketmq: set haMasterAddress, too"):
+        small_config(tmp_path, **SLAVE)
+
+
+async def test_a_log_whose_first_files_have_expired_is_copied_from_its_first_byte(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 1000, records=1500)
+    async with scripted_master(log[1 << 20 :], min_offset=1 << 20) as (ha, _, address):
+        async with slave(tmp_path / "s", address) as node:
+            await has(node, ha)
+            assert ha.reports[0] == node.store.min_offset == 1 << 20
+            first, end = node.store.queues.bounds("t", 0)
+            assert 0 < first < end == 1500
+            assert node.store.queues.bounds("t", 3) == (9, 9)  # all messages of this queue have expired
+
+
+async def test_a_master_that_dies_within_a_frame_is_followed_again(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 100, records=50)
+    async with scripted_master(log) as (ha, _, address):
+        ha.raw = HEAD.pack(1, 5000) + log[1:3000]
+        async with slave(tmp_path / "s", address) as node:
+            await until(lambda: ha.connections > 2, "it has tried again")
+            assert node.store.end_offset == 0
+            ha.raw = None
+            await has(node, ha)
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (HEAD.pack(77, 4) + b"abcd", "log bytes from 77, 1 expected"),
+        (HEAD.pack(1, 1 << 30), "1073741824 bytes from log offset 1"),
+        (HEAD.pack(1, 40) + b"\xff" * 40, "log bytes from 0"),
+    ],
+)
+async def test_bytes_that_do_not_fit_are_refused_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, raw: bytes, said: str
+) -> None:
+    log = await log_of(tmp_path / "m", b"x")
+    async with scripted_master(log) as (ha, _, address):
+        ha.raw = raw
+        async with slave(tmp_path / "s", address) as node:
+            await until(lambda: said in caplog.text, "the refusal is logged")
+            ha.raw = None
+            await has(node, ha)
+
+
+async def test_another_log_at_the_same_address_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine = await log_of(tmp_path / "m", b"mine", records=20)
+    other = await log_of(tmp_path / "o", b"else", records=40)
+    async with scripted_master(mine) as (ha, _, address):
+        async with slave(tmp_path / "s", address) as node:
+            await has(node, ha)
+        ha.log, reported = bytearray(other), len(ha.reports)
+        async with slave(tmp_path / "s", address) as node:
+            await until(lambda: "it has another log" in caplog.text, "the refusal is logged")
+            assert whole(node) == mine and not node.replication.slave.is_following()
+            ha.log = bytearray(mine[:-100])
+            await until(lambda: "has lost messages" in caplog.text, "the shorter log is refused")
+            assert whole(node) == mine
+            assert set(ha.reports[reported:]) == {1}  # nothing of the other log was acknowledged
+            ha.log = bytearray(mine)
+            await until(node.replication.slave.is_following, "it follows its master again")
+        ha.log = bytearray(other)
+        async with slave(tmp_path / "empty", address) as node:  # as the refusal advises
+            await has(node, ha)
+
+
+async def test_a_slave_with_another_size_of_files_gets_the_masters_and_an_empty_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = await log_of(tmp_path / "m", b"x", records=10)
+    async with scripted_master(log) as (ha, _, address):
+        async with slave(tmp_path / "s", address, mapped_file_size_commit_log=1 << 16) as node:
+            await until(lambda: "set the same here" in caplog.text, "the refusal is logged")
+            assert node.store.end_offset == 0 and ha.connections == 0
+        async with slave(tmp_path / "empty", address, mapped_file_size_commit_log=1 << 20) as node:
+            await has(node, ha)
+
+
+async def test_a_cut_of_the_masters_log_ends_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = await log_of(tmp_path / "m", b"x", records=10)
+    async with scripted_master(log) as (ha, state, address), slave(tmp_path / "s", address) as node:
+        await has(node, ha)
+        state.bounds = 0, 10
+        await until(lambda: "has lost messages" in caplog.text, "the cut is logged")
+        assert whole(node) == log
+
+
+async def test_a_silent_master_is_left(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = await log_of(tmp_path / "m", b"x")
+    async with scripted_master(log) as (ha, _, address):
+        ha.silent = True
+        async with slave(tmp_path / "s", address, ha_housekeeping_interval=100) as node:
+            await until(lambda: "nothing heard for 0.1 s" in caplog.text, "the silence is logged")
+            ha.silent = False
+            await has(node, ha)
+
+
+async def test_a_full_disk_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = await log_of(tmp_path / "m", b"x" * 1000, records=200)
+    longer = await log_of(tmp_path / "m", b"y" * 1000, records=200)  # the same log goes on
+    async with scripted_master(log) as (ha, _, address):
+        ha.frame_bytes = 1000
+        async with slave(tmp_path / "s", address) as node:
+            await has(node, ha)
+            with monkeypatch.context() as patch:
+
+                def full(*_: object) -> int:
+                    raise DiskFull("no space left on the test's disk")
+
+                patch.setattr(node.store, "append_replicated", full)
+                ha.append(longer[len(log) :])
+                await until(lambda: "no space left" in caplog.text, "the full disk is logged")
+                assert max(ha.reports) == len(log)
+            await has(node, ha)
+
+
+RUBBISH = [b"", b"no json", b"[]", b"\xff", *(METADATA % ((table,) * 4) for table in (b"5", b'{"t@g":7}'))]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_ALL_DELAY_OFFSET,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+    ],
+)
+async def test_rubbish_as_metadata_does_not_stop_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, code: RequestCode
+) -> None:
+    log = await log_of(tmp_path / "m", b"x", records=10)
+    longer = await log_of(tmp_path / "m", b"y", records=10)
+    async with scripted_master(log) as (ha, state, address), slave(tmp_path / "s", address) as node:
+        await has(node, ha)
+        for offset, body in enumerate(RUBBISH, 2):
+            caplog.clear()
+            state.instead[code] = body
+            await until(lambda: "metadata of master" in caplog.text, f"{body!r} is logged")
+            state.instead.clear()
+            state.offsets = f'{{"t@readers":{{0:{offset}}}}}'
+            await has_offset(node, offset)
+        assert ha.connections == 1
+        ha.append(longer[len(log) :])
+        await has(node, ha)
+
+
+async def test_a_promotion_must_be_forced_and_says_what_it_means(tmp_path: Path) -> None:
+    log = await log_of(tmp_path / "m", b"x", records=10)
+    async with scripted_master(log) as (ha, _, address):
+        async with slave(tmp_path / "s", address) as node:
+            await has(node, ha)
+        async with running(tmp_path / "s", **SLAVE, ha_master_address="127.0.0.1:1") as node:
+            with pytest.raises(InvalidParameter, match=r"ends that for good.*never gets here.*\(--force\)"):
+                await node.leadership.promote("broker-a", 0, None, force=False)
+            assert node.broker.is_slave and whole(node) == log
+            await node.leadership.promote("broker-a", 0, None, force=True)
+            await put(node, "t", b"after")
+            assert node.store.queues.bounds("t", 0)[1] == 11
+    async with running(tmp_path / "s", **SLAVE, ha_master_address="127.0.0.1:1", slave_wait_time_ms=0) as node:
+        assert not node.broker.is_slave and node.store.queues.bounds("t", 0)[1] == 11
+
+
+def test_reports_are_sent_often_enough() -> None:
+    assert rocketmq_slave.REPORT_EVERY_S < 20
