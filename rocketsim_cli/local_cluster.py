@@ -33,13 +33,6 @@ LAPTOP = {
 }
 
 
-def end_in_order() -> None:
-    """Makes SIGTERM and a closed terminal act like Ctrl-C, so that the processes that this one has started end
-    first."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-
-
 def pair_properties(
     pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
 ) -> list[dict[str, str]]:
@@ -93,19 +86,28 @@ class ServerProcess:
     """One server: its configuration file, its log, and the process while it runs.
 
     `keys`: the configuration.  With `listenPort` 0 the first start takes a free port, and later starts keep it.
+    `sleep`: waits while the server starts; an exception that it raises ends the start.
     """
 
     module = "broker_service"  # what Python runs
     start_timeout_s = START_TIMEOUT_S
     stop_timeout_s = STOP_TIMEOUT_S
 
-    def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        keys: Mapping[str, object],
+        folder: Path,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.name = name
         self.keys = {"addressFile": folder / f"{name}.address", **keys}
         self.folder = folder
         self.config_path = folder / f"{name}.properties"
         self.log_path = folder / f"{name}.log"
         self._kind = kind
+        self._sleep = sleep
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -176,7 +178,7 @@ class ServerProcess:
                 raise Trouble(f"{self.name} ended while it started: {self.last_output()}")
             if time.monotonic() > deadline:
                 raise Trouble(f"{self.name} does not listen after {self.start_timeout_s:.0f} s: {self.last_output()}")
-            time.sleep(0.02)
+            self._sleep(0.02)
         self.keys["listenPort"] = self.address.rpartition(":")[2]
         return self
 
@@ -239,12 +241,23 @@ def _ready(server: ServerProcess) -> ServerProcess:
 class LocalCluster:
     """A context.  `start` starts the servers, and the end of the `with` block stops them, also after an error."""
 
-    def __init__(self, folder: Path, brokers: Iterable[dict[str, str]], remoting_port: int = -1, port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        brokers: Iterable[dict[str, str]],
+        remoting_port: int = -1,
+        port: int = 0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         """`port`: where the name server listens; 0: any free port, which is also taken where another process was
-        faster.  `remoting_port`: its port for RocketMQ's remoting protocol; -1: none."""
+        faster.  `remoting_port`: its port for RocketMQ's remoting protocol; -1: none.  `sleep`: waits while servers
+        start; an exception that it raises ends the start."""
         self.folder = folder
+        self.sleep = sleep
         folder.mkdir(parents=True, exist_ok=True)
-        self.namesrv = ServerProcess("namesrv", "namesrv", {"listenPort": port, **_remoting(remoting_port)}, folder)
+        self.namesrv = ServerProcess(
+            "namesrv", "namesrv", {"listenPort": port, **_remoting(remoting_port)}, folder, sleep
+        )
         self.brokers: list[ServerProcess] = []
         self._broker_properties = list(brokers)
 
@@ -279,7 +292,7 @@ class LocalCluster:
         name = given["brokerName"] + {"0": "", "1": "-s"}.get(broker_id, f"-s{broker_id}")
         store = self.folder / "store" / name
         keys = {"listenPort": 0, **given, "namesrvAddr": name_server, "storePathRootDir": store}
-        return ServerProcess(name, "broker", keys, self.folder)
+        return ServerProcess(name, "broker", keys, self.folder, self.sleep)
 
     def stop(self) -> None:
         """Stops masters first, so that their slaves get everything, and the name server last."""

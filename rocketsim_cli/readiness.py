@@ -37,7 +37,7 @@ def open_admin(cluster: LocalCluster) -> "Iterator[Admin]":
                     raise Trouble(f"{server.name} has ended: {server.last_words()} (log: {server.log_path})")
             if time.monotonic() > deadline:
                 raise Trouble(f"the cluster is not complete after {READY_TIMEOUT_S:.0f} s: {missing}")
-            time.sleep(0.05)
+            cluster.sleep(0.05)
         yield admin
 
 

@@ -1,7 +1,6 @@
 """`rocketsim namesrv`, `rocketsim broker` and `rocketsim up`: run servers."""
 
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,8 @@ from rocketsim_cli import cluster_directory
 from rocketsim_cli.background import Background
 from rocketsim_cli.cluster_directory import ClusterDirectory
 from rocketsim_cli.console import INSTALL, beside
-from rocketsim_cli.local_cluster import LocalCluster, end_in_order, free_port, pair_properties
+from rocketsim_cli.end_signal import EndSignal
+from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties
 from rocketsim_cli.tables import console
 from rocketsim_cli.trouble import Trouble
 
@@ -73,7 +73,8 @@ def up(
             directory.clear()  # the stores of a cluster that nobody has ended
         background = Background(directory.log) if detach else None
         say = console().print
-        end_in_order()
+        end_signal = EndSignal()
+        end_signal.listen()
         parts.callback(directory.forget)
         directory.save(cluster_directory.starting())
         remoting_port = free_port(NAMESRV_PORT) if remoting else -1
@@ -90,7 +91,9 @@ def up(
                 remoting_port=0 if remoting else -1,
             )
         ]
-        cluster = parts.enter_context(LocalCluster(directory.folder, brokers, remoting_port, name_server_port))
+        cluster = parts.enter_context(
+            LocalCluster(directory.folder, brokers, remoting_port, name_server_port, end_signal.sleep)
+        )
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
@@ -137,7 +140,7 @@ def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
                     f"(log: {server.log_path})",
                     markup=False,
                 )
-        time.sleep(0.5)
+        cluster.sleep(0.5)
 
 
 def _make_topic(cluster: LocalCluster, topic: str) -> None:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, end_in_order, pair_properties
+from rocketsim_cli.end_signal import EndSignal
+from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.tables import console, show_json
 from rocketsim_cli.trouble import Trouble
 
@@ -47,14 +48,15 @@ def demo(
     """Run two broker pairs, live telemetry and Spark, kill a master, and report after about two minutes."""
     from rocketsim_cli.demo.screen import open_screen, show_report
 
-    end_in_order()
+    end_signal = EndSignal()
+    end_signal.listen()
     out = console(stderr=as_json)
     screen = open_screen(out)
     try:
         with ExitStack() as parts:
             if folder is None:
                 folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-demo-")))
-            report = Demo(folder.absolute(), rate, seconds, screen.event, screen.show, parts).run()
+            report = Demo(folder.absolute(), rate, seconds, screen.event, screen.show, parts, end_signal).run()
     finally:
         screen.close()
     if as_json:
@@ -87,6 +89,7 @@ class Demo:
         tell: Callable[[str], None],
         show: "Callable[[DemoState], None]",
         parts: ExitStack,
+        end_signal: EndSignal,
     ) -> None:
         self._folder = folder
         self._rate = rate
@@ -94,6 +97,7 @@ class Demo:
         self._tell = tell
         self._show = show
         self._parts = parts
+        self._end_signal = end_signal
         self._started = time.monotonic()
         self._asked = 0.0
 
@@ -113,11 +117,15 @@ class Demo:
         from rocketsim_cli.readiness import open_admin
 
         self._tell("starting a name server, two broker pairs and Spark")
-        self._cluster = self._parts.enter_context(LocalCluster(self._folder, broker_files()))
+        self._cluster = self._parts.enter_context(
+            LocalCluster(self._folder, broker_files(), sleep=self._end_signal.sleep)
+        )
         servers = Starting(lambda: self._cluster.start(self._tell))
         self._parts.callback(servers.join)  # so that it starts nothing while others are being stopped
         spark = start_spark(self._folder)
         self._parts.callback(spark.stop)
+        self._end_signal.listen()  # Spark has set a handler of its own
+        self._end_signal.check()
         servers.wait()
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
@@ -201,7 +209,7 @@ class Demo:
             )
             if until():
                 return True
-            time.sleep(LOOK_EVERY_S)
+            self._end_signal.sleep(LOOK_EVERY_S)
         return False
 
 
