@@ -291,14 +291,15 @@ def test_a_broker_without_room_is_asked_again_by_the_next_call(scripted, streams
 
     def stream(address: str, stub: object, call: str, request: pb.PullRangeRequest, timeout_s: float) -> Iterator[Any]:
         over_grpc.append(request.accepts_stream)
-        yield "frame"
+        yield Received(memoryview(b""), pb.PullFrame(suggest_which_broker_id=7))
 
     monkeypatch.setattr(transport.channels, "stream", stream)
     for _ in range(2):
         scripted.said = range_stream.answer(Kind.NO_ROOM)
-        assert list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == ["frame"]
+        (frame,) = transport.reads.pull_range(ADDRESS, RANGES, **CALL)
+        assert frame.suggest_which_broker_id == 7
     scripted.said = range_stream.answer(Kind.END)
-    assert list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0)) == []
+    assert list(transport.reads.pull_range(ADDRESS, RANGES, **CALL)) == []
     assert over_grpc == [False, False]
     assert len(scripted.asked) == 3
     transport.close()
@@ -316,7 +317,7 @@ def test_the_same_offer_is_not_tried_again_for_a_while(scripted, streams, monkey
     monkeypatch.setattr(transport.channels, "stream", stream)
     scripted.said = range_stream.answer(Kind.NOT_HERE)
     for _ in range(2):
-        assert len(list(transport.reads._frames(ADDRESS, pb.PullRangeRequest(), 10.0))) == 1
+        assert len(list(transport.reads.pull_range(ADDRESS, RANGES, **CALL))) == 1
     assert over_grpc == [True, False, False]
     assert len(scripted.asked) == 1
     assert not streams.offers.accepts(ADDRESS)

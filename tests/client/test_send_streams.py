@@ -3,7 +3,7 @@
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +18,7 @@ from rocketsim_proto.records.columnar import Records
 
 from rocketsim_client import Cluster, Message, Producer, PullConsumer, SendStatus
 from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, ClientClosed, SendFailed, SystemBusy
-from rocketsim_client.transport.own import stream_call
+from rocketsim_client.transport.own import stream_call, stream_offers
 from rocketsim_client.transport.own.range_streams import RangeStreams
 from rocketsim_client.transport.own.stream_offers import StreamOffers
 from rocketsim_client.transport.own.stream_sockets import StreamSockets
@@ -49,6 +49,17 @@ def streams(scripted: Scripted) -> RangeStreams:
 
 def send(streams: RangeStreams, records: bytes = FRAME, timeout_s: float = 30.0) -> pb.SendResponse | None:
     return streams.send(ADDRESS, REQUEST, records, timeout_s)
+
+
+def opens(monkeypatch: pytest.MonkeyPatch, sockets: StreamSockets, kind: Callable[..., Any]) -> None:
+    """Calls get sockets of this kind from now on."""
+    monkeypatch.setattr(sockets, "opened", lambda family: kind(family, socket.SOCK_STREAM))
+
+
+def seconds_of(timeout: bytes) -> float:
+    """The value of a socket's SO_RCVTIMEO."""
+    seconds, micros = struct.unpack("@ll", timeout)
+    return float(seconds + micros / 1e6)
 
 
 def answered(*, status: int = 0) -> bytes:
@@ -97,17 +108,20 @@ def test_a_broker_that_hangs_up_before_it_has_all_is_left_to_grpc(scripted, stre
     assert not streams.sockets.open
 
 
-def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scripted, streams):
+def test_a_socket_that_is_not_there_is_left_to_grpc_and_asked_for_anew_later(scripted, streams, monkeypatch):
+    passed_s = 0.0
+    monkeypatch.setattr(stream_offers, "time", SimpleNamespace(monotonic=lambda: 1000 + passed_s))
     scripted.close()
     assert send(streams) is None
     assert streams.offers.wants_offer(ADDRESS)
     streams.offers.offered(ADDRESS, scripted.offer)  # the same once more: this machine cannot use it
     assert not streams.offers.wants_offer(ADDRESS)
     other = pb.StreamOffer(instance=b"j", unix_name="another", max_send_bytes=1)
-    streams.offers._not_until.clear()
+    passed_s = stream_offers.NOT_AGAIN_FOR_S
+    assert streams.offers.wants_offer(ADDRESS)
     streams.offers.offered(ADDRESS, other)
     assert not streams.offers.wants_offer(ADDRESS)
-    assert streams.offers._offers[ADDRESS] == other
+    assert streams.offers.usable(ADDRESS) == other
 
 
 @pytest.mark.parametrize("most", [0, len(FRAME) - 1], ids=["an older broker", "a long frame"])
@@ -179,68 +193,88 @@ def test_a_silent_broker_is_a_timeout(scripted, streams, records):
 def test_the_answer_has_the_time_that_sending_left(scripted, streams, monkeypatch):
     scripted.said = answered()
     left: list[float] = []
-    real_pour, real_head = stream_call.StreamCall._pour, stream_call.StreamCall._head
+    passed_s = 0.0
 
-    def pour(self: Any, parts: Any) -> None:
-        real_pour(self, parts)
-        self._deadline -= 20.0  # as if it had taken so long
+    class Slow(socket.socket):
+        """A socket that takes 20 seconds for each write."""
 
-    def head(self: Any) -> Any:
-        answer = real_head(self)
-        value = self._made.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)
-        left.append(struct.unpack("@ll", value)[0])
-        return answer
+        def sendmsg(self, *given: Any) -> int:
+            nonlocal passed_s
+            passed_s += 20.0
+            return super().sendmsg(*given)
 
-    monkeypatch.setattr(stream_call.StreamCall, "_pour", pour)
-    monkeypatch.setattr(stream_call.StreamCall, "_head", head)
+        def setsockopt(self, level: int, option: int, value: Any) -> None:  # type: ignore[override]
+            if option == socket.SO_RCVTIMEO:
+                left.append(seconds_of(value))
+            super().setsockopt(level, option, value)
+
+    opens(monkeypatch, streams.sockets, Slow)
+    monkeypatch.setattr(stream_call, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s))
     assert send(streams, timeout_s=1020.0) is not None
-    assert [seconds <= 1000 for seconds in left] == [True]
+    assert len(left) >= 2 and max(left) <= 1000, "the head and the message"
 
 
 class Dripping:
-    """A socket whose peer sends a byte a second."""
+    """A socket that takes all, and whose peer sends `said` at once and then a byte a second."""
 
-    def __init__(self) -> None:
+    family = socket.AF_INET
+
+    def __init__(self, said: bytes) -> None:
         self.now = 1000.0
         self.limits: list[float] = []  # seconds, of each read
+        self._said = said
 
-    def setsockopt(self, level: int, option: int, value: bytes) -> None:
-        assert (level, option) == (socket.SOL_SOCKET, socket.SO_RCVTIMEO)
-        seconds, micros = struct.unpack("@ll", value)
-        self.limits.append(seconds + micros / 1e6)
+    def connect(self, where: object) -> None: ...
+
+    def settimeout(self, timeout_s: float) -> None: ...
+
+    def setblocking(self, blocks: bool) -> None: ...
+
+    def setsockopt(self, level: int, option: int, value: Any) -> None:
+        if option == socket.SO_RCVTIMEO:
+            self.limits.append(seconds_of(value))
+
+    def sendmsg(self, parts: list[memoryview], *others: object) -> int:
+        return sum(map(len, parts))
 
     def recv_into(self, view: memoryview, size: int, flags: int) -> int:
-        self.now += 1
-        return 1
+        if not self._said:
+            self.now += 1
+            return 1
+        got = min(len(view), len(self._said))
+        view[:got], self._said = self._said[:got], self._said[got:]
+        return got
 
     def recvmsg_into(self, parts: list[memoryview], size: int, flags: int) -> tuple[int]:
         return (self.recv_into(parts[0], size, flags),)
 
 
-@pytest.mark.parametrize("part", ["head", "body"])
-def test_a_broker_that_drips_bytes_holds_no_call_beyond_its_deadline(monkeypatch, part):
-    dripping = Dripping()
+@pytest.mark.parametrize("said", [b"", range_stream.ANSWER_HEAD.pack(Kind.SENT, 40, 40)], ids=["head", "body"])
+def test_a_broker_that_drips_bytes_holds_no_call_beyond_its_deadline(monkeypatch, said):
+    dripping, sockets = Dripping(said), StreamSockets()
     monkeypatch.setattr(stream_call, "time", SimpleNamespace(monotonic=lambda: dripping.now))
-    stream = stream_call.StreamCall(StreamOffers(), StreamSockets(), "Send", ADDRESS, dripping.now + 10, 10.0)
-    stream._socket = dripping  # type: ignore[assignment]
+    opens(monkeypatch, sockets, lambda *_: dripping)
+    call = stream_call.StreamCall(StreamOffers(), sockets, "Send", ADDRESS, dripping.now + 10, 10.0)
     with pytest.raises(CallTimeout):
-        stream._head() if part == "head" else stream._body(range_stream.Answer(Kind.SENT, 40, 40))
+        call.sent(pb.StreamOffer(port=1), REQUEST, FRAME)
     assert dripping.now == 1010
-    assert dripping.limits == pytest.approx(range(10, 0, -1), abs=1e-3)
+    assert dripping.limits[bool(said) :] == pytest.approx(range(10, 0, -1), abs=1e-3)
 
 
 def test_connecting_takes_no_longer_than_the_call(monkeypatch):
+    limits: list[float | None] = []
+
     class Silent(socket.socket):
         def connect(self, where: object) -> None:
-            raise TimeoutError(self.gettimeout())
+            limits.append(self.gettimeout())
+            raise TimeoutError
 
-    sockets = StreamSockets()
-    monkeypatch.setattr(sockets, "opened", Silent)
-    stream = stream_call.StreamCall(StreamOffers(), sockets, "Send", ADDRESS, time.monotonic() + 0.5, 0.5)
-    with pytest.raises(TimeoutError) as waited:
-        stream._connect_tcp(1)
-    stream.close()
-    assert waited.value.args[0] <= 0.5
+    elsewhere = RangeStreams()
+    elsewhere.offers.offered(ADDRESS, pb.StreamOffer(port=1, max_send_bytes=len(FRAME)))
+    opens(monkeypatch, elsewhere.sockets, Silent)
+    assert send(elsewhere, timeout_s=0.5) is None
+    (limit_s,) = limits
+    assert limit_s is not None and limit_s <= 0.5
 
 
 @pytest.mark.parametrize("records", [FRAME, LONG], ids=["sent", "half sent"])
@@ -262,19 +296,19 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
     cluster.stop("broker-b")
     broker = cluster.brokers["broker-a", 0]
     lost = iter([ends == "late"])
-    real = stream_call.StreamCall._head
 
-    def head(self: Any) -> Any:
-        if next(lost, False):
-            wait_until(lambda: scripted.taken, "the frame")
-            scripted.said, scripted.takes = range_stream.answer(Kind.NO_ROOM), False
-            raise self._late()
-        return real(self)
+    class Late(socket.socket):
+        def recv_into(self, *given: Any) -> int:
+            if next(lost, False):
+                wait_until(lambda: scripted.taken, "the frame")
+                scripted.said, scripted.takes = range_stream.answer(Kind.NO_ROOM), False
+                raise BlockingIOError  # as when the socket's SO_RCVTIMEO has passed
+            return super().recv_into(*given)
 
-    monkeypatch.setattr(stream_call.StreamCall, "_head", head)
     with Producer(
         cluster.address, retry_times_when_send_failed=retries, retry_times_when_send_async_failed=retries, timeout_s=30
     ) as producer:
+        opens(monkeypatch, streams_of(producer.cluster).sockets, Late)
         streams_of(producer.cluster).offers.offered(broker.address, scripted.offer)
         if not retries:
             told = "no answer within" if ends == "late" else "ended before the answer"
@@ -335,15 +369,13 @@ def test_frames_go_over_the_unix_socket_and_are_sent_again_under_their_ids(tmp_p
             assert len(taken) == 4
 
             lost = iter([True])
-            real = stream_call.StreamCall._head
 
-            def head(self: Any) -> Any:
-                answer = real(self)
-                if next(lost, False):
-                    raise stream_call._Broken("the connection was closed")
-                return answer
+            class Lossy(socket.socket):
+                def recv_into(self, *given: Any) -> int:
+                    got = super().recv_into(*given)
+                    return 0 if next(lost, False) else got  # 0: the connection was closed
 
-            monkeypatch.setattr(stream_call.StreamCall, "_head", head)
+            opens(monkeypatch, streams_of(cluster).sockets, Lossy)
             again = producer.send_columns("T", BODIES)
             assert producer.stats.sent_again == len(BODIES)
             assert len(taken) == 4, "the second attempt is gRPC's"

@@ -19,6 +19,7 @@ from rocketsim_proto.records.record import Record
 from rocketsim_client import (
     Admin,
     ClientClosed,
+    Cluster,
     InvalidParameter,
     Message,
     MessageQueue,
@@ -640,7 +641,7 @@ def test_a_record_that_is_damaged_on_the_disk_is_dead_and_not_sent(one, director
 
 def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
     """They are committed together; SQLite refuses one of them."""
-    spool, lane, insert = Spool(directory, 1 << 20), Lane("T", ANY_QUEUE), SpoolFile.insert
+    spool, insert, oldest_ms = Spool(directory, 1 << 20), SpoolFile.insert, SpoolFile.oldest_ms
     is_busy, go_on, transactions = threading.Event(), threading.Event(), []
 
     def failing(file, rows):
@@ -649,22 +650,28 @@ def test_one_that_fails_takes_no_others_with_it(directory, monkeypatch):
             raise sqlite3.OperationalError("disk I/O error")
         insert(file, rows)
 
+    def slow(file):
+        is_busy.set()
+        go_on.wait()
+        return oldest_ms(file)
+
     monkeypatch.setattr(SpoolFile, "insert", failing)
+    monkeypatch.setattr(SpoolFile, "oldest_ms", slow)
     failures = []
 
     def put(body):
         try:
-            spool.put([lane], ["id"], [body])
+            spool.put([Lane.of_group("T", body)], ["id"], [body])
         except SpoolFailed as error:
             failures.append(str(error))
 
-    busy = threading.Thread(target=lambda: spool._do(lambda _: is_busy.set() or go_on.wait()))
+    busy = threading.Thread(target=spool.status)
     puts = [threading.Thread(target=put, args=[body]) for body in (b"1", b"poison", b"2")]
     busy.start()
     is_busy.wait()
     for thread in puts:
         thread.start()
-    wait_until(lambda: len(spool._jobs) == 3, "three puts")
+    wait_until(lambda: len(spool.lanes()) == 3, "three puts")
     go_on.set()
     for thread in [busy, *puts]:
         thread.join()
@@ -973,7 +980,8 @@ def test_replay_outlives_an_error_that_nobody_expects(one, producer, monkeypatch
 
 def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, directory):
     """It is its caller's thread that sends a batch: `close` does not wait for it."""
-    producer = Producer(one.address, spool=directory, timeout_s=60)
+    cluster = Cluster(one.address)  # not the producer's own, and so not closed with it
+    producer = Producer(cluster=cluster, spool=directory, timeout_s=60)
     producer.send(Message("T", b"0"))
     broker, failures = one.brokers["broker-a", 0], []
     broker.script["Send"] = deque([LoseAnswer(), Hang(), Break()])
@@ -987,13 +995,12 @@ def test_a_batch_that_a_close_overtakes_says_whether_it_may_be_stored(one, direc
     sending = threading.Thread(target=send)
     sending.start()
     wait_until(lambda: len(broker.script["Send"]) == 1, "the attempt that hangs")
-    producer._spooling.replay.close()
-    producer._spooling.spool.close()
-    broker._stopped.set()
+    producer.close()
+    broker.let_go()
     sending.join()
     assert isinstance(failures[0], SpoolFailed) and failures[0].maybe_stored, failures
     assert "not spooled either: this producer has been closed" in str(failures[0])
-    producer.close()
+    cluster.close()
     assert waiting(directory) == 0
 
 

@@ -102,7 +102,7 @@ def test_ranges_come_over_the_unix_socket_or_over_grpc(broker: BrokerThread) -> 
             assert sum(segment.count for frame in frames for segment in frame.segments) == 1
             assert isinstance(cluster.transport.reads, GrpcReads)
             used = cluster.transport.reads.streams
-            assert (used is not None and bool(used.offers._offers)) is streams
+            assert (used is not None and used.offers.usable(address_of(broker)) is not None) is streams
 
 
 def test_no_socket_is_there_where_clients_need_a_certificate(mutual: BrokerThread) -> None:
@@ -121,7 +121,7 @@ def test_an_offered_tcp_port_is_not_used(monkeypatch: pytest.MonkeyPatch) -> Non
         assert isinstance(cluster.transport.reads, GrpcReads)
         streams = cluster.transport.reads.streams
         streams.offers.offered("127.0.0.1:1", pb.StreamOffer(instance=b"i", port=1))
-        monkeypatch.setattr("rocketsim_client.transport.own.stream_call.StreamCall._connect_tcp", None)
+        monkeypatch.setattr(streams.sockets, "opened", None)
         assert streams.frames("127.0.0.1:1", pb.PullRangeRequest(), time.monotonic() + 60, 60.0) is None
 
 

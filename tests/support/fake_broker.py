@@ -102,8 +102,12 @@ class FakeBroker(BrokerServicer):
         return f"127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        self._stopped.set()
+        self.let_go()
         self._server.stop(None).wait()
+
+    def let_go(self) -> None:
+        """Ends the call that hangs."""
+        self._stopped.set()
 
     def _told(self, method: str, request: object, context: grpc.ServicerContext) -> object | None:
         self.calls[method].append(request)
