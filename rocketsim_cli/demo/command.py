@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rocketsim_cli.console import INSTALL, beside
 from rocketsim_cli.end_signal import EndSignal
 from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.tables import console, show_json
@@ -127,6 +128,8 @@ class Demo:
         self._end_signal.listen()  # Spark has set a handler of its own
         self._end_signal.check()
         servers.wait()
+        url = self._parts.enter_context(beside(self._cluster.name_server))
+        self._tell(f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})")
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
             admin.update_topic(

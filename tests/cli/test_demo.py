@@ -1,10 +1,15 @@
 """The complete demo in a short form; its own report is asserted."""
 
 import json
+import os
+import re
 import subprocess
 import sys
+import urllib.request
 
 import pytest
+
+from testbed.polling import PROCESS_PATIENCE_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
@@ -22,3 +27,26 @@ def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(seconds
     assert (account["lost"], account["duplicates"], account["lag"]) == (0, 0, 0)
     assert account["served"]["broker-a:1"] > 0 and account["committedToSlave"] > 0
     assert "SIGKILL: broker-a" in done.stderr
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_demo_has_a_console_if_its_packages_are_installed(tmp_path, is_installed):
+    """The demo is ended as soon as it has named the console."""
+    (tmp_path / "uvicorn.py").write_text("" if is_installed else "raise ModuleNotFoundError(name='uvicorn')")
+    path = {} if is_installed else {"PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "rocketsim_cli.main", "demo"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **path}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            said = next(line for line in demo.stdout if "console" in line)
+            if is_installed:
+                (url,) = re.findall(r"console on (http://127\.0\.0\.1:\d+/)\n", said)
+                with urllib.request.urlopen(f"{url}api/overview", timeout=PROCESS_PATIENCE_S) as answer:
+                    assert "pairs" in json.load(answer)
+            else:
+                assert "no console: its packages are not installed (pip install 'rocketsim[console]')" in said
+            assert "Spark is up" in next(demo.stdout)  # and it goes on
+        finally:
+            demo.terminate()
+            demo.communicate()
