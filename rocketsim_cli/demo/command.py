@@ -4,11 +4,15 @@ The order of the parts matters: servers and producer are processes of their own,
 this process opens its first gRPC channel.
 """
 
+import os
+import platform
 import tempfile
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +38,7 @@ PHASE_S = 25.0
 START_S = 180.0
 DRAIN_S = 180.0
 LOOK_EVERY_S = 0.25
+SHOWN_KEYS = ("brokerRole", "flushDiskType", "slaveReadEnable")
 ASK_EVERY_S = 1.0
 
 
@@ -44,11 +49,17 @@ def demo(
         Path | None,
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
     ] = None,
+    report_file: Annotated[
+        Path | None,
+        typer.Option("--report", help="Write what happened, with charts, into this HTML file.", dir_okay=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout; progress on stderr.")] = False,
 ) -> None:
     """Run two broker pairs, live telemetry and Spark, kill a master, and report after about two minutes."""
     from rocketsim_cli.demo.screen import open_screen, show_report
 
+    if report_file is not None:
+        _write(report_file, "")  # a file that cannot be written is an error now, not after two minutes
     end_signal = EndSignal()
     end_signal.listen()
     out = console(stderr=as_json)
@@ -57,14 +68,48 @@ def demo(
         with ExitStack() as parts:
             if folder is None:
                 folder = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="rocketsim-demo-")))
-            report = Demo(folder.absolute(), rate, seconds, screen.event, screen.show, parts, end_signal).run()
+            demo = Demo(folder.absolute(), rate, seconds, screen.event, screen.show, parts, end_signal)
+            report = demo.run()
     finally:
         screen.close()
+    if report_file is not None:
+        from rocketsim_cli.demo.page import page
+
+        _write(report_file, page(report, demo.history.moments, demo.history.events, _facts(rate, seconds)))
+        out.print(f"report in {report_file}", markup=False)
     if as_json:
         show_json(report.as_json())
     else:
         show_report(out, report)
     raise typer.Exit(0 if report.ok else 1)
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise Trouble(f"--report {file}: {error.strerror}; name a file in a folder that may be written") from None
+
+
+def _facts(rate: float, phase_s: float) -> dict[str, str]:
+    """Versions and configuration, for the report."""
+    from rocketsim_proto.records import kernels
+
+    shared = [properties for properties in broker_files() if properties["brokerId"] == "0"]
+    return {
+        "RocketSim": f"{metadata.version('rocketsim')} (recordKernels={kernels.in_use()})",
+        "PySpark": metadata.version("pyspark"),
+        "Python": platform.python_version(),
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
+        "time": f"{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}",
+        "messages per second": f"{rate:g}",
+        "seconds of each phase": f"{phase_s:g}",
+        "topic and group": f"{TOPIC} with {QUEUES_PER_BROKER} queues on each master, {GROUP}",
+        **{
+            f"master of {keys['brokerName']}": ", ".join(f"{key}={keys[key]}" for key in SHOWN_KEYS if key in keys)
+            for keys in shared
+        },
+    }
 
 
 def broker_files() -> list[dict[str, str]]:
@@ -92,10 +137,13 @@ class Demo:
         parts: ExitStack,
         end_signal: EndSignal,
     ) -> None:
+        from rocketsim_cli.demo.history import History
+
+        self.history = History()
         self._folder = folder
         self._rate = rate
         self._phase_s = phase_s
-        self._tell = tell
+        self._say = tell
         self._show = show
         self._parts = parts
         self._end_signal = end_signal
@@ -110,6 +158,11 @@ class Demo:
         self._outage(victim)
         self._watch("both pairs serve again", self._phase_s)
         return self._account(victim)
+
+    def _tell(self, text: str, *, is_marked: bool = False) -> None:
+        """`is_marked`: the charts of the report show it, too."""
+        self._say(text)
+        self.history.note(text, is_marked=is_marked)
 
     def _start(self) -> None:
         from rocketsim_cli.demo.offsets import DemoOffsets
@@ -129,7 +182,7 @@ class Demo:
         self._end_signal.check()
         servers.wait()
         url = self._parts.enter_context(beside(self._cluster.name_server))
-        self._tell(f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})")
+        self._say(f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})")
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
             admin.update_topic(
@@ -143,12 +196,13 @@ class Demo:
         self._producer = self._parts.enter_context(ProducerProcess(name_server, TOPIC, self._rate, self._folder))
         self._query = TelemetryQuery(spark, name_server, TOPIC, GROUP, self._folder / "checkpoint")
         self._parts.callback(self._query.stop)
-        self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way")
+        self._tell(f"Spark is up; {self._rate:.0f} readings a second are on their way", is_marked=True)
 
     def _outage(self, victim: ServerProcess) -> None:
         """Kills a master and starts it again. Meanwhile only the slave serves the pair."""
         victim.kill()
-        self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone")
+        self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone", is_marked=True)
+        killed_s = self.history.now_s()
         served_before = self._query.served()[victim.broker_name, 1]
         committed_before = self._offsets.committed_on_slave(victim.broker_name)
         self._watch(f"{victim.name} is down", self._phase_s)
@@ -156,7 +210,8 @@ class Demo:
         self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
         self._tell(f"meanwhile its slave served {served} messages, and took offsets for {self._handed_over}")
         victim.start()
-        self._tell(f"{victim.name} is back on {victim.address}")
+        self._tell(f"{victim.name} is back on {victim.address}", is_marked=True)
+        self._outage_s = killed_s, self.history.now_s()
 
     def _account(self, victim: ServerProcess) -> "DemoReport":
         from rocketsim_cli.demo.report import DemoReport
@@ -169,6 +224,9 @@ class Demo:
             return acknowledged <= set(self._query.ids()) and self._offsets.are_at_the_end()
 
         in_time = self._watch("draining", DRAIN_S, until=drained)
+        self._note_moved_reads(victim)
+        if in_time:
+            self.history.note("everything is read and committed on master and slave", is_marked=True)
         return DemoReport.make(
             sent=sent.sent,
             statuses=sent.statuses,
@@ -184,6 +242,16 @@ class Demo:
             trouble=() if in_time else [f"not everything was read and committed within {DRAIN_S:.0f} s"],
         )
 
+    def _note_moved_reads(self, victim: ServerProcess) -> None:
+        from rocketsim_cli.demo.history import Event, first_reads
+
+        name = victim.broker_name
+        texts = f"reads of {name} move to its slave", f"reads of {name} are back at its master"
+        for broker_id, since_s, text in zip((1, 0), self._outage_s, texts, strict=True):
+            at_s = first_reads(self.history.moments, (name, broker_id), since_s)
+            if at_s is not None:
+                self.history.events.append(Event(at_s, text, is_marked=True))
+
     def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Shows the progress until `until` holds (True) or the time is over (False)."""
         from rocketsim_cli.demo.query import summarize
@@ -198,18 +266,18 @@ class Demo:
             if time.monotonic() - self._asked > ASK_EVERY_S:
                 self._asked = time.monotonic()
                 self._offsets.ask()
-            self._show(
-                DemoState(
-                    elapsed_s=time.monotonic() - self._started,
-                    phase=phase,
-                    servers=[(server.name, server.address, server.is_running()) for server in self._cluster.brokers],
-                    producer=self._producer.newest(),
-                    read=self._query.read(),
-                    summaries=summarize(self._query.rows()),
-                    served=self._query.served(),
-                    progress=self._offsets.progress(),
-                )
+            state = DemoState(
+                elapsed_s=time.monotonic() - self._started,
+                phase=phase,
+                servers=[(server.name, server.address, server.is_running()) for server in self._cluster.brokers],
+                producer=self._producer.newest(),
+                read=self._query.read(),
+                summaries=summarize(self._query.rows()),
+                served=self._query.served(),
+                progress=self._offsets.progress(),
             )
+            self._show(state)
+            self.history.record(state)
             if until():
                 return True
             self._end_signal.sleep(LOOK_EVERY_S)

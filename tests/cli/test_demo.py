@@ -10,13 +10,15 @@ import urllib.request
 import pytest
 
 from testbed.polling import PROCESS_PATIENCE_S
+from tests.cli.test_demo_page import loads_nothing
 
 pytestmark = [pytest.mark.cluster, pytest.mark.spark]
 
 
 @pytest.mark.parametrize(("seconds", "rate"), [(5, 100), pytest.param(15, 200, marks=pytest.mark.long)])
-def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(seconds, rate):
-    words = ["demo", "--json", "--seconds", str(seconds), "--rate", str(rate)]
+def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(tmp_path, seconds, rate):
+    report = tmp_path / "report.html"
+    words = ["demo", "--json", "--seconds", str(seconds), "--rate", str(rate), "--report", str(report)]
     done = subprocess.run(
         [sys.executable, "-m", "rocketsim_cli.main", *words], capture_output=True, text=True, timeout=900
     )
@@ -27,6 +29,12 @@ def test_the_demo_loses_nothing_counts_nothing_twice_and_ends_at_the_end(seconds
     assert (account["lost"], account["duplicates"], account["lag"]) == (0, 0, 0)
     assert account["served"]["broker-a:1"] > 0 and account["committedToSlave"] > 0
     assert "SIGKILL: broker-a" in done.stderr
+    text = report.read_text(encoding="utf-8")
+    assert f"<b>{account['acknowledged']:,}</b><span>acknowledged</span>" in text and loads_nothing(text)
+    events = ("readings a second", "SIGKILL: broker-a", "move to its slave", "broker-a is back", "everything is read")
+    places = [text.index(event) for event in events]
+    assert places == sorted(places)
+    assert all(broker in text for broker in ("broker-a master", "broker-a slave")) and text.count("<svg") == 3
 
 
 @pytest.mark.parametrize("is_installed", [True, False])
