@@ -240,9 +240,21 @@ async def lives(node: BrokerNode) -> None:
 
 
 async def met(calls: Calls, node: BrokerNode, times: int = 3) -> None:
-    before = calls.count
-    await until(lambda: calls.count >= before + times or node.tasks._failed.done(), "the bad peer is met again")
-    await lives(node)
+    before, is_over = calls.count, asyncio.Event()
+
+    async def enough() -> None:
+        try:
+            await until(lambda: calls.count >= before + times, "the bad peer is met again")
+        finally:
+            is_over.set()
+
+    meeting = asyncio.ensure_future(enough())
+    try:
+        await node.tasks.run_until(is_over)  # raises what a task failed with
+    except BaseException:
+        meeting.cancel()
+        raise
+    await meeting
 
 
 ANSWER = namesrv_pb2.RegistrationReply(members=[namesrv_pb2.BrokerMember(broker_id=3, address="127.0.0.1:1")])

@@ -23,6 +23,7 @@ from broker_service.node.node import BrokerNode
 from broker_service.pop.deliveries import ChangeInvisible, HandleStatus, Pop
 from broker_service.state.moves import dlq_topic, retry_topic
 from broker_service.state.transaction_changes import Resolution, TransactionId
+from broker_service.store.json_file import JsonFile
 from broker_service.transactions.transactions import UnknownTransaction
 from testbed.polling import until
 from tests.support.brokers import bodies_in, goes_by, message, put, put_send, running, send_of, stub_of
@@ -34,14 +35,15 @@ class HeldTable:
     def __init__(self, node: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
         self._goes_on = threading.Event()
-        write = node.topics._write
+        save, of_topics = JsonFile.save, node.store.config.root / "config" / "topics.json"
 
-        def held(planned: Any) -> Any:
-            self.begun.set()
-            assert self._goes_on.wait(60)
-            return write(planned)
+        def held(file: JsonFile, value: dict[str, Any]) -> None:
+            if file.path == of_topics:
+                self.begun.set()
+                assert self._goes_on.wait(60)
+            save(file, value)
 
-        monkeypatch.setattr(node.topics, "_write", held)
+        monkeypatch.setattr(JsonFile, "save", held)
 
     def go_on(self) -> None:
         self._goes_on.set()

@@ -46,8 +46,10 @@ from broker_service.put_result import PutStatus
 from broker_service.store.batch import Batch
 from broker_service.store.files import Files
 from broker_service.store.json_file import JsonFile
+from broker_service.store.open_files import OpenFiles
 from testbed.polling import until
 from tests.support.brokers import bodies_in, message, put, put_send, running, send_of, while_reading
+from tests.support.tcp_proxy import TcpProxy
 
 SLAVE = {"broker_role": BrokerRole.SLAVE, "broker_id": 1}
 
@@ -289,19 +291,13 @@ async def test_a_put_that_waits_does_not_keep_its_frame(tmp_path: Path, monkeypa
 async def test_a_clean_stop_waits_until_the_slave_has_all(tmp_path: Path) -> None:
     async with AsyncExitStack() as masters_life, AsyncExitStack() as slaves_life:
         master = await masters_life.enter_async_context(running(tmp_path / "m"))
+        network = slaves_life.enter_context(TcpProxy(master.address))
         slave = await slaves_life.enter_async_context(
-            running(tmp_path / "s", **SLAVE, ha_master_address=master.address)
+            running(tmp_path / "s", **SLAVE, ha_master_address=network.address)
         )
         await until(lambda: master.status.slaves() and master.status.slaves()[0].in_sync, "the slave is in sync")
-        (stream,) = master.replication_master.streams
-        stream.transfer._pending = lambda: 0  # the network is slow
+        network.delay(0.5)
         await put(master, "t", b"x")
-
-        def quick_again() -> None:
-            del stream.transfer._pending
-            stream._notified.set()
-
-        asyncio.get_running_loop().call_later(0.3, quick_again)
         await masters_life.aclose()
         assert slave.store.end_offset == master.store.end_offset
 
@@ -833,13 +829,12 @@ async def test_no_question_waits_for_the_disk_on_the_loop(
     async with running(tmp_path) as node:
         await put(node, "t", b"body", KEYS="k", UNIQ_KEY="U")
         node.store.tick(node.broker.now_ms())  # indexed
-        files = node.store._open_files
-        read, waited = files.read, []
+        read, waited = OpenFiles.read, []
 
-        def noted(path: Path, size: int, at: int) -> bytes:
+        def noted(files: OpenFiles, path: Path, size: int, at: int) -> bytes:
             waited.append(files.waits)
-            return read(path, size, at)
+            return read(files, path, size, at)
 
-        monkeypatch.setattr(files, "read", noted)
+        monkeypatch.setattr(OpenFiles, "read", noted)
         assert await ask(node, Operations(node.broker, node.leadership))
         assert waited and not any(waited)

@@ -148,13 +148,12 @@ def test_every_error_of_ours_has_a_status_and_a_code_of_rocketmqs() -> None:
 
 async def test_a_disk_that_fails_is_said_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
-        for number, words in ((28, "no room"), (5, "the disk refuses")):
+        for number, words in ((28, "no room"), (5, "[Errno 5] as if; reads go on")):
 
             def failing(*arguments: Any, number: int = number) -> None:
                 raise OSError(number, "as if")
 
-            monkeypatch.setattr(node.topics, "_file", type("File", (), {"save": failing})())
-            monkeypatch.setattr(node.topics, "_save", failing)
+            monkeypatch.setattr(JsonFile, "save", failing)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await stub.Send(send_request(message("t", b"x")), timeout=60)
             assert (refused.value.code().name, code_of(refused.value)) == ("FAILED_PRECONDITION", 14)

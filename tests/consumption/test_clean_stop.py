@@ -101,7 +101,7 @@ async def test_an_ack_that_waits_for_a_slave_is_answered_by_the_stop_and_stays(
         handles = [it.receipt_handle for it in (await Consumer(master).pop()).deliveries]
         monkeypatch.setattr(master.acknowledgements, "on_ack", lambda *_: None)
         acks = [asyncio.ensure_future(stub.Ack(ack_of(handle), timeout=PATIENCE_S)) for handle in handles]
-        await until(lambda: len(master.acknowledgements._futures) == 2, "both wait for the slave")
+        await until(lambda: str(master.acknowledgements).endswith("| 2 puts waiting"), "both wait for the slave")
         await masters.aclose()
         answers = await asyncio.gather(*acks)
         assert [(list(answer.valid), answer.again) for answer in answers] == [([True], True)] * 2

@@ -42,6 +42,7 @@ from broker_service.state import state_log
 from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.store.files import DiskUsage
+from broker_service.store.json_file import JsonFile
 from testbed.polling import until
 from tests.support.brokers import (
     goes_by,
@@ -1165,10 +1166,10 @@ async def test_the_retry_topics_of_all_groups_go_with_their_topic_in_one_write(
             await other.nack(delivery)
         await one.later(0)
         assert sum(name.startswith("%RETRY%") for name in one.node.topics.entries) == 3
-        writes, write = [], one.node.topics._write
-        monkeypatch.setattr(one.node.topics, "_write", lambda planned: writes.append(planned.names) or write(planned))
+        written, save = [], JsonFile.save
+        monkeypatch.setattr(JsonFile, "save", lambda file, value: written.append(file.path.name) or save(file, value))
         await Operations(one.node.broker, one.node.leadership).delete_topic("t")
-        assert list(map(len, writes)) == [1, 3]
+        assert written.count("topics.json") == 2, "one write for the topic, and one for its three retry topics"
         assert not any(name.startswith("%RETRY%") for name in one.node.topics.entries)
         assert one.consumption.state.queues == {}
 

@@ -117,7 +117,7 @@ def test_garbage_is_collected_after_a_reload_and_not_meanwhile(monkeypatch: pyte
     assert seen == [False] and gc.isenabled()
 
 
-def with_a_bad_sector(before_end: int) -> tuple[BadDisk, StateLog]:
+def with_a_bad_sector(before_end: int) -> tuple[BadDisk, MessageStore, StateLog]:
     """So many bytes before the end of the log, which no snapshot knows yet."""
     disk = BadDisk()
     store = store_on(disk)
@@ -126,13 +126,12 @@ def with_a_bad_sector(before_end: int) -> tuple[BadDisk, StateLog]:
         append(store)
     log.catch_up()
     disk.bad = (str(ROOT / "commitlog" / f"{0:020d}"), store.end_offset - before_end)
-    return disk, log
+    return disk, store, log
 
 
 def test_a_bad_sector_near_the_end_of_the_log_does_not_hold_up_a_snapshot() -> None:
-    disk, log = with_a_bad_sector(5_000)
+    disk, store, log = with_a_bad_sector(5_000)
     save(log)
-    store = log._store
     found = StateLog(store, SNAPSHOT).read_snapshot()
     assert found is not None and found.log_offset == store.end_offset
     assert found.tail[0] == snapshot.SHORT_TAIL_BYTES
@@ -144,7 +143,7 @@ def test_a_bad_sector_near_the_end_of_the_log_does_not_hold_up_a_snapshot() -> N
 
 
 def test_a_snapshot_that_a_bad_sector_holds_up_is_written_when_it_is_mended() -> None:
-    disk, log = with_a_bad_sector(1_000)
+    disk, _, log = with_a_bad_sector(1_000)
     for _ in range(2):
         with pytest.raises(ReadFailed, match="cannot be read at"):
             log.saving()
@@ -376,7 +375,7 @@ def test_a_timer_that_cannot_be_read_is_in_snapshots_and_settled_by_what_the_log
     save(log)
     again = StateLog(store, SNAPSHOT)
     again.reload()
-    assert again.state.timers.unread == {second} and not again._is_reload_due
+    assert again.state.timers.unread == {second}
     again.state.timers.find(Timer(4, second))
     assert again.state.timers.first(4, 9) == [second]
 

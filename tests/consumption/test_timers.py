@@ -1,6 +1,7 @@
 """The timers' state, held against a plain model, its bytes, and the records of messages with a delivery time."""
 
 import tracemalloc
+from array import array
 from typing import NamedTuple
 
 import pytest
@@ -13,7 +14,7 @@ from broker_service.errors import InvalidParameter, MessageIllegal, StoreTooNew
 from broker_service.state import snapshot, timer_record, transitions
 from broker_service.state.state import State
 from broker_service.state.timers import Timers
-from broker_service.state.transitions import Copied, Copying, Timer
+from broker_service.state.transitions import Copied, Copying, Timer, Waiting
 
 START_S = 1_795_200_000
 SECONDS = st.integers(1, 4)
@@ -168,7 +169,10 @@ def test_what_is_settled_in_front_of_others_of_its_second_is_forgotten() -> None
     for offset in range(20_000):
         timers.apply(Timer(5, offset))
         timers.apply(Copied(5, (offset - 1,)))
-    assert (timers.first(5, 10), len(timers._waiting[5]), timers._done) == ([19_999], 1, {})
+    assert timers.first(5, 10) == [19_999]
+    (waiting,) = timers.rebuilding()
+    assert isinstance(waiting, Waiting)
+    assert array("q", waiting.log_offsets).tolist() == [19_999]
 
 
 def test_a_timer_takes_some_tens_of_bytes() -> None:

@@ -17,9 +17,8 @@ from broker_service.put_result import PutStatus
 from broker_service.replication.acknowledgement import AckLevels
 from broker_service.replication.epochs import Epoch, EpochList
 from broker_service.replication.metadata_parts import OFFSETS_A_MESSAGE
-from broker_service.replication.slave import ReplicationSlave, SlaveSettings
+from broker_service.replication.slave import SlaveSettings
 from broker_service.replication.transfer import TransferSettings
-from broker_service.runtime.peer_call import PeerLost
 from tests.support.memory_log import MemoryLog, record
 from tests.support.pair import Node, until
 
@@ -62,19 +61,18 @@ async def test_a_slave_between_two_tries_tries_at_once_when_it_hears_that_the_ma
             await until(slave.slave.is_following)
 
 
-async def test_a_slave_that_hears_during_a_try_that_the_master_is_back_tries_again_at_once(tmp_path, monkeypatch):
+async def test_a_slave_that_hears_during_a_try_that_the_master_is_back_tries_again_at_once(tmp_path):
     """The try may have begun before, and wait for packets that were lost."""
     tries = []
 
-    async def fails(slave, address):
+    def fails(address, options):
         tries.append(address)
         if len(tries) == 1:
             slave.notify()
-        raise PeerLost("no answer")
+        raise OSError("no answer")
 
-    monkeypatch.setattr(ReplicationSlave, "_follow_once", fails)
     slow = SlaveSettings(retry_first_s=3600.0, retry_last_s=3600.0)
-    slave = Node(MemoryLog(), tmp_path, 1, slave=slow).slave
+    slave = Node(MemoryLog(), tmp_path, 1, slave=slow, open_channel=fails).slave
     following = asyncio.create_task(slave.follow("master:1"))
     await until(lambda: len(tries) == 2)
     assert tries == ["master:1"] * 2 and not following.done()
@@ -90,8 +88,7 @@ async def test_a_slave_gives_up_a_try_and_a_connection_on_which_nothing_comes(tm
         opened.append(dict(options))
         raise OSError("no network")
 
-    slave = Node(MemoryLog(), tmp_path, 1).slave
-    slave._open_channel = open_channel
+    slave = Node(MemoryLog(), tmp_path, 1, open_channel=open_channel).slave
     following = asyncio.create_task(slave.follow("master:1"))
     await until(lambda: opened)
     following.cancel()
@@ -150,6 +147,12 @@ async def test_frames_split_records_anywhere(tmp_path):
         assert await master.put_and_wait() is PutStatus.PUT_OK
 
 
+async def turns(count=50):
+    """Lets every task do what it can do without waiting for the network."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 NEVER_BY_ITSELF = TransferSettings(gather_s=3600.0, gather_bytes=4096, heartbeat_s=7200.0)
 ASYNC_MASTER = AckLevels(sync_master=False, sync_flush=False)
 
@@ -160,10 +163,20 @@ async def test_an_append_notifies_the_sender_only_when_a_frame_is_full(tmp_path)
     async with master.serving(), slave.following(master):
         await until(lambda: master.acks.tracker.is_slave_available(0))
         (stream,) = master.master.streams
-        master.put(b"one")  # instead of the heartbeat's time, the gather's
-        await until(lambda: not stream._notified.is_set())
+        looks, next_message = [], stream.transfer.next_message
+
+        def counted(now):
+            looks.append(now)
+            return next_message(now)
+
+        stream.transfer.next_message = counted
+        master.put(b"one")  # from now on the sender waits for the gather's time instead of the heartbeat's
+        await until(lambda: looks)
+        await turns()
+        looks.clear()
         master.put(b"two")
-        assert not stream._notified.is_set()
+        await turns()
+        assert not looks
         master.put(b"x" * 4096)
         await until(in_step(master, slave))
 
@@ -200,22 +213,19 @@ async def test_without_a_slave_a_put_is_told_at_once(tmp_path):
 
 async def test_a_slave_that_does_not_ack_ends_a_put_within_its_bound_and_ok_comes_back_with_it(tmp_path):
     levels = AckLevels(sync_master=True, sync_flush=False, slave_timeout_s=0.1)
-    master, slave = Node(MemoryLog(), tmp_path / "m", 0, levels=levels), Node(MemoryLog(), tmp_path / "s", 1)
-    async with master.serving(), slave.following(master):
+    master = Node(MemoryLog(), tmp_path / "m", 0, levels=levels)
+    async with master.serving(), slave_by_hand(master) as call:
+        await call.write(hello(master))
+        await call.read()
+        await call.write(ack(0))
         await until(lambda: master.acks.tracker.is_slave_available(0))
-        stuck = asyncio.Event()
-        send_ack = slave.slave._stream._send_ack
-
-        async def late(call):
-            await stuck.wait()
-            await send_ack(call)
-
-        slave.slave._stream._send_ack = late
         late_ones = [asyncio.create_task(master.put_and_wait()) for _ in range(50)]
         assert set(await asyncio.gather(*late_ones)) == {PutStatus.FLUSH_SLAVE_TIMEOUT}
-        stuck.set()
+        acknowledging = asyncio.create_task(acknowledge_all(call))
         await until(lambda: master.acks.confirm_offset == master.log.end_offset)
         assert await master.put_and_wait() is PutStatus.PUT_OK
+        acknowledging.cancel()
+        await asyncio.gather(acknowledging, return_exceptions=True)
 
 
 async def test_with_sync_flush_a_slave_acks_only_what_it_has_synced(tmp_path):
@@ -442,6 +452,13 @@ def ack(offset, epoch=1):
     return pb.SlaveMessage(ack=pb.Ack(ack_offset=offset, epoch=epoch))
 
 
+async def acknowledge_all(call):
+    """Acknowledges each message with log bytes, also those that have come already, until it is cancelled."""
+    while (message := await call.read()) is not grpc.aio.EOF:
+        if message.HasField("log"):
+            await call.write(ack(message.log.commit_log_offset + len(message.log.data)))
+
+
 STATUS = grpc.StatusCode
 
 
@@ -624,12 +641,12 @@ async def test_a_slave_that_is_refused_does_not_end_the_stream_of_one_with_its_i
     master, slave = Node(MemoryLog(), tmp_path / "m", 0), Node(MemoryLog(), tmp_path / "s", 1)
     async with master.serving(), slave.following(master):
         await until(lambda: master.acks.tracker.is_slave_available(0))
+        (stream,) = master.master.streams
         async with slave_by_hand(master) as call:
             await call.write(hello(master, **stranger))
             assert await ended(call) is STATUS.FAILED_PRECONDITION
-        (stream,) = master.master.streams
-        assert stream.slave_id == 1 and not stream._closing.is_set()
         assert await master.put_and_wait(timeout_s=3600.0) is PutStatus.PUT_OK
+        assert list(master.master.streams) == [stream]
         assert master.broker.joined == [1]
 
 

@@ -1,5 +1,6 @@
 """Replicated bytes on a slave, in frames of any size, are checked before they are stored."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -179,9 +180,15 @@ def test_the_parts_of_a_large_record_are_not_copied_with_each_that_comes():
     master, slave = (open_store(root, MemoryFiles(), mapped_file_size_commit_log=1 << 20) for root in (MASTER, SLAVE))
     put(master, "topic", 0, [b"small", b"x" * 500_000, b"small"])
     send(master, slave, [1000])
-    aside, kept = slave._writer.partial, slave.end_offset
-    send(master, slave, [1000] * 400)
-    assert slave._writer.partial is aside and slave.end_offset == kept
+    kept = slave.end_offset
+    tracemalloc.start()
+    try:
+        send(master, slave, [1000] * 400)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (slave.end_offset, slave.partial_size) == (kept, 401_000 - kept)
+    assert peak < 600_000, "the parts are in memory once, with room to grow"
     send(master, slave, [1 << 20])
     assert log_bytes(slave) == log_bytes(master) and slave.partial_size == 0
     check_sound(slave)

@@ -266,7 +266,6 @@ def test_places_that_push_one_another_out_of_memory_are_waited_for_in_the_end(
 ) -> None:
     """Each round finds another place cold than the one that was read before it."""
     _, store = filled(LittleMemory())
-    file = ROOT / "commitlog" / f"{0:020d}"
     warm, warmed = store.warm, []
 
     def counting(places: Iterable[Place]) -> None:
@@ -274,8 +273,8 @@ def test_places_that_push_one_another_out_of_memory_are_waited_for_in_the_end(
         assert len(warmed) < 10, "it goes on for ever"
         warm(places)
 
-    def look() -> list[bytes]:
-        return [store._open_files.read(file, 4096, at) for at in (0, 1 << 20)]
+    def look() -> list[tuple[int, int] | None]:
+        return [store.queues.entry("topic", queue_id, 0) for queue_id in (0, 1)]
 
     monkeypatch.setattr(store, "warm", counting)
     assert asyncio.run(cold_reads.read(store, look)) == look()

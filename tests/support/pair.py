@@ -23,6 +23,7 @@ from broker_service.replication.promise import Promise
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
 from broker_service.replication.tracker import SlaveProgress, Tracker
 from broker_service.replication.transfer import TransferSettings
+from broker_service.runtime.server import OpenChannel
 from testbed.polling import PATIENCE_S
 
 logging.getLogger("grpc").setLevel(logging.ERROR)
@@ -127,6 +128,7 @@ class Node:
         fall_behind_max: int = 256 << 20,
         flush_interval_s: float = 0.05,
         broker_name: str = "broker-a",
+        open_channel: OpenChannel | None = None,
     ) -> None:
         self.log = log
         self.broker = FakeBroker()
@@ -167,6 +169,7 @@ class Node:
             broker=self.broker,
             diverged=directory / "diverged",
             settings=slave or SlaveSettings(retry_first_s=0.01, retry_last_s=0.05),
+            open_channel=open_channel,
         )
         self.address = ""
 
