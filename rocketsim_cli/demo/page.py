@@ -23,6 +23,7 @@ STYLE = """
 body { margin: 0 auto; padding: 1.5rem 1rem 3rem; max-width: 56rem; background: var(--page); color: var(--text);
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.05rem; margin: 0 0 .6rem; } p { margin: .2rem 0 1rem; }
+table + p { margin-top: 1rem; }
 section { background: var(--card); border: 1px solid var(--line); border-radius: 12px; padding: 1rem;
   margin-top: 1rem; }
 .good { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 600; }
@@ -37,7 +38,7 @@ tr:last-child > * { border-bottom: 0; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 i.mark { display: inline-block; min-width: 1.35rem; border-radius: 1rem; background: var(--text); color: var(--card);
   text-align: center; font: 600 .78rem/1.35rem inherit; font-style: normal; }
-svg { display: block; width: 100%; height: auto; } .axis { fill: var(--dim); font-size: 12px; }
+svg { display: block; width: 100%; min-width: 34rem; height: auto; } .axis { fill: var(--dim); font-size: 12px; }
 .grid { stroke: var(--line); } .line { fill: none; stroke-linejoin: round; }
 .event { stroke: var(--dim); stroke-dasharray: 3 3; } .dot { fill: var(--text); }
 .digit { fill: var(--card); font-size: 11px; font-weight: 600; text-anchor: middle; }
@@ -167,7 +168,8 @@ def _chart(
     told = f' <span class="dim">({escape(note)})</span>' if note else ""
     return (
         f"<section><h2>{escape(title)}{told}</h2>"
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">{"".join(parts)}</svg>'
+        f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(parts)}</svg></div>"
         f'<div class="legend">{legend}</div></section>'
     )
 
