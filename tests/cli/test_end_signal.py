@@ -68,3 +68,19 @@ def test_up_ends_in_order_whenever_the_signals_come(tmp_path: Path, started: str
     assert "Traceback" not in output.read_text()
     assert not pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
     assert not list(folder.glob("store/*/abort"))  # a broker that has stopped in order removes it
+
+
+@pytest.mark.cluster
+@pytest.mark.spark
+def test_the_demo_ends_in_order_while_spark_and_the_servers_start(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    words = [sys.executable, "-m", "rocketsim_cli.main", "demo", "--dir", str(folder)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as demo:
+        try:
+            wait_until(lambda: (folder / "namesrv.properties").exists(), "the first server to start")
+            demo.send_signal(signal.SIGTERM)
+            said, _ = demo.communicate(timeout=PROCESS_PATIENCE_S)
+        finally:
+            demo.kill()
+    assert demo.returncode == 130 and "Traceback" not in said and "readings a second" not in said
+    assert not pids_by_argument(lambda argument: argument.startswith(str(folder)) and argument.endswith(".properties"))
