@@ -18,7 +18,7 @@ from broker_service.wire.clients import (
     Clients,
     ClientStream,
 )
-from testbed.polling import until
+from testbed.polling import PATIENCE_S, until
 
 
 def stream_of(client_id: str, context: Any) -> ClientStream:
@@ -67,20 +67,30 @@ async def test_it_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> No
     assert len(setup.clients) == 0
 
 
-async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer() -> None:
+async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silent_for_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Clients call before they have a stream, from when on they may be silent for `SILENT_S`."""
     loop = asyncio.get_running_loop()
     clients = Clients(loop.time)
+    sweeps: list[asyncio.TimerHandle] = []
+    call_at = loop.call_at
+
+    def noted(when: float, work: Any, *given: Any, **options: Any) -> asyncio.TimerHandle:
+        sweeps.append(call_at(when, work, *given, **options))
+        return sweeps[-1]
+
+    monkeypatch.setattr(loop, "call_at", noted)
     clients.called("silent")
     stream = stream_of("c", None)
     clients.opened(stream)
     clients.ended(stream)
-    sweep = clients._sweeping
-    assert sweep is not None and sweep.when() <= loop.time() + STREAM_GONE_S
+    later, sooner = sweeps
+    assert later.cancelled() and sooner.when() <= loop.time() + STREAM_GONE_S
     clients.called("silent")
-    assert clients._sweeping is sweep
+    assert sweeps == [later, sooner]
     clients.close()
-    assert sweep.cancelled()
+    assert sooner.cancelled()
 
 
 async def test_who_reconnects_in_time_was_never_gone(setup: Setup) -> None:
@@ -210,7 +220,7 @@ async def test_a_command_waits_for_a_client_that_reads_and_not_for_one_that_does
     await until(lambda: len(read) == 10, "all are read")
     silent = stream_of("silent", SilentContext())
     assert [await silent.send_in_turn(large, 0.01) for _ in range(3)] == [True, False, False]
-    assert silent._is_stuck
+    assert await asyncio.wait_for(silent.send_in_turn(large, 3600), PATIENCE_S) is False, "at once"
     silent.drop_commands()
 
 
@@ -222,9 +232,11 @@ async def test_commands_to_a_client_that_reads_none_are_bounded(setup: Setup) ->
     large.recover_orphaned_transaction_command.message.body = bytes(MAX_COMMAND_BYTES // 4)
     assert [stream.send(huge), stream.send(large)] == [True, False]
     stream.drop_commands()
-    await until(lambda: not stream._commands, "the command is dropped")
-    assert [stream.send(large) for _ in range(5)] == [True, True, True, False, False]
+    await until(lambda: stream.send(large), "the command is dropped")
+    assert [stream.send(large) for _ in range(4)] == [True, True, False, False]
     stream.drop_commands()
-    await until(lambda: not stream._commands, "the commands are dropped")
+    await until(lambda: stream.send(large), "the commands are dropped")
+    stream.drop_commands()
+    stream = stream_of("d", SilentContext())
     assert [stream.send(s.TelemetryCommand()) for _ in range(MAX_COMMANDS + 1)] == [True] * MAX_COMMANDS + [False]
     stream.drop_commands()

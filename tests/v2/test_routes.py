@@ -123,22 +123,19 @@ async def test_a_topic_without_queues_to_write_to_or_to_read_says_so(tmp_path: P
         assert answers[0].status.code == d.MESSAGE_NOT_FOUND
 
 
-async def test_the_name_server_that_answered_last_is_asked_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_name_server_that_answered_last_is_asked_first(tmp_path: Path) -> None:
+    gone, opened = "127.0.0.1:1", []
+
+    def open_channel(address: str, options: Any = ()) -> grpc.aio.Channel:
+        opened.append(address)
+        return grpc.aio.insecure_channel(address, options)
+
     async with v2_broker(tmp_path) as (node, _), name_server() as names:
-        routes = TopicRoutes(node.broker, grpc.aio.insecure_channel, grpc.aio.insecure_channel)
-        asked: list[str] = []
-        ask_one = routes._ask_one
-
-        async def noting(topic: str, address: str) -> Any:
-            asked.append(address)
-            return await ask_one(topic, address)
-
-        monkeypatch.setattr(routes, "_ask_one", noting)
+        node.broker.become(replace(node.broker.config, namesrv_addr=f"{gone};{names.address}"))
+        routes = TopicRoutes(node.broker, open_channel, open_channel)
         for _ in range(2):
-            await routes._ask("T", ("127.0.0.1:1", names.address))
-        assert asked == ["127.0.0.1:1", names.address, names.address]
+            await routes.queues_of("T", "h:1")
+        assert opened == [gone, names.address]  # the second time it would open another channel to the one that is gone
         await routes.close()
 
 
@@ -167,9 +164,11 @@ async def test_a_name_server_that_does_not_answer_is_asked_over_another_connecti
         gone = "127.0.0.1:1"
         routes = TopicRoutes(node.broker, open_channel, open_channel)
         for _ in range(2):
+            node.broker.become(replace(node.broker.config, namesrv_addr=gone))
             with pytest.raises(PeerLost):
-                await routes._ask("T", (gone,))
-            await routes._ask("T", (names.address,))
+                await routes.queues_of("elsewhere", "h:1")
+            node.broker.become(replace(node.broker.config, namesrv_addr=names.address))
+            await routes.queues_of("elsewhere", "h:1")
         assert opened == [gone, names.address, gone]
         await routes.close()
 

@@ -22,7 +22,7 @@ from broker_service.modes import BrokerRole
 from broker_service.node.node import BrokerNode
 from broker_service.put_result import PutStatus
 from broker_service.state import half_messages, snapshot
-from broker_service.state.transaction_changes import Checked, Prepared, Resolution, Resolved, TransactionId
+from broker_service.state.transaction_changes import Checked, Resolution, Resolved, TransactionId
 from broker_service.state.transitions import Place
 from broker_service.transactions import copies
 from broker_service.transactions import transactions as module
@@ -211,8 +211,10 @@ async def test_a_half_message_that_is_sent_again_is_stored_once(tmp_path: Path) 
     async with v2_broker(tmp_path, **QUIET) as (node, client):
         for _ in range(2):
             assert (await client.send(half("a"))).entries[0].offset == 0
-        node.v2_port._opened()  # as after a promotion: what was stored lately is forgotten
-        assert (await client.send(half("a"))).entries[0].offset == 0
+        await node.v2_port.close(0)
+        node.broker.members_changed.notify()  # it opens again, and has forgotten what was stored lately
+        async with client_of(node) as again:
+            assert (await again.send(half("a"))).entries[0].offset == 0
         assert len(records(node, HALF_TOPIC)) == 1
 
 
@@ -417,23 +419,23 @@ async def test_what_is_given_up_is_not_lost_because_the_disk_cannot_read_it_now(
     monkeypatch.setattr("broker_service.broker.core.master_loop.AFTER_TROUBLE_S", 0.001)
     keys = {"transaction_time_out": 1, "transaction_check_interval": 1, "transaction_check_max": 1}
     async with v2_broker(tmp_path, **keys) as (node, client):
-        transactions = node.consumption.transactions
-        half = transactions._half
-        reads = 0
+        transactions, record_at = node.consumption.transactions, node.store.log.record_at
+        at, reads = node.store.end_offset, 0
         fails = True
 
-        async def reading(prepared: Prepared) -> Record:
+        def reading(log_offset: int) -> bytes:
             nonlocal reads
-            reads += 1
-            if fails and reads > 1:
-                raise ReadFailed("too many open files")
-            return await half(prepared)
+            if log_offset == at:
+                reads += 1
+                if fails and reads > 1:
+                    raise ReadFailed("too many open files")
+            return record_at(log_offset)
 
-        monkeypatch.setattr(transactions, "_half", reading)
+        monkeypatch.setattr(node.store.log, "record_at", reading)
         await prepare(client, "a")
         await until(lambda: reads >= 4, "it is tried several times")
         assert (opened(node), records(node, OP_TOPIC)) == (["a"], [])
-        assert transactions._oldest() is None  # it keeps no log file
+        await until(lambda: (transactions.needed_from() or 0) > at, "it keeps no log file")
         fails = False
         await until(lambda: not opened(node), "it is given up")
         assert bodies(node, DISCARDED_TOPIC) == ["a"]
@@ -473,7 +475,9 @@ async def test_a_client_that_reads_nothing_holds_little_memory_and_nobody_up(tmp
         await until(lambda: asked, "the other one is asked")
         waiting = node.clients.stream_of("hangs")
         assert waiting is not None
-        assert sum(waiting._commands.values()) <= 2 << 20
+        large = s.TelemetryCommand()
+        large.recover_orphaned_transaction_command.message.body = body
+        assert not waiting.send(large), "what it has not read is all that it gets"
         stream.cancel()
 
 
@@ -621,7 +625,7 @@ async def test_the_op_records_of_commits_are_the_first(tmp_path: Path) -> None:
         transactions = node.consumption.transactions
         for name, resolution in (("a", Resolution.UNKNOWN), ("b", Resolution.COMMIT)):
             transactions.state.apply(Resolved(TransactionId("X", name), resolution))
-        transactions._write_ops()
+        await transactions.move(0)
         ops = [(one.body, one.properties["__RESOLUTION"]) for one in records(node, OP_TOPIC)]
         assert ops == [(b"1,", "COMMIT"), (b"0,", "UNKNOWN")]
 
@@ -635,7 +639,7 @@ async def test_an_end_waits_as_long_as_its_caller_and_no_longer(
         clock, passed_s = node.broker.clock, 0.0
         waits: list[float] = []
 
-        async def two_seconds(timeout_s: float) -> None:
+        async def two_seconds() -> None:
             nonlocal passed_s
             passed_s += 2.0
 
@@ -646,7 +650,7 @@ async def test_an_end_waits_as_long_as_its_caller_and_no_longer(
         monkeypatch.setattr(node.broker, "clock", lambda: clock() + passed_s)
         monkeypatch.setattr(node.broker.acknowledgements, "wait", wait)
         transactions = node.consumption.transactions
-        monkeypatch.setattr(transactions, "_until_ready", two_seconds)
+        monkeypatch.setattr(transactions.ready, "wait", two_seconds)
         await transactions.end(TransactionId("X", "a"), Resolution.ROLLBACK, 3.0)
         assert len(waits) == 1
         assert waits[0] <= 1.0
@@ -665,7 +669,7 @@ async def test_a_repeated_end_waits_for_the_slave_like_the_first_one(tmp_path: P
         for _ in range(2):
             assert await transactions.end(transaction, resolution, timeout_s=0.0) is PutStatus.FLUSH_SLAVE_TIMEOUT
         waiting = asyncio.create_task(transactions.end(transaction, resolution, timeout_s=PATIENCE_S))
-        await until(lambda: len(acknowledgements._pending) == 1, "it waits for the slave")
+        await until(lambda: "1 put waiting" in str(acknowledgements), "it waits for the slave")
         acknowledgements.on_ack(slave, node.store.end_offset)
         assert await waiting is PutStatus.PUT_OK
 
