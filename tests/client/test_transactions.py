@@ -130,9 +130,8 @@ def test_an_end_that_a_slave_does_not_take_says_so(broker: BrokerThread) -> None
 
     broker.node.consumption.transactions.end = late  # type: ignore[method-assign]
     with producer_of(broker) as producer, pytest.raises(SendFailed, match="FLUSH_SLAVE_TIMEOUT"):
-        with producer.transaction() as transaction:
+        with producer.transaction(timeout_s=2) as transaction:
             transaction.send(Message("T", b"1"))
-            transaction._timeout_s = 0.1
     assert transaction.status is None
 
 

@@ -172,9 +172,9 @@ def queue_entries(store: MessageStore, topic: str, queue_id: int) -> tuple[int, 
     found = np.zeros(end, ENTRY)
     for name in store.disk.names(directory):
         if name.isdigit():
-            piece = np.frombuffer(store.disk.read(directory / name), ENTRY)
             begin = int(name) // ENTRY_SIZE
-            found[begin : begin + len(piece)] = piece[: end - begin]
+            piece = np.frombuffer(store.disk.read(directory / name), ENTRY)[: max(0, end - begin)]
+            found[begin : begin + len(piece)] = piece
     return first, found[first:]
 
 
