@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,6 +92,8 @@ def _write(file: Path, text: str) -> None:
 
 def _facts(rate: float, phase_s: float) -> dict[str, str]:
     """Versions and configuration, for the report."""
+    from importlib import metadata
+
     from rocketsim_proto.records import kernels
 
     shared = [properties for properties in broker_files() if properties["brokerId"] == "0"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rocketsim_cli.cluster_directory import ClusterDirectory, Member, RunningCluster
@@ -170,6 +171,8 @@ def test_down_names_what_does_not_end(tmp_path: Path, monkeypatch: pytest.Monkey
         try:
             process = RunningProcess.of(frozen.pid)
             assert process is not None and process.signal(signal.SIGSTOP)  # SIGTERM waits until it continues
+            stopped = psutil.STATUS_STOPPED  # until then a SIGTERM would be delivered first
+            wait_until(lambda: psutil.Process(frozen.pid).status() == stopped, "it is stopped")
             directory.save(RunningCluster(True, (Member("up", "supervisor", process),)))
             with pytest.raises(Trouble, match=rf"still running after 0 s: up \(process {frozen.pid}\)"):
                 down.down(tmp_path)
