@@ -1,8 +1,8 @@
 """P1 as a stream measures the steady rate of rows and, as a separate figure, the time to the first rows.
 
-The rate is that of all micro-batches with data, from the start of the first to the end of the last in the query's
-progress, so it does not include the start of the query.  The other figure is the time from before `load()` to the
-commit of the first rows, for a new query and for one that continues from its checkpoint.
+The rate covers all micro-batches with data, from the start of the first to the end of the last.  These times come from
+the query's progress, so the start of the query is not included.  The other figure is the time from before `load()` to
+the commit of the first rows, for a new query and for one that continues from its checkpoint.
 """
 
 import time

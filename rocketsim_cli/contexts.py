@@ -51,7 +51,7 @@ class Contexts:
             raise Trouble(f"there is no context {name!r}; known: {known} (rocketsim context add makes one)") from None
 
     def chosen(self, name: str | None) -> Cluster | None:
-        """Returns the context with this name, or without a name the current one; None: there is none."""
+        """Returns the context with this name, or the current context if no name is given.  None: it does not exist."""
         name = name or self.current
         return self.of(name) if name else None
 

@@ -372,7 +372,7 @@ class Cluster:
     def wait_for_records(self, topic: str, broker_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
         """Waits until one of this broker's queues has a record beyond its end, by queue id.
 
-        Returns False if none came within `hold_s` seconds, and at once on a cluster of Apache RocketMQ.
+        Returns False if no record came within `hold_s` seconds, and at once if the cluster is Apache RocketMQ's.
         """
 
         def call(member: Member) -> bool:

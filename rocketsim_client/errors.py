@@ -58,7 +58,7 @@ class RowIllegal(MessageIllegal):
 
 
 class QueueNotExist(MessageIllegal):
-    """A broker does not have this queue of the topic, or not any more: the route is older than a change."""
+    """A broker does not have this queue of the topic.  If it had the queue before, the client's route is old."""
 
     code = 29
 

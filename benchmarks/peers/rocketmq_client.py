@@ -70,7 +70,7 @@ class Client:
     def consume(self, seconds: float, batch: int) -> dict[str, Any]:
         """Receives, and acknowledges each message.  Both rates count only the time of their own calls.
 
-        An empty receive is an error, because it waits.
+        A receive waits for messages, so an empty one is an error.
         """
         consumer = self._ready()
         receives, acks, count = [], [], 0

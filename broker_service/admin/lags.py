@@ -77,7 +77,7 @@ class Lags:
             )
         store = self._broker.store
         if store.queues.confirm_offset is not None and store.queues.confirm_offset < store.end_offset:
-            self._topics_with_news |= topics  # the newest messages count when a slave has them, and consumers see them
+            self._topics_with_news |= topics  # lags count the newest messages once a slave has them
         now_ms = self._broker.now_ms()
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
 

@@ -30,7 +30,7 @@ READ_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class DelayPosition:
-    """The next schedule offset of each level, according to the log before `log_offset`."""
+    """The next schedule offset of each delay level, counting only the log before `log_offset`."""
 
     log_offset: int = 0
     offsets: Mapping[int, int] = field(default_factory=dict)

@@ -37,8 +37,8 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     ) -> None:
         """Answers each registration with all brokers of the same name.
 
-        It sends the list again when another broker of the name registers a newer epoch.  When the stream ends, for any
-        reason, its registrations are removed.
+        It sends the list of brokers again when another broker with the same name registers a newer epoch.  When the
+        stream ends, for any reason, its registrations are removed.
         """
         stream = RegistrationStream(context.peer())
         self._streams.append(stream)

@@ -171,7 +171,7 @@ class Follower:
         promised = self._epochs.promised
         if promised is not None and masters_epoch < promised.epoch:
             raise StaleEpoch(
-                f"the master is in epoch {masters_epoch}, this broker has promised {promised} to follow no lower one"
+                f"the master's epoch {masters_epoch} is too low: this broker may follow none below {promised}"
             )
 
     def _check_resume(self, reply: pb.HandshakeReply, prefix: int | None) -> None:

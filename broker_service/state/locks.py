@@ -65,7 +65,7 @@ class Locks:
     def take(
         self, group: str, messages: Iterable[Ordered], attempt_id: str, is_new: Callable[[int], bool]
     ) -> list[Ordered]:
-        """Takes the messages, and returns those that are under way now.
+        """Takes messages for a consumer, and returns those that were taken.
 
         A message is taken if it is new, or is the first that waits.  A new message that cannot be taken waits.
         """

@@ -330,7 +330,7 @@ class CommitLog:
         return self.record_at(offset) if self.has_record_at(offset) else None
 
     def goes_on_at(self, offset: int) -> bool:
-        """Returns True if a record can end at this offset: the next one, a blank, or the end of the log is there.
+        """Returns True if a record can end at this offset: the next record, a blank one, or the end of the log follows.
 
         It also returns True if the disk cannot read the place.
         """

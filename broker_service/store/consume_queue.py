@@ -369,7 +369,10 @@ class ConsumeQueue:
 
     def _first_from(self, log_min: int) -> int:
         """Finds the first entry whose record is at or behind `log_min` by binary search; fillers lie before it."""
-        low, high = self.first_offset, self.max_offset  # `min_offset` may be too high if it was found among holes
+        low, high = (
+            self.first_offset,
+            self.max_offset,
+        )  # holes in files may make `min_offset` too high
         while low < high:
             middle = (low + high) // 2
             entry = self.read(middle, 1)[0]

@@ -52,7 +52,10 @@ class Walk:
 
 
 def walk(data: Any, at: int, limit: int) -> Walk:
-    """Finds the records from `at` on that end at or before `limit`.  It checks only their sizes and magic numbers."""
+    """Finds the records that start at or after `at` and end at or before `limit`.
+
+    It checks only their sizes and magic numbers.
+    """
     view = memoryview(data)
     sizes: list[int] = []
     extents: list[npt.NDArray[np.int64]] = []

@@ -1,4 +1,4 @@
-"""Transactions: half messages, their commit and rollback, and the questions to their producers, on a master.
+"""Transactions on a master: stores half messages, commits and rolls them back, and asks producers how they end.
 
 A producer begins a transaction by sending a message.  The broker stores it in RocketMQ's half topic, where no consumer
 sees it: it is now a *half message*, and the transaction is *open*.  A commit appends a copy of it to the message's own

@@ -21,9 +21,10 @@ def at_each(
 ) -> dict[str, T]:
     """Calls all places (addresses, or names of brokers without one) at once; returns their answers by place.
 
-    Places that raise `absent`, because they do not have the topic, group or user, are left out.  If a place refuses,
-    all others are still called: for example, a user that was disabled must be disabled wherever that is possible.  Then
-    the first refusal is raised, with its place, the other refusals, and the places where the change is made.
+    Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  If a place
+    refuses, all others are still called: for example, a user that was disabled must be disabled wherever that is
+    possible.  Then the first refusal is raised, with its place, the other refusals, and the places where the change is
+    made.
     """
     asked = list(places)
     done, refusals = at_once(asked, call)

@@ -26,8 +26,8 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
 
 
 def candidates(addresses: Mapping[int, str], broker_id: int, unreachable: frozenset[str] = frozenset()) -> list[Member]:
-    """All members in the order in which to ask them: first the choice of table D5, then the others by id; unreachable
-    ones come last."""
+    """All members in the order in which to ask them: the member that table D5 of docs/decision_tables.md chooses, then
+    the other reachable ones by id, then the unreachable ones."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []

@@ -140,7 +140,7 @@ class SpoolFile:
         )
 
     def oldest(self, topic: str, lanes: Iterable[str], max_bytes: int) -> list[Row]:
-        """The oldest records of each lane, lane by lane: `max_bytes` in all, but at least one record."""
+        """Returns the oldest records, lane by lane: at most `max_bytes` together, but at least one record."""
         found: list[Row] = []
         size = 0
         for lane in lanes:

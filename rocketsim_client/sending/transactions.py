@@ -39,7 +39,7 @@ from rocketsim_client.transport.under_way import UnderWay
 
 logger = logging.getLogger(__name__)
 
-CHECK_S = 30.0  # how long one call waits for a broker's questions; the next one may go to another master
+CHECK_S = 30.0  # how long one call waits for a broker's questions; the next call may go to another master
 
 Checker = Callable[[MessageView], bool | None]  # True: commit, False: roll back, None: not known yet
 

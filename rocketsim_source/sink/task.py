@@ -35,7 +35,7 @@ producers_of_process: dict[tuple[object, ...], Producer] = {}
 
 
 class SendStuck(RuntimeError):
-    """Raised if no frame was acknowledged or failed in the time allowed."""
+    """Raised if no frame has ended, acknowledged or refused, within the time limit."""
 
 
 def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:

@@ -56,7 +56,7 @@ class SubscriptionGroup:
         return max(0, self.retry_max_times) + 1
 
     def backoff_ms(self, attempt: int) -> int:
-        """Returns how long a message waits after its failed attempt of this number, which starts at 1."""
+        """Returns how long a message waits after its attempt of this number has failed.  The first attempt is 1."""
         times = retry_times_ms(self.group_retry_policy)
         return times[min(max(attempt, 1), len(times)) - 1]
 

@@ -106,7 +106,7 @@ class Commits:
             if zero_for_new_group and offsets.progress(group, topic, queue_id).offset < 0:
                 start = await cold_reads.read(self._broker.store, partial(self._start, topic, queue_id))
                 starts[topic, queue_id] = start
-        self._broker.check_answers_for_offsets()  # may have changed while the disk was read
+        self._broker.check_answers_for_offsets()  # the role may have changed while the disk was read
         answers = []
         for topic, queue_id in queues:
             entry = offsets.progress(group, topic, queue_id)

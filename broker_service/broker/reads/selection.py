@@ -32,8 +32,8 @@ _LEAST_COUNTED = 128  # an evaluation of fewer messages costs as much as one of 
 class Selection:
     """Selects by `tags` or by `condition` (an expression of `sql_filter`); without either it selects all messages.
 
-    One scan may exclude `entries` messages and read `most_bytes` of records.  The messages that it excludes in one
-    queue count as `least_counted` at least.
+    One scan may exclude `entries` messages and read `most_bytes` of records.  If it excludes fewer than `least_counted`
+    messages of a queue, it counts `least_counted`.
     """
 
     tags: frozenset[str] | None = None

@@ -126,7 +126,7 @@ class Port:
             self._is_failure_logged = True
             return False
         self._is_failure_logged = False
-        self._port = port  # a port that was chosen freely keeps its number when it is opened again
+        self._port = port  # if the system chose the number (port 0), it stays the same when the port is opened again
         MethodTable(server).add(_service(self.servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front

@@ -42,7 +42,7 @@ class Groups:
         self._done: set[tuple[str, str]] = set()
 
     def committed(self, address: str, group: str, timeout_s: float) -> None:
-        """Called after the group has committed at that broker."""
+        """Registers the group at the broker, unless that is done.  Call it after the group has committed there."""
         if self._register == "false" or (address, group) in self._done:
             return
         try:

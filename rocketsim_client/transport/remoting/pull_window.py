@@ -63,7 +63,10 @@ class PullReply(Generic[T]):
 
 
 class Piece(NamedTuple, Generic[T]):
-    """The part [begin, end) of a range, in order.  `end` may be beyond the range where a broker filters."""
+    """The part [begin, end) of a range.  Pieces are handed out in order.
+
+    `end` may be beyond the range where a broker filters.
+    """
 
     range_index: int
     begin: int
