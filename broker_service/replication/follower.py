@@ -170,9 +170,7 @@ class Follower:
     def _check_promise(self, masters_epoch: int) -> None:
         promised = self._epochs.promised
         if promised is not None and masters_epoch < promised.epoch:
-            raise StaleEpoch(
-                f"the master's epoch {masters_epoch} is too low: this broker may follow none below {promised}"
-            )
+            raise StaleEpoch(f"the master's epoch {masters_epoch} is too low: this broker has promised {promised}")
 
     def _check_resume(self, reply: pb.HandshakeReply, prefix: int | None) -> None:
         end = self._log.end_offset

@@ -127,7 +127,7 @@ async def test_a_connection_without_a_call_is_closed_and_one_with_a_stream_is_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: dict[str, Any]
 ) -> None:
     """Trap 15: a Telemetry stream ends by no rule of ours, however long it is idle."""
-    monkeypatch.setattr("broker_service.wire.v2.port.IDLE_MS", 50)
+    monkeypatch.setattr("broker_service.wire.v2.port.IDLE_MS", 500)  # the stream has to begin before
     async with running(tmp_path, grpc_server_port=0, **keys) as node, client_of(node) as client:
         stream, _ = await opened(client, "a")
         host, _, port = node.v2_port.address.rpartition(":")
