@@ -66,7 +66,9 @@ class FilteringReader(RocketSimReader):
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Returns all filters, because Spark has to evaluate them again."""
         self.pushed = PushedFilters.of(filters)
-        self.options = replace(self.options, sub_expression=self.pushed.expression(self.options.sub_expression))
+        asked = self.pushed.expression(self.options.sub_expression)
+        if asked != self.options.sub_expression:
+            self.options = replace(self.options, sub_expression=asked, filter_type="TAG")
         return filters
 
 

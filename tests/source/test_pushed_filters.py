@@ -174,6 +174,15 @@ def test_brokers_are_asked_for_the_tags(own: str, given: list[Filter], asked: st
     assert reader.options.sub_expression == asked
 
 
+def test_tags_are_asked_for_as_tags_whatever_the_filter_type_of_an_empty_filter() -> None:
+    reader = FilteringReader(source_schema(options()), options(filterType="SQL92"))
+    reader.pushFilters([In(("tags",), ("A", "B"))])
+    assert reader.options.expression.asked == "A || B"
+    conditional = FilteringReader(source_schema(options()), options(filterType="SQL92", subExpression="price > 20"))
+    conditional.pushFilters([EqualTo(("tags",), "A")])
+    assert (conditional.options.filter_type, conditional.options.sub_expression) == ("SQL92", "price > 20")
+
+
 def test_only_the_reader_of_a_batch_with_the_option_gets_filters() -> None:
     given = {"nameServer": "h:1", "topic": "T"}
     schema = source_schema(options())
