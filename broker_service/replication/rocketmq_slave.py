@@ -13,7 +13,7 @@ from broker_service.errors import DiskFull, ServiceNotAvailable
 from broker_service.replication import ha_stream
 from broker_service.replication.flusher import Flusher
 from broker_service.replication.protocols import SlaveBroker
-from broker_service.replication.refusals import PeerSilent, ProtocolViolation
+from broker_service.replication.refusals import ProtocolViolation
 from broker_service.replication.rocketmq_follower import LogBounds, RocketMQFollower, check_bounds, start_of
 from broker_service.replication.rocketmq_master import (
     RocketMQLost,
@@ -24,6 +24,7 @@ from broker_service.replication.rocketmq_master import (
     open_master,
 )
 from broker_service.replication.slave import ReplicationSlave, SlaveSettings
+from broker_service.replication.stream_tasks import end_in_silence, run_together
 
 logger = logging.getLogger(__name__)
 
@@ -159,15 +160,8 @@ class _HaStream:
 
     async def run(self, polling: Any) -> None:
         """Runs until a task fails, and raises its error; the receiver's error counts first."""
-        tasks = [asyncio.create_task(task) for task in (self._receive(), self._report(), self._watch(), polling)]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ended = [task for task in tasks if task.done()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        ended[0].result()
+        silence = end_in_silence(lambda: self._heard_at, self._settings.housekeeping_s)
+        await run_together(self._receive(), self._report(), silence, polling)
 
     async def show_rest(self) -> None:
         """Makes the records visible that this slave has not reported yet."""
@@ -208,14 +202,6 @@ class _HaStream:
             except TimeoutError:
                 pass
             self._received.clear()
-
-    async def _watch(self) -> NoReturn:
-        housekeeping_s = self._settings.housekeeping_s
-        while True:
-            silent_s = _now() - self._heard_at
-            if silent_s >= housekeeping_s:
-                raise PeerSilent(f"{self._address}: nothing heard for {housekeeping_s} s")
-            await asyncio.sleep(housekeeping_s - silent_s)
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"

@@ -21,7 +21,8 @@ from broker_service.replication.follower import Follower
 from broker_service.replication.handshake import Identity
 from broker_service.replication.metadata_parts import parts
 from broker_service.replication.protocols import ReplicatedLog, SlaveBroker
-from broker_service.replication.refusals import PeerSilent, ProtocolViolation
+from broker_service.replication.refusals import ProtocolViolation
+from broker_service.replication.stream_tasks import end_in_silence, run_together
 from broker_service.runtime.peer_call import TRIED_AGAIN, PeerLost, ask, read_stream, write_stream
 from broker_service.runtime.server import OpenChannel
 
@@ -224,18 +225,12 @@ class _MasterStream:
         If several tasks have failed, the receiver's error is raised, since it has the master's reason.
         """
         call = self._stub.Replicate()
-        work = (self._receive(call), self._send(call), self._watch(), self._poll_metadata(metadata_request))
-        tasks = [asyncio.create_task(task) for task in work]
+        silence = end_in_silence(lambda: self._heard_at, self._settings.housekeeping_s)
+        work = (self._receive(call), self._send(call), silence, self._poll_metadata(metadata_request))
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await run_together(*work)
         finally:
-            # This is no TaskGroup, because that would lose a cancellation from outside while one of its tasks fails.
-            ended = [task for task in tasks if task.done()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             call.cancel()
-        ended[0].result()
 
     async def show_rest(self) -> None:
         """Makes the records visible that this slave has not acknowledged.
@@ -357,14 +352,6 @@ class _MasterStream:
                 else:
                     continue  # Ask again.  This ends once topics and groups do not change for one round trip.
             await asyncio.sleep(self._settings.metadata_interval_s)
-
-    async def _watch(self) -> NoReturn:
-        housekeeping_s = self._settings.housekeeping_s
-        while True:
-            silent_s = _now() - self._heard_at
-            if silent_s >= housekeeping_s:
-                raise PeerSilent(f"nothing heard for {housekeeping_s} s")
-            await asyncio.sleep(housekeeping_s - silent_s)
 
     def __str__(self) -> str:
         return f"{self._follower} master={self._address}"
