@@ -54,7 +54,7 @@ def filled(bench: Bench, peer: RocketMq, topic: str, count: int, size: int) -> s
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
     peer.ask("fill", topic=topic, count=count, size=size)
-    peer.ask("count", topic=topic, until=count)  # its queues follow its log
+    peer.ask("count", topic=topic, until=count)  # RocketMQ fills its queues a moment after its log
     return topic
 
 

@@ -113,8 +113,10 @@ class ClusterDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keeps other clusters out of the directory.  A process that is forked meanwhile keeps them out, too, until it
-        ends."""
+        """Locks the directory, so that no other cluster uses it.
+
+        A process that is forked in this block holds the lock, too, until it ends.
+        """
         self.folder.mkdir(0o700 if self.folder == _default() else 0o777, parents=True, exist_ok=True)
         handle = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

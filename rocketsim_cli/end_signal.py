@@ -21,7 +21,7 @@ class EndSignal:
         self._came = False
 
     def listen(self) -> None:
-        """Call it in the main thread, and again after a library may have set a handler of its own."""
+        """Sets the handler.  Only the main thread may do so, and must again after a library has set its own handler."""
         for number in NUMBERS:
             signal.signal(number, self._note)
 

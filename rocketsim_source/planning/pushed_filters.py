@@ -131,7 +131,7 @@ NO_FILTERS = PushedFilters()
 
 
 def _column(one: Filter) -> str:
-    """The column that the filter is about, in lower case; empty for another kind of filter."""
+    """Returns the name of the column that the filter tests, in lower case; empty if it tests no single column."""
     if isinstance(one, Not):
         return _column(one.child)
     path: tuple[str, ...] = getattr(one, "attribute", ())
