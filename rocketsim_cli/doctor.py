@@ -172,7 +172,7 @@ def of_spark(options: Mapping[str, str]) -> Finding:
             if before is None:
                 session.stop()
     except Exception as error:  # Spark's and Py4J's are of many classes
-        advice = "see the other checks; docs/spark.md lists what Spark needs"
+        advice = "see the other checks; docs/spark-clusters.md lists what Spark needs"
         said = str(error).strip() or type(error).__name__
         return Finding("sparkReads", False, said.splitlines()[0], advice)
     return Finding("sparkReads", bool(rows), f"{len(rows)} brokers", "" if rows else "start a broker")

@@ -1,35 +1,46 @@
-"""Backup and restore, in the steps of docs/operations.md."""
+"""Backup and restore: the commands of docs/backup.md, between the stops and starts that it names."""
 
-import shutil
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rocketsim_cli.main import app
 from rocketsim_client.model import SendStatus
 from testbed.polling import wait_until
+from testbed.processes import ROOT
 
 pytestmark = pytest.mark.cluster
-runner = CliRunner()
+
+
+def run_commands(title: str, stores: dict[str, Path]) -> None:
+    """Runs the commands below a heading of the document, which end at the first one that fails."""
+    section = (ROOT / "docs" / "backup.md").read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
+    (commands,) = re.findall(r"^ *```sh\n(.*?)^ *```", section, re.M | re.S)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path} | {name: str(store) for name, store in stores.items()}
+    done = subprocess.run(["sh", "-e"], input=commands, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_pair_that_is_lost_is_restored_from_the_copy_of_its_slaves_store(pair_with_topic, alone, tmp_path: Path):
     master, slave = pair_with_topic(brokerRole="SYNC_MASTER")
+    stores = {"MASTER_STORE": master.store, "SLAVE_STORE": slave.store, "BACKUP": tmp_path / "backup"}
     alone(master).put("T", *(b"%d" % number for number in range(10)))
     alone(master).commit("g", "T", {0: 4})
     slave.stop()
-    backup = tmp_path / "backup"
-    shutil.copytree(slave.store, backup)
+    run_commands("Make a copy", stores)
     slave.start()
-    assert runner.invoke(app, ["store", "verify", str(backup)]).exit_code == 0
     alone(master).wait_for_slaves()
     alone(master).put("T", b"after the backup")
     for broker in (master, slave):
         broker.kill()
-        shutil.rmtree(broker.store)
 
-    shutil.copytree(backup, master.store)
+    (stores["BACKUP"] / "rocketsim" / "role.json").touch()  # as if the slave had been promoted before
+    run_commands("Restore a pair", stores)
+    assert not (master.store / "rocketsim" / "role.json").exists()
     master.start()
     slave.start()  # with an empty store
     alone(master).wait_for_topic("T")

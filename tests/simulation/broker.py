@@ -208,7 +208,10 @@ class Broker:
 
     def may_refuse_to_start(self, error: str, unread: list[Path], *, lacks_room: bool) -> bool:
         """Whether the error of a start is allowed: it names what cannot be read or where the log is damaged, or says
-        that the disk `lacks_room` for files that a power loss or a death in an append left out (docs/operations.md)."""
+        that the disk `lacks_room` for files that a power loss or a death in an append left out.
+
+        docs/when-it-breaks.md says when that happens.
+        """
         is_for_room = lacks_room and f"opening {self.root}: no room on the disk" in error
         if is_for_room or any(str(path) in error for path in unread):
             return True

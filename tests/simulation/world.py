@@ -593,7 +593,7 @@ class World:
     # --- the operator ---------------------------------------------------------------------------------------------
 
     def promote(self, chance: random.Random, *, may_force: bool = True) -> str | None:
-        """Only when the master is down, as docs/operations.md says; sometimes by force."""
+        """Only when the master is down, as docs/when-it-breaks.md says; sometimes by force."""
         if any(broker.is_up and broker.standing is not Standing.FENCED for broker in self.brokers if broker.leads):
             return None
         broker = self._pick(chance, _may_be_promoted)

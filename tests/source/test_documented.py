@@ -1,4 +1,4 @@
-"""The examples in docs/spark.md run unchanged, and the errors and options that it names are the code's."""
+"""The examples for Spark in docs/ run unchanged, and the errors and options that they name are the code's."""
 
 import ast
 import re
@@ -16,11 +16,16 @@ from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "spark.md").read_text()
+DOCUMENTS = {
+    name: (ROOT / "docs" / name).read_text()
+    for name in ("spark.md", "spark-recipes.md", "spark-errors.md", "move-from-kafka.md")
+}
 
 
 def section(title: str) -> str:
-    return DOCUMENT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    """The text below a heading, which exactly one of the documents has."""
+    (text,) = (text for text in DOCUMENTS.values() if f"\n## {title}\n" in text)
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
 def table(title: str) -> list[list[str]]:
@@ -58,7 +63,7 @@ def snippets(pair: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[
             if language == "sql":
                 names["tables"] = [pair.spark.sql(statement).collect() for statement in code.split(";")]
             else:
-                exec(compile(code, f"docs/spark.md, {title}", "exec"), names)
+                exec(compile(code, f"docs, {title}", "exec"), names)
                 for query in pair.spark.streams.active:
                     finish(query)
         return names
@@ -75,7 +80,7 @@ def finish(query: Any) -> None:
 
 @pytest.mark.spark
 @pytest.mark.cluster
-def test_the_snippets_of_the_document_run(pair: Bench, snippets: Callable[[str, str], dict[str, Any]]) -> None:
+def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str, str], dict[str, Any]]) -> None:
     found = snippets("First queries", "python")
     upper = pair.batch("telemetry-upper").collect()
     assert {bytes(row.body) for row in upper} == {b"READING %d" % number for number in range(20)}

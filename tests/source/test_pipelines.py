@@ -1,4 +1,4 @@
-"""The declarative pipeline of docs/spark.md, run by Spark's own command."""
+"""The declarative pipeline of docs/spark-recipes.md, run by Spark's own command."""
 
 import os
 import re

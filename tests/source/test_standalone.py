@@ -122,7 +122,7 @@ spark.stop()
 
 def test_the_commands_of_the_document_ship_an_environment_to_the_executors(tmp_path: Path) -> None:
     """The archive has a `bin/python` that stands for a packed environment; where the job is submitted is none."""
-    (commands,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.M | re.S)
+    (commands,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / "spark-clusters.md").read_text(), re.M | re.S)
     python = f'#!/bin/sh\nPYTHON_OF_ARCHIVE="$0" exec {sys.executable} "$@"\n'.encode()
     with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as archive:
         entry = tarfile.TarInfo("bin/python")
