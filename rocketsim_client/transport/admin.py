@@ -1,4 +1,4 @@
-"""Commands of operators."""
+"""The calls for operators' commands."""
 
 from typing import Any, Protocol
 

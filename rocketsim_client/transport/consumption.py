@@ -1,4 +1,4 @@
-"""Calls for the consumers of a group: pop, acknowledge, move deadlines."""
+"""The calls of a group's consumers, which pop messages, acknowledge them and move their deadlines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 from rocketsim_client.transport.under_way import UnderWay
 
-MAX_HANDLES = 1024  # in one call; brokers have the same limit
+MAX_HANDLES = 1024  # receipt handles in one call; brokers have the same limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,8 @@ class PopCall:
 
 @dataclass(slots=True)
 class PopAnswer:
-    """`left_s`: for each message, the seconds until its deadline.  `in_order`: the group consumes in order."""
+    """The answer to a pop.  `left_s` has the seconds until each message's deadline.  `in_order` is True if the group
+    consumes in order."""
 
     messages: list[ReceivedMessage] = field(default_factory=list)
     left_s: list[float] = field(default_factory=list)
@@ -35,8 +36,8 @@ class PopAnswer:
 
 
 class Change(NamedTuple):
-    """A new deadline for a message.  `invisible_s` None: the group's back-off.  `counted`: the next delivery counts as
-    another attempt."""
+    """A new deadline for a message.  If `invisible_s` is None, the group's back-off decides.  If `counted` is True,
+    the next delivery counts as another attempt."""
 
     receipt_handle: str
     invisible_s: float | None
@@ -44,9 +45,10 @@ class Change(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """`valid`: for each handle, True if its delivery was not over.  `status`: which brokers have the valid ones; UNSAID
-    if none is valid, or from an older broker.  `again`: this broker has them, but its disk or slave did not take them
-    in time."""
+    """The answer to acks or to new deadlines.  `valid` has a value for each receipt handle, and is True if the
+    handle's delivery was not over.  `status` says which brokers have stored the changes of the valid handles.  It is
+    UNSAID if no handle is valid, or if the broker is of an older version.  `again` is True if this broker has stored
+    the changes, but its disk or slave did not confirm them in time."""
 
     valid: Sequence[bool]
     again: bool
@@ -55,11 +57,11 @@ class Settled(NamedTuple):
 
 class ConsumptionCalls(Protocol):
     def pop(self, address: str, call: PopCall, timeout_s: float, under_way: UnderWay) -> PopAnswer:
-        """Raises ClientClosed if the call is cancelled while it is in `under_way`."""
+        """Raises ClientClosed if another thread cancels the call through `under_way`."""
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """Has the broker answer a pop like this one that it holds.  Cancelling that pop instead would lose messages
-        that are on their way."""
+        """Makes the broker answer at once the pops of this client that it holds.  A client that cancelled such a pop
+        would lose the messages that are on their way."""
 
     def ack(
         self, address: str, group: str, topic: str, broker_name: str, handles: Sequence[str], timeout_s: float

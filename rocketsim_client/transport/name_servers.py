@@ -1,4 +1,4 @@
-"""Asks name servers, over any protocol: first the one that answered last, then the others."""
+"""Asks name servers one after the other, over any protocol, and begins with the one that answered last."""
 
 import logging
 import time
@@ -15,7 +15,8 @@ logger = logging.getLogger(__name__)
 
 
 class NameServers:
-    """Name servers share nothing: each of them may know what another has not heard of yet."""
+    """The name servers of a connection.  They share nothing, so one may know a topic or a broker that another does
+    not know yet."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = list(addresses)
@@ -23,14 +24,14 @@ class NameServers:
         self._unreachable = UnreachableAddresses()
 
     def ask(self, ask: Callable[[str], T]) -> T:
-        """Returns the first answer.  TopicNotExist is believed only if every name server that answers says so, because
-        one that has just started knows no topics yet."""
+        """Calls `ask` with one address after the other, and returns the first answer.  Raises TopicNotExist only if
+        every name server that answers says so, because one that has just started knows no topics yet."""
         unknown: TopicNotExist | None = None
         failure: Unreachable | None = None
         unreachable = self._unreachable.current(time.monotonic())
         for address in sorted(self._in_order(), key=lambda address: address in unreachable):
             if unknown and address in unreachable:
-                break  # It would cost a timeout, and probably not answer.
+                break  # this name server would probably not answer, and cost a timeout
             try:
                 answer = ask(address)
             except TopicNotExist as error:

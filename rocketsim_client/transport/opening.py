@@ -1,4 +1,4 @@
-"""Decides over which transport a connection is used."""
+"""Decides which protocol a connection uses, and opens the transport for it."""
 
 import logging
 import threading
@@ -15,12 +15,12 @@ from rocketsim_client.transport.transport import Transport
 
 logger = logging.getLogger(__name__)
 
-DETECTION_PAUSE_S = 1.0  # the pause after servers did not answer
+DETECTION_PAUSE_S = 1.0  # the pause after a detection that no server has answered
 
 
 def open_transport(connection: Connection) -> Transport:
-    """Makes the transport for the connection's protocol.  It asks no server, so that all processes with equal
-    connections do the same; `auto` is gRPC here."""
+    """Makes the transport for the connection's protocol without asking a server, so that all processes with equal
+    connections use the same protocol.  `protocol=auto` becomes gRPC here."""
     transport: Transport
     if connection.protocol == "remoting":
         from rocketsim_client.transport.remoting.transport import RemotingTransport
@@ -53,19 +53,21 @@ def with_detected_protocol(connection: Connection) -> Connection:
         with suppress(TlsFailed):
             context = tls_files.read(connection.tls, connection.first_address)[1].context
         if context is None:
-            return connection  # the error of the first call names what is wrong with the files
+            return (
+                connection  # the first call reads the certificates again, and its error names what is wrong with them
+            )
     for address in connection.name_servers or [at for _, members in connection.brokers for _, at in members]:
         match protocol_at(address, context, connection.timeout_s):
             case ServerProtocol.GRPC:
                 return replace(connection, protocol="grpc")
             case ServerProtocol.REMOTING:
-                logger.info("%s speaks RocketMQ's remoting protocol, which is used from now on", address)
+                logger.info("%s speaks RocketMQ's remoting protocol, which this client uses from now on", address)
                 return replace(connection, protocol="remoting")
     return connection
 
 
 class LazyTransport:
-    """Makes the transport of a connection at the first call, which Spark's workers make after their fork.
+    """Makes the transport of a connection at the first call, because Spark's workers are forked before that call.
     Thread-safe."""
 
     def __init__(self, connection: Connection, transport: Transport | None = None) -> None:
@@ -109,5 +111,5 @@ class LazyTransport:
             self._transport.close()
 
     def forget_parent(self) -> None:
-        """Keeps the parent's transport, which itself replaces what belongs to the parent."""
+        """Replaces the lock after a fork.  The transport stays, because it replaces its own locks and connections."""
         self._lock = threading.Lock()

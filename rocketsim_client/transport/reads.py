@@ -1,4 +1,4 @@
-"""Calls that read messages, and the offsets of queues and groups."""
+"""The calls that read messages, and those that read or commit offsets."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class PullCall:
     expression: str = "*"
     suspend_timeout_ms: int = 0
     commit_offset: int | None = None
-    read_in: LogEpoch = NO_EPOCH  # the epoch of the answer that `queue_offset` comes from
+    read_in: LogEpoch = NO_EPOCH  # the leader epoch in the answer that `queue_offset` comes from
 
 
 @dataclass(slots=True)
@@ -42,17 +42,18 @@ class PullAnswer:
     count: int
     records: bytes
     sizes: bytes
-    read_in: LogEpoch = NO_EPOCH  # the next pull at `next_begin_offset` sends it again
+    read_in: LogEpoch = NO_EPOCH  # the leader epoch, for `PullCall.read_in` of the next pull
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetsAnswer:
-    """Committed offsets in the order of the question; -1: the group has none."""
+    """Committed offsets, in the order of the queues in the call.  An offset of -1 means that the group has committed
+    none."""
 
     offsets: list[tuple[str, int, int]] = field(default_factory=list)  # topic, queue id, offset
     broker_id: int = 0
-    status: CommitStatus = CommitStatus.UNSAID  # only in the answer to a commit
-    generations: list[int] = field(default_factory=list)  # only in the answer to a query: one for each offset
+    status: CommitStatus = CommitStatus.UNSAID  # set only by `commit_offsets`
+    generations: list[int] = field(default_factory=list)  # set only by `query_offsets`, one for each offset
 
 
 class ReadCalls(Protocol):
@@ -92,9 +93,11 @@ class ReadCalls(Protocol):
     def wait_for_records(
         self, address: str, topic: str, ends: Mapping[int, int], hold_s: float, timeout_s: float
     ) -> bool:
-        """Waits at the broker until a queue has a record beyond its end, by queue id.
+        """Lets the broker answer when one of the queues has a record at or after its offset in `ends`, which maps queue
+        ids to the queues' ends.
 
-        Returns False if none came within `hold_s`, and at once over a protocol that has no such call.
+        Returns False if no such record came within `hold_s`.  Over a protocol that has no such call it returns False at
+        once.
         """
 
     def search_offsets(

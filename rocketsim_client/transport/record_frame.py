@@ -6,11 +6,11 @@ from rocketsim_proto.records import columnar
 
 from rocketsim_client.transport.sends import Outgoing
 
-_NO_PORT = bytes(4)  # The port differs by connection, and this client does not know it; RocketMQ's brokers see it.
+_NO_PORT = bytes(4)  # A record is encoded before the connection, and so the client's port, is known.
 
 
 def encode(outgoing: Outgoing, born_ipv4: bytes) -> tuple[memoryview, Any]:
-    """Returns (records one after the other, their sizes)."""
+    """Returns the records one after the other, and the size of each."""
     return columnar.encode(
         outgoing.topic,
         outgoing.queue_ids,

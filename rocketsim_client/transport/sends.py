@@ -1,4 +1,4 @@
-"""Calls that send messages, as columns."""
+"""The calls that send messages, which are passed as columns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from rocketsim_client.model import SendStatus
 class Outgoing:
     """Messages of one topic for one broker name, as columns of equal length.
 
-    `bodies` and `properties` (encoded, message id included) are lists of bytes or Arrow binary arrays; `queue_ids` a
-    list or an integer array; flags and birth times (ms) are one value for all messages or, for Arrow arrays, one for
-    each.
+    `bodies` and `properties` (encoded, with the message id) are lists of bytes or Arrow binary arrays.  `queue_ids` is
+    a list or an integer array.  The flags and the birth times (ms) are one value for all messages.  With Arrow arrays
+    they may also be arrays with a value for each message.
     """
 
     topic: str
@@ -29,18 +29,19 @@ class Outgoing:
 
 
 class SendCall(NamedTuple):
-    """The broker and group of a send, and the epoch of the route that it uses (0: unknown)."""
+    """What a send needs besides its messages: the broker name, the producer group, and the epoch of the route that
+    the producer uses (0: unknown)."""
 
     broker_name: str
     group: str
     epoch: int = 0
-    default_topic_queue_nums: int = 4  # if this send makes the topic
+    default_topic_queue_nums: int = 4  # the number of queues if this send creates the topic
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """A broker's acknowledgement of an Outgoing, with one offset for each message, in order.  If a protocol does not
-    tell an offset, it is -1, `store_host` is empty and `store_timestamp` is 0."""
+    """A broker's acknowledgement of an Outgoing, with one offset for each message, in order.  If the protocol does
+    not tell an offset, it is -1, `store_host` is empty and `store_timestamp` is 0."""
 
     status: SendStatus
     queue_offsets: Sequence[int]

@@ -1,7 +1,8 @@
-"""Finds out which protocol a server speaks, for `protocol=auto` and for the errors that say what a wrong address is.
+"""Finds out which protocol a server speaks, for `protocol=auto` and for errors that say which kind of server is at a
+wrong address.
 
-A gRPC server speaks first: HTTP/2's SETTINGS.  RocketMQ's servers say nothing until they are asked.  Over TLS a gRPC
-server agrees on `h2`, and RocketMQ's servers agree on no protocol.
+A gRPC server sends the first bytes (HTTP/2's SETTINGS) by itself.  RocketMQ's servers send nothing until they are
+asked.  Over TLS a gRPC server agrees on the protocol `h2`, and RocketMQ's servers agree on none.
 """
 
 import socket
@@ -15,7 +16,7 @@ from rocketsim_proto.remoting.codes import RequestCode
 from rocketsim_proto.remoting.frame import FrameError, Header
 
 DETECTION_S = 1.0
-SPEAKS_FIRST_S = 0.05  # a server that speaks first does so within one or two milliseconds
+SPEAKS_FIRST_S = 0.05  # a gRPC server sends its first bytes within two milliseconds
 
 
 class ServerProtocol(Enum):
@@ -28,8 +29,10 @@ class ServerProtocol(Enum):
 
 
 def protocol_at(address: str, context: ssl.SSLContext | None, timeout_s: float = DETECTION_S) -> ServerProtocol:
-    """`context`: for TLS, and for this connection alone; None: plaintext.  It accepts any certificate and sends nothing
-    secret; the first call checks the certificate, and its error says what is wrong with it.  Never raises."""
+    """Connects to the server and returns its protocol, or ServerProtocol.NONE if that fails.  Never raises.  Without
+    a `context` the connection is plaintext.  The `context` is changed so that it accepts any certificate, and must
+    therefore be used for nothing else.  Nothing secret is sent.  The first real call checks the certificate, and its
+    error says what is wrong with it."""
     deadline = time.monotonic() + timeout_s
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -58,7 +61,8 @@ def _protocol_on(connected: socket.socket, deadline: float) -> ServerProtocol:
 
 
 def _first_bytes(connected: socket.socket, deadline: float) -> bytes | None:
-    """Returns eight bytes, or fewer if the connection ends before; None: nothing comes in time."""
+    """Returns the first eight bytes that the server sends, or fewer if the connection or the time ends before.
+    Returns None if no byte comes in time."""
     data = b""
     while len(data) < frame.HEAD.size:
         connected.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -90,13 +94,13 @@ def protocol_of(first: bytes) -> ServerProtocol:
 
 
 NAME_SERVER_ADVICE = "give the address of RocketMQ's name server, whose port is 9876 by default"
-# What the error for a wrong address says to a client that speaks remoting.
+# The end of an error about a wrong address, for a client that uses the remoting protocol.
 ADVICE = {
     ServerProtocol.GRPC: (
         "it speaks gRPC: a RocketSim server (leave out protocol=remoting), or the gRPC port of a RocketMQ proxy, which "
         f"serves no pulls ({NAME_SERVER_ADVICE})"
     ),
-    ServerProtocol.TLS: "it speaks TLS, and this client plaintext: set the option tls, and tlsCa",
+    ServerProtocol.TLS: "it speaks TLS, and this client uses plaintext: set the option tls, and tlsCa",
     ServerProtocol.HTTP: f"it is a web server: {NAME_SERVER_ADVICE}",
     ServerProtocol.UNKNOWN: f"it is no server of RocketMQ: {NAME_SERVER_ADVICE}",
 }

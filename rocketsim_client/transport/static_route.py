@@ -1,5 +1,5 @@
-"""Routes without name servers.  The user gives the brokers' addresses; the brokers say which queues they have and who
-is master."""
+"""Makes routes without name servers.  The user gives the brokers' addresses, and the brokers say which queues they
+have and which of them is the master."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class StaticRoute:
-    """A transport whose routes come from given addresses."""
+    """A transport whose routes come from the broker addresses that the user gave.  All other calls go to another
+    transport."""
 
     def __init__(self, transport: Transport, brokers: Brokers) -> None:
         self._transport = transport
@@ -46,8 +47,8 @@ class StaticRoute:
 
 
 class StaticRoutes:
-    """`RouteCalls` without a name server.  After a promotion the new master takes the id 0, and the member that was
-    given as 0 takes the new master's id."""
+    """Implements `RouteCalls` without a name server.  After a promotion the new master gets the broker id 0 here,
+    and the former master gets the id that the new master had."""
 
     def __init__(self, brokers: Brokers, reads: ReadCalls) -> None:
         self._brokers = {name: dict(members) for name, members in brokers.items()}
@@ -55,8 +56,8 @@ class StaticRoutes:
         self._known: dict[tuple[str, str], QueueData] = {}
 
     def topic_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        """Counts the queues again each time; a broker name that does not answer keeps the queues it had.  Only a master
-        can say that a topic does not exist, because a slave may not have heard of it yet."""
+        """Asks every broker for the topic's queues.  A broker that does not answer keeps the queues of its last
+        answer.  Only a master can say that a topic does not exist, because a slave may not know the topic yet."""
         failure: RocketSimError | None = None
         for name in self._brokers:
             try:
@@ -83,7 +84,7 @@ class StaticRoutes:
         return BrokerData("", name, dict(self._brokers[name]))
 
     def _count(self, topic: str, name: str, timeout_s: float) -> QueueData:
-        """Counts the queues at the present master, or at another member while no master answers."""
+        """Counts the topic's queues at the present master, or at a slave while no master answers."""
         failure: RocketSimError = BrokerNotExist(f"broker {name!r} has no address")
         slaves: QueueData | None = None
         for broker_id, address in sorted(self._brokers[name].items()):
@@ -92,21 +93,24 @@ class StaticRoutes:
             except TopicNotExist as error:
                 if broker_id == MASTER_ID:
                     raise
-                failure = MasterNotExist(f"broker {name!r} has no master now, and its slave may not know: {error}")
+                failure = MasterNotExist(
+                    f"broker {name!r} has no master now, and its slave may not know the topic: {error}"
+                )
             except RocketSimError as error:
                 failure = error
             else:
                 read, write = sum(queue.readable for queue in found), sum(queue.writable for queue in found)
                 counted = QueueData(name, read, write, PERM_READ | PERM_WRITE)
                 if any(queue.is_master for queue in found):
-                    self._is_master(name, broker_id, address)
+                    self._set_master(name, broker_id, address)
                     return counted
                 slaves = slaves or counted
         if slaves is None:
             raise failure
         return slaves
 
-    def _is_master(self, name: str, broker_id: int, address: str) -> None:
+    def _set_master(self, name: str, broker_id: int, address: str) -> None:
+        """Gives the broker id of the master to this member, and its former id to the former master."""
         members = dict(self._brokers[name])
         former = members.pop(MASTER_ID, address)
         self._brokers[name] = members | {broker_id: former, MASTER_ID: address}

@@ -1,4 +1,5 @@
-"""Calls for transactions: half messages, their commit or rollback, and the brokers' questions."""
+"""The calls for transactions: half messages, their commit or rollback, and the questions that brokers ask about open
+ones."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from rocketsim_client.transport.under_way import UnderWay
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that is open, about which a broker asks.  `times`: how often it has asked, this time included."""
+    """An open transaction about which a broker asks.  `times` counts the broker's questions about it, this one
+    included."""
 
     topic: str
     transaction_id: str
@@ -21,8 +23,8 @@ class OpenTransaction:
 
 
 class EndAnswer(NamedTuple):
-    """`status`: which brokers have the commit or rollback.  `again`: this broker has it, but its disk or slave did not
-    take it in time."""
+    """The answer to a commit or rollback.  `status` says which brokers have stored it.  `again` is True if this
+    broker has stored it, but its disk or slave did not confirm it in time."""
 
     again: bool
     status: CommitStatus
@@ -32,7 +34,7 @@ class TransactionCalls(Protocol):
     def prepare(
         self, address: str, outgoing: Outgoing, call: SendCall, client_id: str, timeout_s: float
     ) -> Acknowledged:
-        """Like `SendCalls.send`, for one message, which is stored as a half message."""
+        """Does the same as `SendCalls.send` for one message, which is stored as a half message."""
 
     def end(
         self, address: str, topic: str, broker_name: str, transaction_id: str, *, commit: bool, timeout_s: float
@@ -47,5 +49,5 @@ class TransactionCalls(Protocol):
         timeout_s: float,
         under_way: UnderWay,
     ) -> Generator[OpenTransaction, None, None]:
-        """Yields the broker's questions.  It ends after `timeout_s` at most, or when it is cancelled while it is in
-        `under_way`."""
+        """Yields the open transactions about which the broker asks.  Ends after `timeout_s` at most, or when another
+        thread cancels the call through `under_way`."""

@@ -1,9 +1,9 @@
 """A transport: all calls of the client to name servers and brokers, whatever the protocol.
 
-A transport is six sets of calls, each a protocol of its own: `RouteCalls`, `SendCalls`, `ReadCalls`,
+A transport has six sets of calls, each described by a class here: `RouteCalls`, `SendCalls`, `ReadCalls`,
 `ConsumptionCalls`, `TransactionCalls`, `AdminCalls`.  Calls take messages as columns and return encoded records.  Every
-call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  Calls that a
-transport does not have raise NotSupported.
+call to a broker has an address and a timeout, is tried once, and raises the errors of `errors.py`.  A call that the
+transport's protocol does not have raises NotSupported.
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from rocketsim_client.transport.reads import ReadCalls
 from rocketsim_client.transport.routes import RouteCalls
 
-if TYPE_CHECKING:  # a reader does not need them
+if TYPE_CHECKING:  # a process that only reads does not import these
     from rocketsim_client.transport.admin import AdminCalls
     from rocketsim_client.transport.consumption import ConsumptionCalls
     from rocketsim_client.transport.sends import SendCalls
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a reader does not need them
 
 
 class Transport(Protocol):
-    """Thread-safe.  A forked child may go on using it."""
+    """Several threads may use one transport, and so may a forked child of the process that made it."""
 
     @property
     def routes(self) -> RouteCalls: ...

@@ -1,4 +1,4 @@
-"""The calls that are under way, for a thread that has to end them."""
+"""Keeps the calls that are under way, so that another thread can cancel them."""
 
 from typing import Protocol
 
@@ -8,7 +8,7 @@ class Cancellable(Protocol):
 
 
 class UnderWay:
-    """Thread-safe.  A transport adds a call when it begins and discards it when it has ended."""
+    """A set of calls.  A transport adds a call when it begins, and discards it when it has ended.  Thread-safe."""
 
     def __init__(self) -> None:
         self._calls: set[Cancellable] = set()

@@ -1,6 +1,6 @@
-"""Addresses that recently did not answer, and are therefore asked last.  Pure: `now` is an argument.
+"""Remembers the addresses that recently did not answer, so that they are asked last.  Pure: the caller passes the time.
 
-`sending/latency_fault.py` has the brokers that a producer avoids because they are slow.
+Brokers that answer slowly are a different matter: producers avoid them by `sending/latency_fault.py`.
 """
 
 UNREACHABLE_FOR_S = 1.0
@@ -8,24 +8,25 @@ SILENT_FOR_S = 10.0
 
 
 class UnreachableAddresses(dict[str, float]):
-    """The addresses that did not answer, each with the time until which it is asked last.  Addresses whose time is over
-    may still be in it.
+    """Maps each address that did not answer to the time until which it is asked last.  An address may still be in the
+    dict when this time is over.
 
-    A refused connection is tried again soon.  An address that does not answer is asked later, because each try takes a
-    complete timeout.
+    An address that refused the connection is asked last for 1 s.  One that did not answer in time is asked last for 10
+    s, because each try takes a complete timeout.
     """
 
     def failed(self, address: str, now: float, *, silent: bool) -> bool:
-        """True if the address was not among them."""
+        """Adds an address that did not answer.  Returns True if it was not in the dict before."""
         is_news = address not in self
         self[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
         return is_news
 
     def answered(self, address: str) -> bool:
-        """True if the address was among them."""
+        """Removes an address that has answered.  Returns True if it was in the dict."""
         return self.pop(address, None) is not None
 
     def current(self, now: float) -> frozenset[str]:
+        """Returns the addresses that are to be asked last at the time `now`."""
         if not self:
             return frozenset()
         for address, until in self.copy().items():

@@ -256,7 +256,7 @@ def test_a_broker_that_drips_bytes_holds_no_call_beyond_its_deadline(monkeypatch
     opens(monkeypatch, sockets, lambda *_: dripping)
     call = stream_call.StreamCall(StreamOffers(), sockets, "Send", ADDRESS, dripping.now + 10, 10.0)
     with pytest.raises(CallTimeout):
-        call.sent(pb.StreamOffer(port=1), REQUEST, FRAME)
+        call.send(pb.StreamOffer(port=1), REQUEST, FRAME)
     assert dripping.now == 1010
     assert dripping.limits[bool(said) :] == pytest.approx(range(10, 0, -1), abs=1e-3)
 
@@ -332,7 +332,7 @@ def test_a_frame_without_an_answer_may_be_stored_and_is_sent_again_under_its_ids
 def taken(monkeypatch) -> list[int]:
     """The families of the sockets that took frames."""
     found: list[int] = []
-    real = stream_call.StreamCall.sent
+    real = stream_call.StreamCall.send
 
     def sent(self: Any, *args: Any) -> Any:
         answer = real(self, *args)
@@ -340,7 +340,7 @@ def taken(monkeypatch) -> list[int]:
             found.append(self._socket.family)
         return answer
 
-    monkeypatch.setattr(stream_call.StreamCall, "sent", sent)
+    monkeypatch.setattr(stream_call.StreamCall, "send", sent)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Commands of operators over gRPC."""
+"""Makes operators' commands over gRPC."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from rocketsim_client.transport.own.channels import Channels
 
 
 class GrpcAdmin:
-    """`AdminCalls` over gRPC."""
+    """Implements `AdminCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels

@@ -1,4 +1,5 @@
-"""Turns generated messages into the client's values, or raises BadAnswer where they contradict themselves.  Pure."""
+"""Turns answers of the generated types into the client's values.  Raises BadAnswer if an answer contradicts itself.
+Pure."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -28,7 +29,8 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
     """Works out the offsets of every message.  The offsets of a queue are consecutive in the order of the frame, and
-    the records of an extent (`runs`) lie one after the other in the log.  The offsets of many messages are arrays."""
+    the records of an extent (`runs`) lie one after the other in the log.  For many messages the offsets are numpy
+    arrays."""
     count = len(sizes)
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
@@ -87,7 +89,7 @@ def _many_offsets(
         rows = slice(at, at + extent.count)
         log_offsets[rows] += extent.commit_log_offset - log_offsets[at]
         at += extent.count
-    # They stay arrays, because the results of a batch of columns are seldom read message by message.
+    # The offsets stay arrays, because a program seldom reads the results of a batch of columns message by message.
     return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 

@@ -35,7 +35,7 @@ from rocketsim_client.transport.under_way import UnderWay
 
 CODE_METADATA = "rocketsim-code"
 OPTIONS = (
-    # The pool of the whole process would give a forked child the parent's socket.
+    # With gRPC's pool for the whole process, a forked child would use its parent's sockets.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", MAX_RPC_BYTES),
     ("grpc.max_send_message_length", MAX_RPC_BYTES),
@@ -50,13 +50,14 @@ _CLOSED_AT_ONCE = re.compile(
     "failed to connect.*(handshake|verification|Socket closed|reset by peer|Broken pipe|Cannot check peer)", re.I | re.S
 )
 
-# Destroying a channel inherited from the parent could wait for the parent's threads, so the child keeps them, unused.
+# A forked child keeps its parent's channels here and does not use them. If it destroyed one, it could wait for ever for
+# threads that only the parent has.
 _inherited: list[Any] = []
 
 
 class Channels:
-    """Thread-safe.  `close` ends all calls that are under way.  `options` are gRPC's channel arguments; with
-    `credentials` calls are signed; without `tls` channels are plaintext.
+    """One gRPC channel for each address.  `options` are gRPC's channel arguments.  With `credentials` the calls are
+    signed.  Without `tls` the channels are plaintext.  Thread-safe.
 
     A channel keeps the certificates that the files had when it was opened.  If a server refuses them, and the files
     have changed since, the next call opens a new channel.
@@ -95,7 +96,7 @@ class Channels:
         timeout_s: float,
         under_way: UnderWay,
     ) -> Any:
-        """Like `call`, but another thread may cancel it while it is in `under_way`; it raises ClientClosed then."""
+        """Makes a call that another thread may cancel through `under_way`.  Raises ClientClosed if that happens."""
         try:
             call = getattr(self._stub(address, stub_type), method).future(request, timeout=max(timeout_s, 0.001))
             under_way.add(call)
@@ -118,8 +119,8 @@ class Channels:
         timeout_s: float,
         under_way: UnderWay | None = None,
     ) -> Generator[Any, None, None]:
-        """Yields the answers of a server stream; the deadline is for the whole stream.  Closing the generator cancels
-        the call, and so may another thread while the call is in `under_way`."""
+        """Yields the answers of a server stream.  The deadline is for the whole stream.  Closing the generator
+        cancels the call, and another thread may cancel it through `under_way`."""
         try:
             call = getattr(self._stub(address, stub_type), method)(request, timeout=max(timeout_s, 0.001))
         except ValueError as error:
@@ -135,6 +136,7 @@ class Channels:
             call.cancel()
 
     def close(self) -> None:
+        """Ends all calls that are under way."""
         with self._lock:
             self._closed = True
             channels, self._channels, self._stubs = list(self._channels.values()), {}, {}
@@ -142,6 +144,7 @@ class Channels:
             channel.close()
 
     def forget_parent(self) -> None:
+        """Drops the parent's channels after a fork, because they do not work in the child."""
         _inherited.append((self._channels, self._stubs))
         self._lock, self._channels, self._stubs, self._pems = threading.Lock(), {}, {}, {}
 
@@ -183,7 +186,8 @@ class Channels:
         return BrokerRefused(f"{method} at {address}: {kind}", address=address, code=3)
 
     def _drop(self, address: str, stamps: Stamps | None) -> None:
-        """Drops the channel that was opened with the files of these stamps, so that the next call opens a new one."""
+        """Drops the channel whose certificate files had these stamps when it was opened, so that the next call opens
+        a new channel."""
         with self._lock:
             if self._pems.get(address, (None,))[0] != stamps:
                 return
@@ -198,15 +202,14 @@ class Channels:
     ) -> RocketSimError:
         if self._closed:
             return ClientClosed(f"{method}: this client was closed during the call")
-        if not isinstance(
-            error, grpc.RpcError
-        ):  # gRPC raises ValueError for a closed channel, or a request that it cannot serialise.
+        # gRPC raises ValueError for a closed channel, and for a request that it cannot serialise.
+        if not isinstance(error, grpc.RpcError):
             return RocketSimError(f"{method} at {address}: {error}", address=address)
         if error.code() == grpc.StatusCode.UNIMPLEMENTED and _rocketmq_code(error) is None:
             return self._unknown_call(address, stub_type, method)
         if error.code() == grpc.StatusCode.UNAVAILABLE and _CLOSED_AT_ONCE.search(error.details() or ""):
-            # A client with TLS first hears what is wrong with that.  One without would hear that a RocketMQ, which
-            # takes both on one port, speaks TLS.
+            # With TLS, the error first says what is wrong with TLS.  Without TLS, the remoting protocol is tried first,
+            # because RocketMQ takes plaintext and TLS on one port, and the error would only say that it speaks TLS.
             failure = self._tls_failure(address, method) if self._tls is not None else None
             if failure is None and speaks_remoting(address):
                 return BrokerRefused(f"{method} at {address}: {ROCKETMQ}", address=address, code=3)
@@ -215,8 +218,8 @@ class Channels:
 
 
 def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float) -> RocketSimError:
-    """Chooses the client's error by RocketMQ's code in the trailing metadata, and by gRPC's status if that is
-    missing."""
+    """Returns the client's error for RocketMQ's code in the trailing metadata, or for gRPC's status if the metadata
+    has no code."""
     details = error.details() or ""
     status = error.code()
     code = _rocketmq_code(error)
@@ -239,7 +242,7 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
 
 
 def _rocketmq_code(error: grpc.RpcError) -> int | None:
-    metadata: Any = error.trailing_metadata() or ()  # Pairs, but the type stubs do not say so.
+    metadata: Any = error.trailing_metadata() or ()  # It yields pairs, but gRPC's type stubs do not say so.
     for name, value in metadata:
         if name == CODE_METADATA and str(value).lstrip("-").isdigit():
             return int(value)

@@ -1,4 +1,4 @@
-"""The Consumption service's calls: converts between generated messages and the client's values."""
+"""Makes the calls of the Consumption service, and converts between generated messages and the client's values."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from rocketsim_client.transport.under_way import UnderWay
 
 
 class GrpcConsumption:
-    """`ConsumptionCalls` over gRPC."""
+    """Implements `ConsumptionCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
@@ -51,7 +51,9 @@ class GrpcConsumption:
         places = zip(*(column.tolist() for column in columns), strict=True)
         messages = [
             ReceivedMessage(
-                answer.records[start : start + size],  # a copy, so that one message does not keep all in memory
+                answer.records[
+                    start : start + size
+                ],  # a copy, so that one message does not keep the whole answer in memory
                 0,
                 body_start - start,
                 body_size,
@@ -96,5 +98,7 @@ class GrpcConsumption:
     def _settled(self, address: str, method: str, request: Any, count: int, timeout_s: float) -> Settled:
         answer = self._channels.call(address, ConsumptionStub, method, request, timeout_s)
         if len(answer.valid) != count:
-            raise BadAnswer(f"{address} answered {len(answer.valid)} handles to {count}", address=address)
+            raise BadAnswer(
+                f"{address} answered for {len(answer.valid)} receipt handles, and {count} were sent", address=address
+            )
         return Settled(list(answer.valid), answer.again, commit_status(answer.status))

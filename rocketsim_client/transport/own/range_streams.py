@@ -1,8 +1,8 @@
-"""Makes the calls PullRange and Send over plain sockets, if a broker offers it.
+"""Makes the calls PullRange and Send over plain sockets, if a broker offers them.
 
-An answer over gRPC brings a broker's offer, and later calls use the offer.  A call that cannot use it goes over gRPC
-and asks for a new offer.  If the new offer is the same, or if a connection has broken, only gRPC is used with that
-address for a while.
+An answer over gRPC has the broker's offer, which later calls use.  A call that cannot use the offer goes over gRPC, and
+asks for a new one.  If the new offer is equal to the old one, or if a connection has broken, only gRPC is used with
+that address for a while.
 """
 
 import time
@@ -18,7 +18,7 @@ from rocketsim_client.transport.own.stream_sockets import StreamSockets
 
 
 class RangeStreams:
-    """Thread-safe."""
+    """The calls of one client over plain sockets.  Thread-safe."""
 
     def __init__(self, *, tcp: bool = True) -> None:
         """Without `tcp` only Unix sockets are used."""
@@ -28,15 +28,15 @@ class RangeStreams:
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
-        """The frames of the call, if the address has offered a stream that works.  None: the broker has done nothing,
-        and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).  `timeout_s` is its whole
-        time, which errors name."""
+        """Returns the frames of the call.  Returns None if the address has offered no stream that works: the broker
+        has done nothing then, and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).
+        Errors name its whole time, `timeout_s`."""
         offer = self.offers.usable(address)
         if offer is None:
             return None
         stream = StreamCall(self.offers, self.sockets, "PullRange", address, deadline, timeout_s)
         try:
-            if stream.is_begun(offer, request):
+            if stream.begin(offer, request):
                 return stream.frames()
         except NotThisCall:
             stream.close()
@@ -51,9 +51,9 @@ class RangeStreams:
     def send(
         self, address: str, request: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  None: the address has made no offer for them, or they could not be
-        sent; the broker has stored nothing, and the call has to go over gRPC.  After BrokerUnavailable and CallTimeout
-        the records may or may not be stored."""
+        """Sends the records and returns the answer.  Returns None if the broker has offered no stream for them, or
+        if they could not be sent: the broker has stored nothing then, and the call has to go over gRPC.  After
+        BrokerUnavailable and CallTimeout the records may or may not be stored."""
         offer = self.offers.usable(address)
         if offer is None or len(records) > offer.max_send_bytes:
             return None
@@ -61,7 +61,7 @@ class RangeStreams:
             return None
         stream = StreamCall(self.offers, self.sockets, "Send", address, time.monotonic() + timeout_s, timeout_s)
         try:
-            answer = stream.sent(offer, request, records)
+            answer = stream.send(offer, request, records)
         except NotThisCall:
             return None
         finally:

@@ -1,4 +1,4 @@
-"""Reads over gRPC, and ranges over a plain socket where the broker offers it."""
+"""Makes the calls that read, over gRPC.  Ranges come over a plain socket if the broker offers one."""
 
 import logging
 import time
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class RangeStub:
-    """BrokerStub's PullRange without a copy of the records."""
+    """The PullRange call of `BrokerStub`, whose answers are decoded without a copy of the records."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.PullRange = channel.unary_stream(
@@ -42,12 +42,12 @@ class RangeStub:
 
 
 class GrpcReads:
-    """`ReadCalls` over gRPC; with `streams`, ranges also over plain sockets."""
+    """Implements `ReadCalls` over gRPC, and ranges over plain sockets if it gets `streams`."""
 
     def __init__(self, channels: Channels, streams: RangeStreams | None) -> None:
         self.channels = channels
         self.streams = streams
-        self._ways: dict[str, str] = {}  # by address: how its ranges came last
+        self._ways: dict[str, str] = {}  # address -> how its last range came: gRPC or a plain socket
 
     def pull(self, address: str, call: PullCall, timeout_s: float) -> PullAnswer:
         request = pb.PullRequest(
@@ -112,7 +112,7 @@ class GrpcReads:
     def _frames(
         self, address: str, request: pb.PullRangeRequest, timeout_s: float
     ) -> Generator[Received[pb.PullFrame], None, None]:
-        """Pulls over a plain socket if the broker offers it, else over gRPC."""
+        """Pulls over a plain socket if the broker offers one, else over gRPC."""
         deadline = time.monotonic() + timeout_s
         streams = self.streams
         if streams is not None:
@@ -142,7 +142,7 @@ class GrpcReads:
             yield from answers
 
     def _uses(self, address: str, way: str) -> None:
-        """Logs how ranges of the address come, when that changes."""
+        """Logs whether the ranges of an address come over gRPC or a plain socket, if that has changed."""
         if self._ways.get(address) != way:
             self._ways[address] = way
             logger.info("ranges of %s come over %s", address, way)

@@ -23,7 +23,7 @@ def check_versions(name_server: str, version: int, brokers: Iterable[ns.BrokerDa
 
 
 class GrpcRoutes:
-    """`RouteCalls` over gRPC."""
+    """Implements `RouteCalls` over gRPC."""
 
     def __init__(self, channels: Channels, name_servers: Sequence[str]) -> None:
         self.channels = channels

@@ -1,4 +1,4 @@
-"""Sends over a plain socket where the broker offers it, else over gRPC."""
+"""Sends over a plain socket if the broker offers one, else over gRPC."""
 
 import time
 
@@ -16,7 +16,7 @@ from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall
 
 
 class SendStub:
-    """BrokerStub's Send for requests that are already encoded."""
+    """The Send call of `BrokerStub`, for requests that are already encoded."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.Send: grpc.UnaryUnaryMultiCallable[bytes, pb.SendResponse] = channel.unary_unary(
@@ -27,7 +27,7 @@ class SendStub:
 
 
 class GrpcSends:
-    """`SendCalls` over gRPC; with `streams`, also over plain sockets."""
+    """Implements `SendCalls` over gRPC, and over plain sockets if it gets `streams`."""
 
     def __init__(self, channels: Channels, streams: RangeStreams | None) -> None:
         self.channels = channels
@@ -44,13 +44,13 @@ class GrpcSends:
             broker_name=call.broker_name,
             default_topic_queue_nums=call.default_topic_queue_nums,
         )
-        answer = self._sent(address, others, records, timeout_s)
+        answer = self._send(address, others, records, timeout_s)
         return acknowledged(answer, outgoing.queue_ids, sizes, address)
 
-    def _sent(
+    def _send(
         self, address: str, others: pb.SendRequest, records: bytes | memoryview, timeout_s: float
     ) -> pb.SendResponse:
-        """Sends over a plain socket if the broker offers it, else over gRPC."""
+        """Sends over a plain socket if the broker offers one, else over gRPC."""
         streams = self.streams
         if streams is not None:
             begun = time.monotonic()

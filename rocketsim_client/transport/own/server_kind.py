@@ -1,4 +1,4 @@
-"""Finds out what kind of server answers at a wrong address, after a call there has failed."""
+"""Finds out what kind of server is at an address where a call has failed, for the error."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,8 @@ _V2_CALL = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
 
 def kind_without_call(stub: Callable[[type], Any], channel: grpc.Channel, service: str) -> str:
-    """What a server is that knows no call of `service`, and which address to give instead."""
+    """Returns the end of an error, which says what kind of server it is that knows no call of `service`, and which
+    address to give instead."""
     if service == NAME_SERVER:
         if _knows(lambda: stub(BrokerStub).QueueBounds(pb.QueueBoundsRequest(), timeout=PROBE_S)):
             return (
@@ -50,5 +51,5 @@ def _knows(call: Callable[[], Any]) -> bool:
 
 
 def speaks_remoting(address: str) -> bool:
-    """True if a server of RocketMQ answers there."""
+    """Returns True if one of RocketMQ's own servers answers at the address."""
     return protocol_at(address, None, PROBE_S) is ServerProtocol.REMOTING

@@ -1,6 +1,6 @@
-"""One call, PullRange or Send, over a plain socket.  It reads frames without a copy.
+"""Makes one call, PullRange or Send, over a plain socket.  Frames are read without a copy.
 
-The contract's `range_stream.py` describes the bytes on the socket.  The socket is blocking, because the kernel then
+`rocketsim_proto/range_stream.py` describes the bytes on the socket.  The socket is blocking, because the kernel then
 receives a whole frame in one call.
 """
 
@@ -25,8 +25,8 @@ from rocketsim_client.errors import BadAnswer, BrokerUnavailable, CallTimeout, C
 from rocketsim_client.transport.own.stream_offers import StreamOffers
 from rocketsim_client.transport.own.stream_sockets import StreamSockets
 
-CONNECT_S = 1.0  # a firewall may hide the port
-RECEIVE_BUFFER = 4 << 20  # for a frame; Linux gives at most net.core.rmem_max
+CONNECT_S = 1.0  # short, because a firewall may drop packets to the port silently
+RECEIVE_BUFFER = 4 << 20  # bytes, enough for a frame; Linux gives at most net.core.rmem_max
 SEND_BUFFER = 4 << 20
 
 _STATUS = {int(status.value[0]): status.name for status in grpc.StatusCode}
@@ -37,7 +37,7 @@ class _Broken(Exception):
 
 
 class NotThisCall(Exception):
-    """This call has to go over gRPC; the next one may use a stream."""
+    """The broker has done nothing for this call, which has to go over gRPC.  The next call may use a stream."""
 
 
 class StreamCall:
@@ -61,44 +61,44 @@ class StreamCall:
         self._socket: socket.socket | None = None
         self._first: range_stream.Answer | None = None
 
-    def is_begun(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
-        """Connects, sends the request and reads the first head.  False: the stream does not work, or the broker does
-        not serve the request, and has done nothing."""
+    def begin(self, offer: pb.StreamOffer, request: pb.PullRangeRequest) -> bool:
+        """Connects, sends the request and reads the head of the first answer.  Returns False if the stream does not
+        work, or if the broker does not serve the request over it.  The broker has done nothing then."""
         asked = self._request(offer, pull=request)
         if len(asked) > range_stream.MAX_REQUEST_BYTES:
             raise NotThisCall
         try:
             self._connect(offer)
-            self._pour([memoryview(range_stream.request(asked))])
+            self._write_all([memoryview(range_stream.request(asked))])
             self._first = self._first_head()
         except range_stream.Illegal as error:
             raise self._illegal(error) from error
         except BlockingIOError:
-            raise self._late() from None
+            raise self._timed_out() from None
         except (OSError, _Broken):
             if self._sockets.is_closed:
                 raise self._client_closed() from None
             return False
         return self._first.kind is not Kind.NOT_HERE
 
-    def sent(
+    def send(
         self, offer: pb.StreamOffer, request: pb.SendRequest, records: bytes | memoryview
     ) -> pb.SendResponse | None:
-        """Sends the records and returns the answer.  None: the broker did not get the whole request, or does not serve
-        it, and has done nothing."""
+        """Sends the records and returns the answer.  Returns None if the broker did not get the whole request, or
+        does not serve it over a stream.  The broker has stored nothing then."""
         asked = self._request(offer, send=request, records_bytes=len(records))
         try:
             self._connect(offer)
-            if self._made.family == socket.AF_UNIX:
-                self._made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-            self._pour([memoryview(range_stream.request(asked)), memoryview(records)])
+            if self._connected_socket.family == socket.AF_UNIX:
+                self._connected_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+            self._write_all([memoryview(range_stream.request(asked)), memoryview(records)])
         except BlockingIOError:
-            raise self._late() from None
+            raise self._timed_out() from None
         except OSError:
             if self._sockets.is_closed:
                 raise self._client_closed() from None
             return None
-        with self._breaking("the connection ended before the answer"):
+        with self._translating_errors("the connection ended before the answer"):
             answer = self._first_head()
             if answer.kind is Kind.NOT_HERE:
                 return None
@@ -110,9 +110,9 @@ class StreamCall:
             return pb.SendResponse.FromString(message)
 
     def frames(self) -> Iterator[Received[pb.PullFrame]]:
-        """Closing the iterator ends the call."""
+        """Yields the frames of a call that has begun.  Closing the iterator ends the call."""
         try:
-            with self._breaking("the stream broke off"):
+            with self._translating_errors("the stream broke off"):
                 answer = self._first
                 while True:
                     answer = answer or self._head()
@@ -129,14 +129,15 @@ class StreamCall:
             self.close()
 
     @contextmanager
-    def _breaking(self, how: str) -> Iterator[None]:
-        """Turns what ends a call that has begun into an error of the client."""
+    def _translating_errors(self, how: str) -> Iterator[None]:
+        """Raises the client's error for an exception in a call that has begun.  `how` is the error's text for a
+        broken connection."""
         try:
             yield
         except (range_stream.Illegal, DecodeError) as error:
             raise self._illegal(error) from error
         except BlockingIOError:
-            raise self._late() from None
+            raise self._timed_out() from None
         except (OSError, _Broken) as error:
             if self._sockets.is_closed:
                 raise self._client_closed() from error
@@ -185,7 +186,7 @@ class StreamCall:
         ).SerializeToString()
 
     @property
-    def _made(self) -> socket.socket:
+    def _connected_socket(self) -> socket.socket:
         assert self._socket is not None
         return self._socket
 
@@ -194,17 +195,17 @@ class StreamCall:
         timeout, because Python's own timeout would call `poll` before each read, which then returns fewer bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
-            raise self._late()
+            raise self._timed_out()
         seconds = int(left)
         value = struct.pack("@ll", seconds, max(1, int((left - seconds) * 1e6)))
-        self._made.setsockopt(socket.SOL_SOCKET, option, value)
+        self._connected_socket.setsockopt(socket.SOL_SOCKET, option, value)
 
-    def _pour(self, parts: list[memoryview]) -> None:
-        """Writes all parts.  OSError: the other side cannot have got all of them."""
+    def _write_all(self, parts: list[memoryview]) -> None:
+        """Writes all parts.  After an OSError the broker cannot have received all of them."""
         while parts:
             self._limit(socket.SO_SNDTIMEO)
             try:
-                sent = self._made.sendmsg(parts, [], socket.MSG_NOSIGNAL)
+                sent = self._connected_socket.sendmsg(parts, [], socket.MSG_NOSIGNAL)
             except (BrokenPipeError, ConnectionResetError):
                 if self._was_told_no_room():
                     raise NotThisCall from None
@@ -218,7 +219,7 @@ class StreamCall:
         """True if the broker has answered NO_ROOM before it closed the connection."""
         head = bytearray(range_stream.ANSWER_HEAD.size)
         try:
-            got = self._made.recv_into(head, 0, socket.MSG_DONTWAIT)
+            got = self._connected_socket.recv_into(head, 0, socket.MSG_DONTWAIT)
             return got == len(head) and range_stream.answer_of(head).kind is Kind.NO_ROOM
         except (OSError, range_stream.Illegal):
             return False
@@ -231,31 +232,32 @@ class StreamCall:
 
     def _head(self) -> range_stream.Answer:
         head = bytearray(range_stream.ANSWER_HEAD.size)
-        self._fill(memoryview(head))
+        self._read_all(memoryview(head))
         return range_stream.answer_of(head)
 
     def _body(self, answer: range_stream.Answer) -> tuple[memoryview, bytes]:
-        """Returns (records, message)."""
+        """Reads the rest of an answer, and returns (records, message)."""
         message = bytearray(answer.message_bytes)
         records = np.empty(answer.records_bytes, np.uint8).data  # memory that is not filled with zeros
         parts = [part for part in (memoryview(message), records) if part]
         if parts:
             self._limit(socket.SO_RCVTIMEO)
-            got = self._made.recvmsg_into(parts, 0, socket.MSG_WAITALL)[0]
+            got = self._connected_socket.recvmsg_into(parts, 0, socket.MSG_WAITALL)[0]
             if not got:
                 raise _Broken("the connection was closed")
-            self._fill(memoryview(message)[got:])
-            self._fill(records[max(0, got - len(message)) :])
+            self._read_all(memoryview(message)[got:])
+            self._read_all(records[max(0, got - len(message)) :])
         return records, bytes(message)
 
     def _refusal(self, message: bytes) -> RocketSimError:
         told = pb.StreamRefusal.FromString(message)
         return refusal(told.code, told.details, self._address, _STATUS.get(told.status, ""))
 
-    def _fill(self, view: memoryview) -> None:
+    def _read_all(self, view: memoryview) -> None:
+        """Reads until the whole view is filled."""
         while view:
             self._limit(socket.SO_RCVTIMEO)
-            size = self._made.recv_into(view, 0, socket.MSG_WAITALL)
+            size = self._connected_socket.recv_into(view, 0, socket.MSG_WAITALL)
             if not size:
                 raise _Broken("the connection was closed")
             view = view[size:]
@@ -264,7 +266,7 @@ class StreamCall:
         self._offers.failed(self._address)
         return BadAnswer(f"{self._call} at {self._address}: {error}", address=self._address)
 
-    def _late(self) -> RocketSimError:
+    def _timed_out(self) -> RocketSimError:
         return CallTimeout(
             f"{self._call} at {self._address}: no answer within {self._timeout_s:.3g} s", address=self._address
         )

@@ -1,10 +1,10 @@
-"""The plain sockets that brokers have offered for calls, and which of these offers work."""
+"""Keeps the plain sockets that brokers have offered for calls, and notes which offers do not work."""
 
 import time
 
 from rocketsim_proto import broker_pb2 as pb
 
-NOT_AGAIN_FOR_S = 30.0  # how long only gRPC is used after streams have failed
+NOT_AGAIN_FOR_S = 30.0  # after a stream has failed, only gRPC is used for this time
 
 
 class StreamOffers:
@@ -20,7 +20,7 @@ class StreamOffers:
         return self._not_until.get(address, 0.0) <= time.monotonic()
 
     def usable(self, address: str) -> pb.StreamOffer | None:
-        """The broker's offer, if streams may be used with it now."""
+        """Returns the broker's offer.  Returns None if it has made none, or if streams may not be used with it now."""
         return self._offers.get(address) if self.accepts(address) else None
 
     def wants_offer(self, address: str) -> bool:
@@ -28,6 +28,7 @@ class StreamOffers:
         return address not in self._offers and self.accepts(address)
 
     def offered(self, address: str, offer: pb.StreamOffer) -> None:
+        """Takes a broker's new offer.  If a call could not use an equal offer before, only gRPC is used for a while."""
         if not self._tcp:
             offer = pb.StreamOffer(
                 instance=offer.instance, unix_name=offer.unix_name, max_send_bytes=offer.max_send_bytes
@@ -43,7 +44,7 @@ class StreamOffers:
         self._not_had[address] = offer
 
     def is_elsewhere(self, address: str, offer: pb.StreamOffer) -> None:
-        """Notes that the broker's Unix socket is not on this machine."""
+        """Drops the Unix socket of the broker's offer, because the broker is on another machine."""
         if self._offers.get(address) == offer:
             self._offers[address] = _tcp_alone(offer)
 

@@ -1,4 +1,4 @@
-"""The sockets that calls have open.  Closing the client ends these calls through them."""
+"""Keeps the sockets of the calls that are under way, so that closing the client can end these calls."""
 
 import socket
 import threading
@@ -8,16 +8,17 @@ from rocketsim_client.errors import ClientClosed
 
 
 class StreamSockets:
-    """Thread-safe.  A socket belongs to the process that opened it; a forked child closes its copies."""
+    """The open sockets of one client.  A socket belongs to the process that opened it, and a forked child closes its
+    copies.  Thread-safe."""
 
     def __init__(self) -> None:
-        self.open: set[socket.socket] = set()  # of this process
+        self.open: set[socket.socket] = set()  # those that this process has opened
         self._lock = threading.Lock()
         self._closed = False
         forks.watch(self)
 
     def opened(self, family: socket.AddressFamily) -> socket.socket:
-        """Makes a socket that is not connected yet.  Raises ClientClosed after `close`."""
+        """Makes a socket, which the caller then connects.  Raises ClientClosed after `close`."""
         made = socket.socket(family, socket.SOCK_STREAM)
         with self._lock:
             if self._closed:
@@ -42,15 +43,16 @@ class StreamSockets:
             self._closed = True
             for one in self.open:
                 try:
-                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from it, which closes it
+                    one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads from the socket, which then closes it
                 except OSError:
                     pass
 
     def forget_parent(self) -> None:
+        """Closes the child's copies of the parent's sockets after a fork."""
         self._lock = threading.Lock()
         inherited, self.open = self.open, set()
         for one in inherited:
-            one.close()  # only this process's copy; the parent goes on reading
+            one.close()  # closes only this process's copy; the parent goes on reading
 
 
 def _shut(one: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""The Transactions service's calls: converts between generated messages and the client's values."""
+"""Makes the calls of the Transactions service, and converts between generated messages and the client's values."""
 
 from collections.abc import Generator, Sequence
 
@@ -21,7 +21,7 @@ from rocketsim_client.transport.under_way import UnderWay
 
 
 class GrpcTransactions:
-    """`TransactionCalls` over gRPC."""
+    """Implements `TransactionCalls` over gRPC."""
 
     def __init__(self, channels: Channels) -> None:
         self._channels = channels

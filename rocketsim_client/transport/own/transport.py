@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class GrpcTransport:
-    """Thread-safe.  All calls to an address share one channel.  Modules that a reader does not need are imported at
-    their first use."""
+    """All calls to an address share one channel.  A module that is not needed for reading is imported at its first
+    use.  Thread-safe."""
 
     def __init__(self, connection: Connection) -> None:
-        """`connection.range_streams`: ranges and sends travel over plain sockets where brokers offer it.  With TLS,
-        these are only Unix sockets, which do not leave this machine."""
+        """With `connection.range_streams`, ranges and sends use plain sockets if the broker offers them.  With TLS
+        as well, only Unix sockets are used, because their bytes do not leave this machine."""
         options = dict(connection.channel_options)
         self.channels = Channels(options, connection.credentials, connection.tls)
         self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None

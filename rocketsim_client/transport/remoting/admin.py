@@ -1,4 +1,4 @@
-"""Calls for operators to RocketMQ's brokers: those that users of Spark need."""
+"""Makes those operators' commands on RocketMQ's brokers that users of Spark need."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from rocketsim_client.transport.remoting.members import KnownMembers
 from rocketsim_client.transport.remoting.unsupported import UnsupportedCall
 
 FAR = 2**63 - 1
-# The settings of a group: RocketMQ's names in JSON, and those of SubscriptionGroupConfig.
+# The settings of a group: the name in RocketMQ's JSON -> the field of SubscriptionGroupConfig.
 GROUP_FIELDS = {
     "consumeEnable": "consume_enable",
     "consumeFromMinEnable": "consume_from_min_enable",
@@ -35,7 +35,8 @@ GROUP_FIELDS = {
 
 
 class RemotingAdmin:
-    """The commands of `AdminCalls` that RocketMQ has.  The others raise NotSupported, which names them."""
+    """Implements the commands of `AdminCalls` that RocketMQ has.  The others raise NotSupported, which names the
+    command."""
 
     def __init__(self, connections: Connections, members: KnownMembers) -> None:
         self._connections = connections
@@ -61,7 +62,9 @@ class RemotingAdmin:
         try:
             return call(address, request, timeout_s)
         except (TypeError, ValueError) as error:  # protobuf's, for a value that no field of the response can have
-            raise BadAnswer(f"{command} at {address}: the answer makes no sense: {error}", address=address) from error
+            raise BadAnswer(
+                f"{command} at {address}: a value in the answer is impossible: {error}", address=address
+            ) from error
 
     def _update_topic(self, address: str, asked: pb.UpdateTopicRequest, timeout_s: float) -> pb.UpdateTopicResponse:
         topic = asked.topic
@@ -184,8 +187,8 @@ class RemotingAdmin:
     def _reset_offset_by_time(
         self, address: str, asked: pb.ResetOffsetByTimeRequest, timeout_s: float
     ) -> pb.ResetOffsetByTimeResponse:
-        """Searches by time and commits what it finds, forwards or back, as RocketMQ's older tools do.  The group's
-        consumers must not be running, because they would commit their own offsets again."""
+        """Searches by time and commits the offsets that it finds, forwards or back, as RocketMQ's older tools do.
+        The group's consumers must not be running, because they would commit their own offsets again."""
         from rocketsim_client.transport.remoting.groups import Groups
         from rocketsim_client.transport.remoting.pace import Pace
         from rocketsim_client.transport.remoting.reads import RemotingReads
@@ -245,7 +248,8 @@ class RemotingAdmin:
         return pb.GetBrokerConfigResponse(values=dict(pairs))
 
     def _query_msg_by_id(self, address: str, asked: pb.QueryMsgByIdRequest, timeout_s: float) -> pb.QueryMsgResponse:
-        """The id is the client's (UNIQ_KEY), which is indexed like a key, or an offset message id."""
+        """Finds a message by the id that its producer made (UNIQ_KEY), which brokers index like a key, or by its
+        offset message id."""
         topic, msg_id = asked.topic, asked.message_id
         found = self._query_msg_by_key(address, pb.QueryMsgByKeyRequest(topic=topic, key=msg_id, max_num=32), timeout_s)
         if found.records:
@@ -273,7 +277,8 @@ class RemotingAdmin:
 
     @staticmethod
     def _entries(reply: Reply) -> list[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """The entries of a table by queue, whose keys are objects."""
+        """Returns the entries of a table that has an entry for each queue.  RocketMQ writes the queue, which is the
+        key, as a JSON object."""
         table = part(body_of(reply.body, reply.address), "offsetTable", dict, reply.address)
         if not all(isinstance(key, tuple) and isinstance(value, dict) for key, value in table.items()):
             raise BadAnswer(f"{reply.address} sent a table of queues that cannot be read", address=reply.address)
@@ -286,14 +291,14 @@ def texts(value: Any) -> dict[str, str]:
 
 
 def changes_of(present: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """Returns what changes the present attributes to the wanted ones, as RocketMQ's updateTopic takes it.  Attributes
-    that stay are left out: RocketMQ refuses some of them even with the same value."""
+    """Returns what changes the present attributes to the wanted ones, in the form that RocketMQ's updateTopic takes.
+    Attributes that stay are left out, because RocketMQ refuses some of them even with the same value."""
     removed = [f"-{name}" for name in present if name not in wanted]
     return [*(f"+{name}={value}" for name, value in wanted.items() if present.get(name) != value), *removed]
 
 
 def _found(reply: Reply) -> pb.QueryMsgResponse:
-    """Returns the records of an answer, and their number, which RocketMQ does not send."""
+    """Returns the records of an answer, and counts them, because RocketMQ does not send their number."""
     try:
         count = len(Records.walk(reply.body))
     except RecordError as error:

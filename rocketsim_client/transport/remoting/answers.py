@@ -43,7 +43,7 @@ PULL_CODES = frozenset(_BY_PULL_CODE)
 
 
 def error_of(header: Header, what: str, address: str) -> RocketSimError:
-    """The exception for a server's refusal.  `what`: the request in words for users."""
+    """Returns the exception for a server's refusal.  `what` names the request in words for users."""
     code, text = header.code, f"{what} at {address}: {_first_line(header.remark) or f'refused with code {header.code}'}"
     if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return NotSupported(
@@ -62,12 +62,12 @@ def error_of(header: Header, what: str, address: str) -> RocketSimError:
 
 
 def _first_line(remark: str) -> str:
-    """The first line of a remark, which may be a whole stack trace."""
+    """Returns only the first line of a remark, because the rest may be a stack trace."""
     return remark.splitlines()[0][:500] if remark.strip() else ""
 
 
 def field(header: Header, name: str, address: str) -> int:
-    """A number in the header's fields.  BadAnswer: it is missing."""
+    """Returns a number in the header's fields.  Raises BadAnswer if it is missing."""
     value = header.fields.get(name, "")
     if not re.fullmatch(r"-?[0-9]{1,19}", value):
         raise BadAnswer(f"{address} answered without a number for {name}: {value[:40]!r}", address=address)
@@ -75,7 +75,7 @@ def field(header: Header, name: str, address: str) -> int:
 
 
 def body_of(body: bytes, address: str) -> dict[str, Any]:
-    """Parses a body.  BadAnswer: it is not a JSON object."""
+    """Parses the body of an answer.  Raises BadAnswer if it is not a JSON object."""
     try:
         value = loose_json.loads(body)
     except LooseJsonError as error:
@@ -94,5 +94,5 @@ def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
 
 
 def pull_status(code: int, remark: str) -> GetMessageStatus:
-    """Versions 4 and 5 both write the store's status as the remark of a pull's answer."""
+    """Returns the status of a pull.  RocketMQ 4 and 5 write it into the remark.  If it is missing, the code decides."""
     return _STATUSES.get(remark) or _BY_PULL_CODE[ResponseCode(code)]

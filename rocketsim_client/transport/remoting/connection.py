@@ -1,7 +1,7 @@
 """One connection to a server: any thread sends requests, and one thread reads answers and passes them to the callers.
 
-A server also sends requests over the connection.  Only the flag in the header tells them from answers, because the
-server numbers them itself, and may use the number of a request that waits here.
+A server also sends requests over the connection.  Only a flag in the header tells a server's request from an answer:
+the server numbers its requests itself, so its number may be that of a request which waits here for an answer.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
 
 
 class Answer(NamedTuple):
-    """An answer as it came.  `header` decodes its header."""
+    """An answer whose header is not decoded yet.  The property `header` decodes it."""
 
     opaque: int
     form: Form
@@ -50,7 +50,7 @@ class Inbox:
         self._arrived.put(item)
 
     def get(self, timeout_s: float) -> Answer | None:
-        """Returns the next answer; None: none has come in that time.  Raises the error that has ended the
+        """Returns the next answer, or None if none has come within `timeout_s`.  Raises the error that has ended the
         connection."""
         try:
             item = self._arrived.get(timeout=max(timeout_s, 0.0))
@@ -62,8 +62,8 @@ class Inbox:
 
 
 class Connection:
-    """Thread-safe.  It is open until it fails, or the server or `fail` ends it.  Then every waiting caller gets the
-    reason, and the thread that reads ends."""
+    """A connection is open until it fails, or until the server or `fail` ends it.  Then every waiting caller gets
+    the reason as an error, and the thread that reads ends.  Thread-safe."""
 
     def __init__(self, address: str, wire: Wire, tls: Tls | None) -> None:
         self.address = address
@@ -86,8 +86,8 @@ class Connection:
         return not self._inboxes
 
     def numbers(self, inbox: Inbox, count: int) -> list[int]:
-        """Returns numbers for requests whose answers go to that inbox.  Raises the error that has ended the
-        connection."""
+        """Returns numbers for `count` requests, whose answers are then put into `inbox`.  Raises the error that has
+        ended the connection."""
         with self._lock:
             if self._failure is not None:
                 raise self._failure.again()
@@ -97,7 +97,8 @@ class Connection:
         return taken
 
     def send(self, frames: Sequence[bytes | memoryview], deadline: float) -> None:
-        """Sends requests with numbers from `numbers`.  Raises BrokerUnavailable or CallTimeout."""
+        """Sends requests, encoded with numbers that `numbers` has returned.  Raises BrokerUnavailable or
+        CallTimeout."""
         self.used_at = time.monotonic()
         try:
             self._wire.send(b"".join(frames), deadline)
@@ -109,14 +110,14 @@ class Connection:
             raise self._ended() from error
 
     def forget(self, inbox: Inbox) -> None:
-        """Has later answers for that inbox thrown away."""
+        """Makes the connection throw away later answers to the requests of this inbox."""
         with self._lock:
             for opaque in inbox.waiting:
                 self._inboxes.pop(opaque, None)
         inbox.waiting.clear()
 
     def fail(self, why: RocketSimError) -> None:
-        """Ends the connection.  Only the first reason counts."""
+        """Ends the connection, and raises `why` in all callers that wait.  Only the first reason counts."""
         with self._lock:
             if self._failure is None:
                 self._failure = why
@@ -149,7 +150,7 @@ class Connection:
             )
         except OSError as error:
             why = BrokerUnavailable(f"{self.address}: the connection broke ({error})", address=self.address)
-            # In TLS 1.3 a server looks at the client's certificate when the client takes the handshake for done.
+            # A TLS 1.3 server checks the client's certificate after the client's handshake has ended, so here.
             if self._tls is not None and isinstance(error, ssl.SSLError) and "ALERT" in (error.reason or ""):
                 why = TlsFailed(f"{self.address}: {needs_certificate(self._tls)}", address=self.address)
         self.fail(why)
@@ -184,7 +185,7 @@ class Connection:
         if not flag & frame.IS_ANSWER:
             return  # a request of the server, which expects an answer only from members of groups
         inbox = self._inboxes.pop(opaque, None)
-        if inbox is not None:  # None: its caller has given up
+        if inbox is not None:  # None: the caller has given up
             inbox.waiting.discard(opaque)
             inbox.put(Answer(opaque, form, head, bytes(body)))
 

@@ -1,7 +1,7 @@
 """Makes signed calls, each with a deadline, over one connection to each address, which the first call opens.
 
-A forked child opens connections of its own.  A connection that has been idle for a minute is not used any more: the
-server ends it after two minutes, perhaps at the moment when a request is written.
+A forked child opens connections of its own.  A connection that has been idle for a minute is not used any more, because
+the server ends it after two minutes, perhaps at the moment when a request is written.
 """
 
 import ssl
@@ -34,7 +34,8 @@ IDLE_S = 60.0  # servers close a connection after 120 s without a request
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`what`: the request in words for users, for errors.  Values of fields are texts; empty ones are not sent."""
+    """A request of the client.  `what` names it in errors, in words for users.  Fields with empty values are not
+    sent."""
 
     code: int
     what: str
@@ -52,7 +53,8 @@ class Reply:
 
 
 class Connections:
-    """Thread-safe.  `close` ends all calls that are under way, and leaves no thread and no socket behind."""
+    """The connections of one client.  `close` ends all calls that are under way, and leaves no thread and no socket
+    behind.  Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
         self._credentials = settings.credentials
@@ -71,7 +73,7 @@ class Connections:
         return self._credentials is not None
 
     def call(self, address: str, request: Request, timeout_s: float, also: Sequence[int] = ()) -> Reply:
-        """Makes one call.  Raises the error for the answer's code, unless that is 0 or one of `also`."""
+        """Makes one call.  Raises the error for the answer's code, unless the code is 0 or one of `also`."""
         (reply,) = self.calls(address, [request], timeout_s)
         return checked(reply, request, also)
 
@@ -143,6 +145,7 @@ class Connections:
             connection.join()
 
     def forget_parent(self) -> None:
+        """Drops the parent's connections after a fork."""
         self._lock, self._open, self._opening = threading.Lock(), {}, {}
 
     def _usable(self, address: str) -> Connection | None:
@@ -180,7 +183,8 @@ class Connections:
             ) from error
 
     def _hint(self, address: str) -> str:
-        """Says where a broker's address comes from, because the user has not written it."""
+        """Returns the end of an error, which says where a broker's address comes from, because the user has not
+        written it."""
         if address in self._name_servers:
             return ""
         return "; the broker gave this address to the name server (its brokerIP1)"

@@ -1,8 +1,8 @@
 """Makes a group that commits visible to RocketMQ's tools.
 
 `mqadmin consumerProgress` and the dashboard list the groups whose topic `%RETRY%group` exists.  RocketMQ's consumers
-make it with their first heartbeat.  This client sends no heartbeats, because they would make it a member of the group,
-to which queues are assigned.
+create this topic with their first heartbeat.  This client sends no heartbeats, because a heartbeat would make it a
+member of the group, and the group would assign queues to it.
 """
 
 import logging
@@ -18,7 +18,7 @@ RETRY = "%RETRY%"
 
 
 def retry_topic_request(group: str) -> Request:
-    """The request that makes the group's retry topic with RocketMQ's own settings."""
+    """Returns the request that creates the group's retry topic with RocketMQ's own settings."""
     fields = {
         "topic": RETRY + group,
         "defaultTopic": "TBW102",
@@ -33,8 +33,8 @@ def retry_topic_request(group: str) -> Request:
 
 
 class Groups:
-    """`register`: `auto` tries once for each broker and group, and logs a refusal; `true` raises it; `false` does
-    nothing."""
+    """Registers groups as the option `registerGroup` says.  `auto` tries once for each broker and group, and logs a
+    refusal.  `true` raises the refusal.  `false` does nothing."""
 
     def __init__(self, connections: Connections, register: str) -> None:
         self._connections = connections
@@ -42,11 +42,12 @@ class Groups:
         self._done: set[tuple[str, str]] = set()
 
     def committed(self, address: str, group: str, timeout_s: float) -> None:
-        """Registers the group at the broker, unless that is done.  Call it after the group has committed there."""
+        """Registers the group at the broker, unless it has done so before.  Is called after the group has committed
+        offsets at this broker."""
         if self._register == "false" or (address, group) in self._done:
             return
         try:
-            if not self._is_there(address, group, timeout_s):
+            if not self._is_registered(address, group, timeout_s):
                 self._connections.call(address, retry_topic_request(group), timeout_s)
                 logger.info("group %s is registered at %s, for RocketMQ's tools", group, address)
         except RocketSimError as error:
@@ -59,7 +60,8 @@ class Groups:
             )
         self._done.add((address, group))
 
-    def _is_there(self, address: str, group: str, timeout_s: float) -> bool:
+    def _is_registered(self, address: str, group: str, timeout_s: float) -> bool:
+        """Returns True if the broker has the group's retry topic."""
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the retry topic of {group!r}", {"topic": RETRY + group})
         reply = self._connections.call(address, request, timeout_s, (ResponseCode.TOPIC_NOT_EXIST,))
         return reply.header.code == 0

@@ -1,17 +1,17 @@
-"""What is known about brokers from routes: which member has which address, and how many queues a topic has there."""
+"""Keeps what routes say about brokers: which address belongs to which broker, and how many queues a topic has there."""
 
 from rocketsim_client.model import MASTER_ID
 from rocketsim_client.route import BrokerData, QueueData, TopicRoute
 
 
 class KnownMembers:
-    """Finds a member by its address, because a broker's answer does not say which member it is. Thread-safe: entries
-    are only replaced."""
+    """Finds a broker by its address, because RocketMQ's answers do not say which broker they come from.
+    Thread-safe, because entries are only added or replaced."""
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[str, int]] = {}  # address -> broker name, broker id
-        self._queues: dict[tuple[str, str], QueueData] = {}  # topic, broker name
-        self._refuse_reads: set[str] = set()
+        self._queues: dict[tuple[str, str], QueueData] = {}  # (topic, broker name) -> its queues there
+        self._refuse_reads: set[str] = set()  # addresses of slaves
 
     def learn(self, brokers: list[BrokerData]) -> None:
         for data in brokers:
@@ -24,7 +24,7 @@ class KnownMembers:
             self._queues[route.topic, data.broker_name] = data
 
     def broker_id(self, address: str) -> int:
-        """The broker id of the address; for an unknown address the master's."""
+        """Returns the broker id of the address, or the master's id if the address is not known."""
         return self._members.get(address, ("", MASTER_ID))[1]
 
     def broker_name(self, address: str) -> str:
@@ -33,13 +33,14 @@ class KnownMembers:
     def queues(self, topic: str, address: str) -> QueueData | None:
         return self._queues.get((topic, self.broker_name(address)))
 
-    def refuses_reads(self, address: str) -> None:
-        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`. Suggestions to read there are
-        ignored from now on."""
+    def note_refused_reads(self, address: str) -> None:
+        """Notes that a slave refuses reads, as 5.x does without `slaveReadEnable`.  From now on suggestions to read
+        at this slave are ignored."""
         self._refuse_reads.add(address)
 
     def suggestion(self, address: str, suggested: int) -> int:
-        """The broker id that the broker at `address` suggests; its own if the suggested one refuses reads."""
+        """Returns the broker id that the broker at `address` suggests, or that broker's own id if the suggested
+        broker refuses reads."""
         if not self._refuse_reads:
             return suggested
         name, own = self._members.get(address, ("", MASTER_ID))

@@ -1,8 +1,8 @@
 """A transport for one instance of a cluster, whose servers know its names as `INSTANCE%topic` and `INSTANCE%group`.
 
 Clouds give each customer such an instance of a shared cluster of RocketMQ 4.  The user writes and reads names without
-the instance, as with RocketMQ's own clients (`setNamespace`).  Records have their topic in them, so those that are read
-are copied without the instance.
+the instance, as with RocketMQ's own clients (`setNamespace`).  A record contains its topic, so the records that a
+client reads are copied without the instance.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rocketsim_client.transport.sends import Acknowledged, Outgoing, SendCall, SendCalls
     from rocketsim_client.transport.transactions import TransactionCalls
 
-# The names of a group's retry topic and of its dead letters begin with these, before the instance.
+# The names of a group's retry topic and of its dead-letter topic begin with these prefixes, before the instance.
 RETRY, DEAD_LETTERS = "%RETRY%", "%DLQ%"
 # RocketMQ's own topics and groups belong to no instance.
 SYSTEM_PREFIXES = ("rmq_sys_", "RMQ_SYS_", "CID_RMQ_SYS_")
@@ -44,17 +44,19 @@ class Namespace:
         self.prefix = f"{instance}%"
 
     def added(self, name: str) -> str:
-        """Returns the servers' name; system names, and names that have the instance already, stay."""
+        """Returns the name that the servers use.  Names of RocketMQ's own topics and groups, and names that have the
+        instance already, stay as they are."""
         kind, rest = _kind(name)
         is_system = name in SYSTEM_NAMES or name.startswith(SYSTEM_PREFIXES)
         return name if not name or is_system or rest.startswith(self.prefix) else f"{kind}{self.prefix}{rest}"
 
     def removed(self, name: str) -> str:
-        """Returns the user's name; that of another instance stays."""
+        """Returns the name that the user uses.  A name of another instance stays as it is."""
         kind, rest = _kind(name)
         return f"{kind}{rest.removeprefix(self.prefix)}"
 
     def has(self, name: str) -> bool:
+        """Returns True if the name belongs to this instance."""
         return _kind(name)[1].startswith(self.prefix)
 
     def records(self, data: bytes | memoryview, address: str) -> bytes:
@@ -69,6 +71,7 @@ class Namespace:
 
 
 def _kind(name: str) -> tuple[str, str]:
+    """Splits a name into its prefix (retry, dead letters or none) and the rest."""
     for kind in (RETRY, DEAD_LETTERS):
         if name.startswith(kind):
             return kind, name[len(kind) :]
@@ -100,7 +103,7 @@ def _without(records: Records, prefix: bytes) -> bytes:
 
 
 class NamespacedTransport:
-    """Wraps the remoting transport."""
+    """Wraps the remoting transport, and adds the instance to all names in its calls."""
 
     def __init__(self, transport: Transport, instance: str) -> None:
         self._transport = transport

@@ -1,11 +1,11 @@
-"""Limits the pulls in a second to `maxPullsPerSecond`, for cloud instances that refuse more."""
+"""Limits how many pulls are sent in a second to `maxPullsPerSecond`, because some cloud instances refuse more."""
 
 import threading
 import time
 
 
 class Pace:
-    """The limit of one process; 0: none. Thread-safe."""
+    """The limit of one process.  A limit of 0 means no limit.  Thread-safe."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -13,7 +13,7 @@ class Pace:
         self._lock = threading.Lock()
 
     def wait(self, pulls: int) -> None:
-        """Returns when these pulls may be sent."""
+        """Waits until that many pulls may be sent."""
         if not self._per_second:
             return
         with self._lock:

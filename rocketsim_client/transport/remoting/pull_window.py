@@ -1,9 +1,9 @@
-"""The range window: decides which pulls to send ahead, and returns their answers in order.  Pure: it knows no network
-and no clock.
+"""Decides which pulls of a range read to send ahead, and returns their answers in order.  Pure: it knows no network and
+no clock.
 
 A broker returns at most 32 messages for a pull by default, so one pull at a time would be slow.  Without a filter the
-offsets of a queue are consecutive.  So the begin of the next pulls is known before the first is answered, and several
-pulls are in flight at once.
+offsets of a queue are consecutive.  So it is known where the next pulls begin before the first pull is answered, and
+several pulls are in flight at once.
 
 The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
 with four pulls.  It grows while the reader has to wait for answers, and halves when the broker asks for fewer pulls.
@@ -13,7 +13,7 @@ Answers may come in another order, with fewer messages than asked for, twice, or
 gap, which is asked for next.  Each offset of [from, until) is returned once, in order, and no pull begins at or after
 `until`.
 
-With a filter the broker leaves messages out, and only an answer says where the next pull begins.  Then a range has one
+With a filter the broker leaves messages out, and only an answer says where the next pull begins.  So each range has one
 pull in flight, and eight ranges are read at once.
 """
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 USUAL_STEP = 32  # how many messages brokers return for a pull by default
 FIRST_PULL = 1024  # the first pull asks for more, to find out how many the broker returns
 FEWEST = 4  # pulls in flight at the start
-MOST = 32
+MOST = 32  # pulls in flight at the most
 MOST_BYTES = 8 << 20  # of answers in flight, by the mean size of earlier answers
 RANGES_AHEAD = 8  # filtered ranges that are read at once, each with one pull
 STEADY = 32  # after this many full answers in a row, a pull asks for more messages again
@@ -63,9 +63,9 @@ class PullReply(Generic[T]):
 
 
 class Piece(NamedTuple, Generic[T]):
-    """The part [begin, end) of a range.  Pieces are handed out in order.
+    """The part [begin, end) of a range, with the answer that has its records.  Pieces are returned in order.
 
-    `end` may be beyond the range where a broker filters.
+    If the broker filters, `end` may be after the end of the range.
     """
 
     range_index: int
@@ -76,15 +76,17 @@ class Piece(NamedTuple, Generic[T]):
 
 @dataclass(slots=True)
 class _Range(Generic[T]):
-    at: int  # the next offset to hand out
+    at: int  # the next offset to return
     ahead: int  # the next offset to ask for
     until: int
-    ready: dict[int, tuple[Ask, PullReply[T]]] = field(default_factory=dict)  # by the offset that was asked for
+    ready: dict[int, tuple[Ask, PullReply[T]]] = field(
+        default_factory=dict
+    )  # offset of a pull -> the pull, and its answer that has not been returned yet
 
 
 class PullWindow(Generic[T]):
-    """`filtered`: the broker filters.  `step`: how many messages the broker returns for a pull; None: it is not known
-    yet."""
+    """Plans the pulls of several ranges.  With `filtered`, the broker filters.  `step` is the number of messages
+    that the broker returns for a pull, or None if that is not known yet."""
 
     def __init__(
         self, ranges: Sequence[QueueRange | OffsetRange], *, filtered: bool, step: int | None = None, most: int = MOST
@@ -111,7 +113,7 @@ class PullWindow(Generic[T]):
 
     @property
     def step(self) -> int | None:
-        """How many messages the broker returns for a pull; None: not known."""
+        """The number of messages that the broker returns for a pull, or None if that is not known."""
         return self._cap if self._knows_step and not self._filtered else None
 
     def asks(self) -> list[Ask]:
@@ -130,7 +132,7 @@ class PullWindow(Generic[T]):
         self._wide = min(self._wide + 1, self._most)
 
     def again(self, ask: Ask) -> None:
-        """Asks again for a pull that was not answered, or refused for the moment."""
+        """Lets a pull be sent again that was not answered, or that the broker refused for the moment."""
         if ask in self._flight:
             self._flight.discard(ask)
             self._gaps.append(ask)
@@ -140,7 +142,7 @@ class PullWindow(Generic[T]):
         self._wide = max(1, self._wide // 2)
 
     def answered(self, ask: Ask, reply: PullReply[T]) -> None:
-        """Takes an answer.  It is ignored if the pull is not in flight any more."""
+        """Takes the answer to a pull.  Ignores it if the pull is not in flight any more."""
         if ask not in self._flight:
             return
         self._flight.discard(ask)
@@ -148,7 +150,7 @@ class PullWindow(Generic[T]):
         self._answers += 1
         self._bytes += reply.size_bytes
         if reply.status not in ENDS and reply.next_offset <= ask.offset:
-            raise BadAnswer(f"a pull at offset {ask.offset} was answered with {reply.next_offset} as the next one")
+            raise BadAnswer(f"a pull at offset {ask.offset} was answered with {reply.next_offset} as the next offset")
         one.ready[ask.offset] = ask, reply
         if self._filtered or reply.status is not GetMessageStatus.FOUND:
             return
@@ -166,7 +168,7 @@ class PullWindow(Generic[T]):
                 self._step, self._steady = min(self._step * 2, self._cap), 0
 
     def next_piece(self) -> Piece[T] | None:
-        """Returns the next piece in order; None: its answer has not come yet."""
+        """Returns the next piece in order, or None if its answer has not come yet."""
         self._skip_finished()
         if self._current >= len(self._ranges):
             return None
@@ -186,7 +188,7 @@ class PullWindow(Generic[T]):
             or reply.status is not GetMessageStatus.FOUND
             or reply.next_offset > ask.offset + ask.messages
         ):
-            # The pulls that were sent ahead do not begin where this answer ends.
+            # The pulls that were sent ahead are dropped, because none of them begins where this answer ends.
             if not self._filtered:
                 self._drop(index)
             one.ahead = one.at
@@ -195,7 +197,7 @@ class PullWindow(Generic[T]):
     # --- which pulls --------------------------------------------------------------------------------------------------
 
     def _room(self) -> int:
-        """How many pulls may be in flight."""
+        """Returns how many pulls may be in flight."""
         if not self._knows_step:
             return 1
         if self._filtered:
@@ -204,6 +206,7 @@ class PullWindow(Generic[T]):
         return max(1, min(self._wide, MOST_BYTES // each))
 
     def _held(self) -> int:
+        """Counts the answers that have come and wait for earlier ones."""
         return sum(len(one.ready) for one in self._ranges[self._current :])
 
     def _next_ask(self) -> Ask | None:
@@ -235,8 +238,8 @@ class PullWindow(Generic[T]):
         return None
 
     def _learn(self, got: int, asked: int) -> None:
-        """Learns from the first answer how many messages the broker returns for a pull.  A short range does not show
-        that."""
+        """Learns from the first answer how many messages the broker returns for a pull.  If the range has fewer
+        messages than that, the default of 32 is assumed."""
         self._cap = max(got, USUAL_STEP)
         self._step = self._cap if got == asked else got
         self._knows_step = True

@@ -47,7 +47,7 @@ HAS_SUBSCRIPTION = 4  # sysFlag: the request has the subscription, so no heartbe
 WAITS = 2  # sysFlag: the broker holds the request until a message comes
 LONG_POLL_GRACE_S = 10.0  # a broker checks the pulls that it holds every 5 s
 FRAME_AFTER_S = 0.5  # a frame is returned after this time, however small, because Spark waits for frames
-ASKED_AGAIN_AFTER_S = 1.0  # a broker that is overloaded drops answers silently
+ASKED_AGAIN_AFTER_S = 1.0  # an overloaded broker drops answers silently, so a pull is then sent again
 FLOW_CONTROL_PAUSE_S = 0.02
 
 _OFFSET_AT, _SYS_FLAG_AT = 20, 36
@@ -70,7 +70,7 @@ class RemotingReads:
         self._groups = groups
         self._pace = pace
         self._supported: set[tuple[str, str]] = set()  # address, topic
-        self._steps: dict[str, int] = {}  # by address: how many messages the broker returns for a pull
+        self._steps: dict[str, int] = {}  # address -> how many messages this broker returns for a pull
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -193,10 +193,11 @@ class RemotingReads:
             raise self._pull_refused(Reply(header_of(answer, address), answer.body, address), what, group)
 
     def _pull_refused(self, reply: Reply, what: str, group: str) -> Exception:
-        """The error for a pull that was refused.  A slave of 5.x that serves no reads says that it is busy.  The master
-        is asked instead, and suggestions to read at that slave are ignored from now on."""
+        """Returns the error for a refused pull.  A slave of 5.x that serves no reads says that it is busy.  The
+        returned error makes the caller ask the master, and suggestions to read at that slave are ignored from now
+        on."""
         if reply.header.code == ResponseCode.SYSTEM_BUSY and self._members.broker_id(reply.address) != MASTER_ID:
-            self._members.refuses_reads(reply.address)
+            self._members.note_refused_reads(reply.address)
             return ServiceNotAvailable(
                 f"{what} at {reply.address}: this slave serves no reads (slaveReadEnable is not set on it): "
                 f"{reply.header.remark}",
@@ -214,8 +215,9 @@ class RemotingReads:
     def commit_offsets(
         self, address: str, group: str, offsets: Mapping[MessageQueue, int], timeout_s: float
     ) -> OffsetsAnswer:
-        """Sends only offsets that are higher than the group's, because brokers also take lower ones.  Commits do not go
-        to slaves, which take them but do not pass them on to the master."""
+        """Sends only offsets that are higher than the group's, because a broker would also take a lower offset and
+        so move the group back.  Refuses to commit at a slave, which would take the commit and not pass it on to the
+        master."""
         if self._members.broker_id(address) != MASTER_ID:
             raise ServiceNotAvailable(
                 f"a commit of group {group!r} at {address}: RocketMQ's slaves keep no commits for their master",
@@ -254,7 +256,7 @@ class RemotingReads:
     ) -> None:
         replies = self._connections.calls(address, requests, timeout_s)
         if any(reply.header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST for reply in replies):
-            # A broker of 5.x that may make groups makes one at its first pull.
+            # A broker of 5.x that may create groups creates this one at the group's first pull.
             self.pull(address, PullCall(group, queue.topic, queue.queue_id, 0, max_msg_nums=1), timeout_s)
             replies = self._connections.calls(address, requests, timeout_s)
         for reply, request in zip(replies, requests, strict=True):
@@ -292,15 +294,15 @@ class RemotingReads:
         if broker_id != MASTER_ID and not versions.slaves_have_group_offsets(version):
             found = [-1] * len(found)
         elif 0 in found and not zero_for_new_group and not versions.says_that_there_is_no_offset(version):
-            found = self._without_made_up(address, group, queues, found, timeout_s)
+            found = self._only_committed(address, group, queues, found, timeout_s)
         offsets = [(queue.topic, queue.queue_id, to) for queue, to in zip(queues, found, strict=True)]
         return OffsetsAnswer(offsets, broker_id)
 
-    def _without_made_up(
+    def _only_committed(
         self, address: str, group: str, queues: Sequence[MessageQueue], found: Sequence[int], timeout_s: float
     ) -> list[int]:
-        """Finds out which zeros are committed, by the table of all offsets: 4.x also answers 0 if the group has no
-        offset."""
+        """Replaces each 0 that the group has not committed by -1.  A broker of 4.x answers 0 also if the group has
+        no offset, so this reads the broker's table of all offsets."""
         request = Request(RequestCode.GET_ALL_CONSUMER_OFFSET, "the table of all offsets", {})
         body = body_of(self._connections.call(address, request, timeout_s).body, address)
         table = part(body, "offsetTable", dict, address)
@@ -322,8 +324,8 @@ class RemotingReads:
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
         """Takes the bounds from the broker's statistics, which have all queues that can be written, and say if the
-        topic does not exist.  Further queues are asked for one by one; at a proxy, which has no statistics, all of
-        them.  The first call for a topic refuses kinds of topics that are not supported."""
+        topic does not exist.  Other queues are asked for one by one, and at a proxy, which has no statistics, all
+        queues are.  The first call for a topic raises NotSupported if topics of its kind are not supported."""
         request = Request(RequestCode.GET_TOPIC_STATS_INFO, f"the bounds of topic {topic!r}", {"topic": topic})
         requests = [request]
         if (address, topic) not in self._supported:
@@ -334,7 +336,7 @@ class RemotingReads:
                 refuse_kind(topic, body_of(answer.body, address).get("attributes"))
             elif is_worth_asking_again(error_of(answer.header, request.what, address)):
                 continue  # the next call asks again
-            # A broker of 4.x and a proxy do not know this call, and some users may not make it.
+            # A refusal is ignored: brokers of 4.x and proxies do not know this call, and some users may not make it.
             self._supported.add((address, topic))
         table: dict[int, tuple[int, int, int]] = {}
         is_proxy = reply.header.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -406,14 +408,14 @@ class RemotingReads:
                 )
                 for queue_id in timestamps
             }
-        # The message that 5.x finds may already be deleted.
+        # The message that 5.x finds may already be deleted, so the offset is at least the queue's first one.
         return {queue_id: max(offset, bounds[queue_id][0]) for queue_id, offset in found.items()}
 
     def _bisected(
         self, address: str, topic: str, queue_id: int, timestamp: int, bounds: tuple[int, int], timeout_s: float
     ) -> int:
-        """Compares store times here, because a search of 4.x finds the nearest message, and of several messages with
-        the same store time any one."""
+        """Finds the first message that was stored at or after `timestamp`, by pulls of single messages.  RocketMQ
+        4.x itself finds the nearest message, and any one of several with the same store time."""
         low, high = bounds
         while low < high:
             middle = (low + high) // 2
@@ -437,7 +439,7 @@ class RemotingReads:
 
 
 def refuse_kind(topic: str, attributes: object) -> None:
-    """Refuses a topic with these attributes if its messages cannot be read one by one, without gaps."""
+    """Raises NotSupported if the messages of a topic with these attributes cannot be read one by one, without gaps."""
     found = attributes if isinstance(attributes, dict) else {}
     if found.get("queue.type") == "BatchCQ":
         raise NotSupported(f"topic {topic!r} has batches in its queues (queue.type=BatchCQ): not supported")
@@ -454,7 +456,7 @@ def refuse_inner_batch(topic: str, records: bytes | memoryview) -> None:
 
 
 def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, expression: str) -> dict[str, str]:
-    """All fields of a pull.  A broker answers with a NullPointerException if one is missing."""
+    """Returns all fields of a pull request.  A broker answers with a NullPointerException if one of them is missing."""
     return {
         "consumerGroup": group or READER_GROUP,
         "topic": topic,
@@ -470,8 +472,8 @@ def pull_fields(group: str, topic: str, queue_id: int, offset: int, count: int, 
     }
 
 
-# Pulls that name no group use this one.  Each broker has it from its start, even if it makes no groups by itself,
-# because mqadmin reads with it.  Nothing is committed for it.
+# Pulls that name no group use this group.  Each broker has it from the start, even if the broker creates no groups by
+# itself, because RocketMQ's mqadmin reads with it.  Nothing is committed for it.
 READER_GROUP = "TOOLS_CONSUMER"
 
 
@@ -484,7 +486,8 @@ def _to_be_made(error: GroupNotExist, group: str) -> GroupNotExist:
 
 
 class _Template:
-    """Makes the requests for pulls of one queue.  Without signatures they differ in three numbers only."""
+    """Makes the requests for pulls of one queue.  Without signatures these requests differ only in their number,
+    offset and count, so the rest is encoded once."""
 
     def __init__(self, connections: Connections, fields: dict[str, str]) -> None:
         self._connections = connections
@@ -506,7 +509,8 @@ class _Template:
 
 
 def _pull_reply(answer: Answer, address: str) -> tuple[int, PullReply[bytes] | None]:
-    """Returns the code and, unless that is a refusal, the reply.  The usual JSON header is read without decoding it."""
+    """Returns the code and the reply, which is None if the code is a refusal.  The usual JSON header is searched for
+    its values, which is faster than decoding it."""
     head = answer.head
     if answer.form is frame.Form.JSON:
         found = [pattern.search(head) for pattern in (_CODE, _NEXT, _MIN, _MAX, _SUGGESTED)]
@@ -614,7 +618,7 @@ class _Frames:
         return first
 
     def _before(self, records: bytes | memoryview, until: int) -> memoryview:
-        """The records whose offsets are before `until`."""
+        """Returns the records whose offsets are before `until`."""
         at = 0
         for size in _sizes(records, self._address).tolist():
             if _OFFSET.unpack_from(records, at + _OFFSET_AT)[0] >= until:

@@ -1,4 +1,4 @@
-"""Asks RocketMQ's name servers."""
+"""Makes the calls to RocketMQ's name servers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ from rocketsim_client.transport.server_protocol import NAME_SERVER_ADVICE
 
 
 class RemotingRoutes:
-    """`RouteCalls` over the remoting protocol."""
+    """Implements `RouteCalls` over the remoting protocol."""
 
     def __init__(self, connections: Connections, settings: Connection, members: KnownMembers) -> None:
         self._connections = connections
@@ -46,7 +46,7 @@ class RemotingRoutes:
         return route
 
     def topic_list(self, timeout_s: float) -> list[str]:
-        """Leaves out RocketMQ's own topics, which are named like clusters and brokers."""
+        """Leaves out the topics that RocketMQ itself creates, one with the name of each cluster and broker."""
         request = Request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, "the list of topics", {})
 
         def ask(address: str) -> list[str]:
@@ -84,8 +84,8 @@ class RemotingRoutes:
         return self._name_servers.change(what, change)
 
     def _call(self, address: str, request: Request, timeout_s: float) -> Reply:
-        """Calls a name server.  A broker, which knows none of these calls, and a proxy, which knows only that for a
-        route, are called so in the error."""
+        """Calls a name server.  If the address is that of a broker or a proxy, the error says so: a broker knows
+        none of these calls, and a proxy knows only the call for a route."""
         reply = self._connections.call(address, request, timeout_s, (ResponseCode.REQUEST_CODE_NOT_SUPPORTED,))
         if reply.header.code:
             is_broker = request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC

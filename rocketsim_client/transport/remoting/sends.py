@@ -27,13 +27,13 @@ STORED = {
 }
 # Properties with the time of a delivery, which brokers of 4.x ignore.
 TIMES = (b"TIMER_DELIVER_MS\x01", b"TIMER_DELAY_MS\x01", b"TIMER_DELAY_SEC\x01")
-# Properties that a broker obeys only in a message that is sent alone; in a batch it only stores them.
+# Properties that a broker obeys only in a message that is sent alone.  In a batch the broker only stores them.
 ALONE = (b"DELAY\x01", *TIMES)
 _HEAD = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("body_size", ">i4")])
 
 
 class Batch(NamedTuple):
-    """Rows of an Outgoing, in order, that go in one request."""
+    """The rows of an Outgoing, in order, that one request sends."""
 
     queue_id: int
     rows: Sequence[int]
@@ -41,12 +41,12 @@ class Batch(NamedTuple):
 
 
 class RemotingSends:
-    """`SendCalls` over the remoting protocol.  A queue has one request under way at a time, because a broker may store
-    two in the wrong order.  Requests for different queues are sent together."""
+    """Implements `SendCalls` over the remoting protocol.  A queue has one request under way at a time, because a
+    broker may store two requests in the wrong order.  Requests for different queues are sent together."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._versions: dict[str, int] = {}  # of brokers, by address
+        self._versions: dict[str, int] = {}  # address -> the broker's version
 
     def send(self, address: str, outgoing: Outgoing, call: SendCall, timeout_s: float) -> Acknowledged:
         deadline = time.monotonic() + timeout_s
@@ -94,8 +94,8 @@ class RemotingSends:
         return Acknowledged(status, queue_offsets, [-1] * len(bodies), b"", 0)  # type: ignore[arg-type]
 
     def _check_timers(self, address: str, topic: str, broker_name: str, timeout_s: float) -> None:
-        """Refuses times of delivery at a broker of 4.x, which would deliver such a message at once.  The answer to any
-        request has the broker's version."""
+        """Raises NotSupported for a delivery time at a broker of 4.x, which would deliver such a message at once.
+        The broker's version is in its answer to any request."""
         if address not in self._versions:
             fields = {"topic": topic, "queueId": "0", "bname": broker_name}
             request = Request(RequestCode.GET_MAX_OFFSET, f"the version of broker {address}", fields)
@@ -111,8 +111,8 @@ class RemotingSends:
     def _stored(
         self, address: str, requests: Sequence[Request], together: Sequence[Batch], deadline: float
     ) -> Iterator[tuple[Reply, Batch]]:
-        """Yields the answer to each batch.  Only batches for which the broker is busy are sent again: it has stored
-        nothing of them."""
+        """Sends the batches, and yields the answer to each.  A batch that the broker refuses because it is busy is
+        sent again until the deadline, because the broker has stored nothing of it."""
         left = list(zip(requests, together, strict=True))
         failures = 0
         while left:
@@ -144,7 +144,7 @@ class RemotingSends:
 
 
 def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
-    """Refuses what RocketMQ's brokers would refuse without a reason."""
+    """Raises MessageIllegal for messages that RocketMQ's brokers would refuse without a reason."""
     if len(body_sizes) and not body_sizes.min():
         raise MessageIllegal(f"topic {topic!r}: RocketMQ's brokers take no message whose body is empty")
     if len(properties_sizes) and properties_sizes.max() > message_batch.MAX_PROPERTIES_BYTES:
@@ -152,9 +152,9 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
 
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
-    """Cuts the rows of each queue, in order, into batches that are not too many rows or bytes for a request.  Rows with
-    different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because few rows
-    begin a batch."""
+    """Cuts the rows of each queue, in order, into batches that are not too many rows or bytes for a request.  Rows
+    with different flags, and rows that have to go alone, are in batches of their own. numpy finds the cuts, because
+    few rows begin a batch."""
     found: list[Batch] = []
     for queue_id in np.unique(queue_ids).tolist():
         rows = np.flatnonzero(queue_ids == queue_id)
@@ -196,8 +196,8 @@ def encoded(bodies: Any, properties: Any, flags: Any) -> memoryview:
 
 
 def _alone(given: Any, whole: bytes) -> Any:
-    """Marks the rows that have to be sent alone.  `whole`: the properties of all rows; one search there mostly shows
-    that no row has to."""
+    """Marks the rows that have to be sent alone.  `whole` has the properties of all rows, and one search in it
+    usually shows that there are no such rows."""
     if not any(name in whole for name in ALONE):
         return np.zeros(len(given), bool)
     rows = (b"\x02" + bytes(one if isinstance(one, bytes) else one.as_py()) for one in given)

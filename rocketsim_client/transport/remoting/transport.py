@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class RemotingTransport:
-    """Thread-safe.  All calls to an address share one connection.  Modules that a reader does not need are imported at
-    their first use."""
+    """All calls to an address share one connection.  A module that is not needed for reading is imported at its
+    first use.  Thread-safe."""
 
     def __init__(self, settings: Connection) -> None:
         self.connections = Connections(settings)

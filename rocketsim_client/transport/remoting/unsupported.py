@@ -1,4 +1,4 @@
-"""Calls that this client does not make over RocketMQ's remoting protocol."""
+"""Stands for the calls that this client does not make over RocketMQ's remoting protocol."""
 
 from typing import NoReturn
 
@@ -6,7 +6,7 @@ from rocketsim_client.errors import NotSupported
 
 
 class UnsupportedCalls:
-    """Every call raises NotSupported, which names it."""
+    """Raises NotSupported for every call, and names the call in the error."""
 
     def __init__(self, what: str) -> None:
         self._what = what

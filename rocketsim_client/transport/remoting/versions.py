@@ -1,4 +1,5 @@
-"""How RocketMQ's brokers differ by version, which MQVersion numbers in the headers of their answers.  Pure.
+"""Says how RocketMQ's brokers differ by version.  The header of each answer has the version, as a number of RocketMQ's
+MQVersion.  Pure.
 
 | since  | what is different |
 |--------|----------------------------------------------------------------------------------------------------|
@@ -11,8 +12,8 @@
 | 5.0.0  | a message is delivered at a given time (`TIMER_DELIVER_MS`); before, at once |
 | 5.5.0  | a slave never gets the group offsets of its master; before, 4.x within seconds, 5.x within a minute |
 
-A message that is too large is refused with code 13, by 5.x in a batch with 1.  A queue that does not exist is refused
-with code 1, by 5.x with 29.
+A message that is too large is refused with code 13, but with code 1 if it is in a batch that goes to 5.x.  A queue that
+does not exist is refused with code 1, and by 5.x with code 29.
 """
 
 

@@ -1,7 +1,7 @@
-"""One socket to a server, plain or TLS, that one thread reads while others write.
+"""One socket to a server, plaintext or TLS, from which one thread reads while others write.
 
-Calls of the socket never block; `poll` waits instead.  So writers have a deadline and the reader has none.  Calls over
-TLS are made under a lock, because TLS does not allow two threads at once.
+The socket is non-blocking, and `poll` waits for it, so that writers have a deadline and the reader has none.  Calls
+over TLS are made under a lock, because a TLS socket must not be used by two threads at once.
 """
 
 import select
@@ -39,7 +39,7 @@ class Wire:
             raise
 
     def receive_into(self, room: memoryview) -> int:
-        """Waits for bytes without a limit.  Returns how many came; 0: the connection has ended."""
+        """Waits for bytes without a time limit.  Returns how many bytes came, or 0 if the connection has ended."""
         while True:
             try:
                 if self._tls is None:
@@ -50,10 +50,10 @@ class Wire:
                 self._wait(isinstance(error, ssl.SSLWantWriteError), None)
 
     def send(self, data: bytes | memoryview, deadline: float) -> None:
-        """Sends all bytes.  TimeoutError at the deadline (of `time.monotonic`): the connection cannot be used after
-        that."""
+        """Sends all bytes.  Raises TimeoutError at the deadline (of `time.monotonic`), after which the connection
+        cannot be used."""
         if not self._writing.acquire(timeout=max(deadline - time.monotonic(), 0.001)):
-            raise TimeoutError("another request could not be written")
+            raise TimeoutError("a request before this one is still being written")
         try:
             view = memoryview(data)
             while view:
@@ -79,7 +79,7 @@ class Wire:
         self._socket.close()
 
     def _wait(self, for_writing: bool, deadline: float | None) -> bool:
-        """Waits until the socket is ready.  False: the deadline has passed."""
+        """Waits until the socket is ready.  Returns False if the deadline has passed before."""
         wanted = select.poll()
         wanted.register(self._socket, select.POLLOUT if for_writing else select.POLLIN)
         if deadline is None:
