@@ -41,7 +41,7 @@ FOLLOWED = {
     "): restart it": "broker/test_promotion_on_bad_disks::test_a_promotion_that_any_call_of_the_disk_fails_is_whole_or_has_not_been",
     "start the newer one on it": "test_versions::test_a_store_of_a_newer_version_is_refused_and_left_as_it_is",
     "stop it, and move the folder away": "consumption/test_rocketmq_pops::test_rocksdb_with_deliveries_is_refused_until_it_is_moved_away",
-    "put it in its place, or move both away": "broker/test_advice::test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand",
+    "or move both files away to start without": "broker/test_advice::test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand",
     "remove it to take the role": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "remove it: it is written again": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",
     "remove it: slaves are known again": "broker/test_advice::test_what_a_broker_that_does_not_start_advises_makes_it_start",

@@ -1,4 +1,4 @@
-"""Admission decides if the store takes appends now; its refusals have the reason."""
+"""Admission decides if the store takes appends now.  A refusal is a text with the reason."""
 
 import logging
 
@@ -9,14 +9,16 @@ from broker_service.store.writer import Writer
 
 logger = logging.getLogger(__name__)
 
-_RESERVE = 16 << 20  # bytes kept at the end of the last log file; some hundred thousand acknowledgements
+# bytes kept at the end of the last log file for the broker's records: some 100,000 acknowledgements
+_RESERVE = 16 << 20
 _RESERVED_PART = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
 
 
 class Admission:
     def __init__(self, disk: Disk, log: CommitLog, writer: Writer, config: StoreConfig) -> None:
         self.config = config
-        self.disk_too_full: str | None = None  # the refusal above the warning level; sent to clients, so without a path
+        # the refusal while the disk is above its warning level; clients get this text, so it names no path
+        self.disk_too_full: str | None = None
         self._disk = disk
         self._log = log
         self._writer = writer
@@ -41,8 +43,8 @@ class Admission:
     def _why_reserved(self, size: int) -> str | None:
         """Returns the refusal if the rest of the last log file is kept for the broker's own records.
 
-        It is kept while the disk has no room for another log file.  Once a send is refused for this reason, all sends
-        are refused until the disk has room.
+        The rest is kept while the disk has no room for another log file.  Once a send is refused for this reason, all
+        sends are refused until the disk has room.
         """
         log = self._log
         left = log.file_end - log.end_offset - size

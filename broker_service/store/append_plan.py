@@ -36,7 +36,7 @@ def plan_append(end_offset: int, file_size: int, sizes: list[int] | np.ndarray) 
     total = sum(sizes) if isinstance(sizes, list) else int(sizes.sum())
     if total <= file_size - end_offset % file_size - BLANK_SIZE:
         return AppendPlan([Extent(end_offset, 0, len(sizes))], [], end_offset + total)
-    ends = np.cumsum(sizes, dtype=np.int64)  # counted from the first record's start, as if there were no blanks
+    ends = np.cumsum(sizes, dtype=np.int64)  # in bytes from the first record's start, without the blanks
     extents: list[Extent] = []
     blanks: list[tuple[int, int]] = []
     at, first, placed = end_offset, 0, 0

@@ -1,9 +1,10 @@
 """Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
 There are two implementations.  `_SmallBatch` looks at one record after the other; `_LargeBatch` computes whole columns
-with numpy.  One column costs as much for one record as for about fifty, and a batch needs about a hundred columns, so a
-batch of up to `FEW` records is a `_SmallBatch`.  Both give the same results.  If `_SmallBatch` finds an error,
-`_LargeBatch` checks the records again and raises it, so that the error is the same as well.
+with numpy.  Computing a column takes as long for one record as for about fifty, and a batch needs about a hundred
+columns, so a batch of up to `FEW` records is a `_SmallBatch`.  Both implementations give the same results.  If
+`_SmallBatch` finds an error, `_LargeBatch` checks the records again and raises the error, so that errors do not depend
+on the batch's size.
 """
 
 import re
@@ -162,7 +163,8 @@ class Batch(ABC):
 
     @abstractmethod
     def lost_sector(self) -> int | None:
-        """Finds a record whose properties contain a sector of zeros or end with a zero byte; None if no record does.
+        """Returns the number of a record whose properties contain a sector of zeros or end with a zero byte; None if no
+        record has such properties.
 
         Properties have no checksum, so recovery would take such properties for a sector that never reached the disk.
         """
@@ -277,7 +279,7 @@ class _SmallBatch(Batch):
 
     def properties_among(self, names: frozenset[bytes]) -> frozenset[bytes]:
         together = b"".join(self._properties)
-        if not any(name in together for name in names):  # the usual case: hardly any batch has one of them
+        if not any(name in together for name in names):  # the usual case: no record has such a property
             return frozenset()
         return names.intersection(chain.from_iterable(map(_NAMES.findall, self._properties)))
 
@@ -428,5 +430,5 @@ def _tags(properties: bytes) -> str:
 
 
 def _rows(records: Records, first: int, last: int) -> Records:
-    """Slices records.  The full range returns the same object, which keeps the columns it has computed."""
+    """Slices records.  For the full range it returns the same object, so that columns that were computed are kept."""
     return records if first == 0 and last == len(records) else records[first:last]

@@ -1,8 +1,8 @@
 """Reads the records that queue entries point to, in queue order, as few and large slices of the mapped log.
 
 Records that are neighbours in the log become one slice, which is a view of the mapped file and no copy.  If many slices
-would be needed, Arrow copies them into one buffer: a `binary_view` array over the maps is cast to `binary`, and Arrow
-makes this copy in C.
+would be needed, Arrow copies the records into one buffer: a `binary_view` array over the maps is cast to `binary`, and
+this copy runs in C++.
 """
 
 import numpy as np
@@ -50,7 +50,8 @@ def are_in_log(
 ) -> npt.NDArray[np.bool_]:
     """Returns, for each record, True if the log has it at that offset with that size, queue id and queue offset.
 
-    When it returns, all of the records are in memory.  It raises Cold and ReadFailed as `CommitLog.need` does.
+    If the log has all of the records, their bytes are in memory afterwards.  Raises Cold and ReadFailed as
+    `CommitLog.need` does.
     """
     present: npt.NDArray[np.bool_] = (
         (sizes >= MIN_SIZE) & (offsets >= log.min_offset) & (offsets + sizes <= log.end_offset)
@@ -83,7 +84,7 @@ def _file_starts(log: CommitLog, offsets: Positions) -> Positions:
 
 def _heads(log: CommitLog, offsets: Positions, starts: Positions) -> npt.NDArray[np.void]:
     """Returns the first fields of the records at these offsets."""
-    heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # HEAD itself would be copied field by field
+    heads = np.empty(len(offsets), f"V{HEAD.itemsize}")  # numpy would copy an array of dtype HEAD field by field
     changes = starts[1:] != starts[:-1]
     for start in {int(starts[0]), *starts[1:][changes].tolist()}:
         rows = starts == start if changes.any() else slice(None)

@@ -1,6 +1,6 @@
 """RocketMQ's file `checkpoint` records up to which store time and log offset everything is on disk.
 
-Recovery starts from it.  An outdated checkpoint only makes recovery take longer.
+Recovery starts from this checkpoint.  An outdated checkpoint only makes recovery take longer.
 
     0             8             16           24                    32                 40
     | log until   | queues until| index until| master flushed off.| confirm offset   | queues' log offset | zeros …
@@ -25,7 +25,7 @@ class Checkpoint:
     index_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_offset: int = 0
-    queues_log_offset: int = 0  # every queue entry of a record before this is on disk
+    queues_log_offset: int = 0  # log offset before which all records have their queue entries on disk
 
     @classmethod
     def load(cls, files: Files, path: Path) -> "Checkpoint":

@@ -1,8 +1,8 @@
 """The commit log holds the messages of all topics in one order, in files of one size.
 
 Each file is named by the log offset at which it starts.  This module handles positions and bytes; `log_scanner.py`
-handles records.  One thread writes; the flush thread calls `sync` only.  `sync` and `clean` never run at the same time:
-their callers hold the lock of `Durability`.
+handles records.  One thread writes to the log, and the flush thread only calls `sync`.  `sync` and `clean` never run at
+the same time: their callers hold the lock of `Durability`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -54,17 +54,18 @@ class CommitLog:
         self.file_size = file_size
         self.starts: list[int] = []
         self.end_offset = 0
-        self._base = 0  # where the first file will start
+        self._base = 0  # the log offset at which the first file will start, if the log has no file
         self._files = files
         self._open = open_files
         self._residency = Residency()
         self._paths: dict[int, Path] = {}  # a cache: making a Path takes as long as reading a small record
-        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes this dictionary.  It
-        # closes a handle only when `flushed` covers the file, so it never closes one that `sync` is using.
+        # Handles of files that may hold bytes not yet on disk.  Only the writing thread changes this dictionary.  That
+        # thread closes a handle only when the whole file is flushed, so it never closes one that `sync` is using.
         self._writing: dict[int, int] = {}
         self._created = 0
         self._created_on_disk = 0
-        self._dirty: tuple[int, int] | None = None  # written by a failed write; must be zeroed before the next write
+        # log offsets that a failed write may have written; they must be zeroed before the next write
+        self._dirty: tuple[int, int] | None = None
 
     # --- files ----------------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class CommitLog:
         return offset - offset % self.file_size
 
     def delete_before(self, offset: int) -> list[Path]:
-        """Deletes the files that end at or before `offset`; never the one being written."""
+        """Deletes the files that end at or before `offset`, but never the file that is being written."""
         deleted = []
         while self.starts and self.starts[0] + self.file_size <= min(offset, self.start_of(self.end_offset)):
             deleted.append(self._delete(self.starts[0]))
@@ -149,12 +150,12 @@ class CommitLog:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
-        """Writes slices, each within one file.  The log must be clean.
+        """Writes byte slices, each of which lies within one file.  `is_dirty` must be False.
 
         An append writes behind the end of the log.  Its caller then sets `end_offset`, or after an OSError calls
         `failed_until` with the end of the slices.
         """
-        assert self._dirty is None, f"{self}: what a failed write left is still behind the end"
+        assert self._dirty is None, f"{self}: bytes of a failed write are still behind the end"
         for offset, data in slices:
             start = self.start_of(offset)
             self._files.pwrite(self._write_handle(start), data, offset - start)
@@ -168,10 +169,10 @@ class CommitLog:
         return self._dirty is not None
 
     def clean(self) -> None:
-        """Zeroes, on disk, what a failed write left behind the end; recovery would take it for records.
+        """Zeroes, on disk, the bytes that a failed write left behind the log's end.
 
-        Raises OSError if the disk still refuses.  It must not run while another `sync` runs, because the kernel reports
-        a failure to only one of them.
+        Recovery would take them for records.  Raises OSError if the disk still refuses.  No other `sync` may run
+        meanwhile, because the kernel reports a failed sync to only one of its callers.
         """
         if self._dirty is not None:
             begin, end = self._dirty
@@ -199,7 +200,7 @@ class CommitLog:
         return not_zero
 
     def first_spare(self, offset: int) -> int:
-        """Returns where the first file starts that a log with this end does not need.
+        """Returns the start of the first file that a log with this end does not need.
 
         An empty log keeps its first file, whose name is the offset at which the log begins.
         """
@@ -261,7 +262,7 @@ class CommitLog:
     # --- flushing -------------------------------------------------------------------------------------------------
 
     def hold(self, offset: int) -> None:
-        """Makes `sync` cover everything from `offset` on, after a recovery."""
+        """Makes the next `sync` cover all files that end behind `offset`; called by a recovery and a cut."""
         for start in self.starts:
             if start + self.file_size > offset:
                 self._write_handle(start)
@@ -289,7 +290,7 @@ class CommitLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Reads up to `size` bytes; the result ends at the end of a file or of the log.  NotFound outside the log."""
+        """Reads up to `size` bytes, up to the end of a file or of the log.  Raises NotFound outside the log."""
         start, size = self._locate(offset, size)
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
 
@@ -332,7 +333,7 @@ class CommitLog:
     def goes_on_at(self, offset: int) -> bool:
         """Returns True if a record can end at this offset: the next record, a blank one, or the end of the log follows.
 
-        It also returns True if the disk cannot read the place.
+        If the disk cannot read the bytes at this offset, it returns True, too.
         """
         try:
             if offset == self.end_offset or self.has_record_at(offset):
@@ -345,7 +346,7 @@ class CommitLog:
 
     @contextmanager
     def decoding(self, records: bytes | memoryview, offset: int | None = None) -> Iterator[None]:
-        """Turns a RecordError of code in this context, which decodes complete records of the log, into StoreCorrupt.
+        """A context for code that decodes complete records of the log: it turns a RecordError into StoreCorrupt.
 
         `records` begins at log offset `offset`.  Without `offset`, the records were read through a queue, and the log
         offsets in their heads are those of the queue's entries.
@@ -390,8 +391,8 @@ class CommitLog:
     def need(self, blocks: Iterable[int]) -> None:
         """Makes sure that these blocks are in memory, so that a map of them can be read without waiting.
 
-        If blocks are not in memory, it reads them, or raises Cold if this thread must not wait for the disk.  It raises
-        ReadFailed if the disk cannot read them.
+        If blocks are not in memory, it reads them, or raises Cold if this thread must not wait for the disk.  Raises
+        ReadFailed if the disk cannot read the blocks.
         """
         cold: list[Place] = []
         for block in self._residency.unknown(blocks):
@@ -417,11 +418,11 @@ class CommitLog:
             at = stop
 
     def age(self) -> None:
-        """Forgets which blocks were in memory some seconds ago.  Must be called every few seconds."""
+        """Forgets which blocks were in memory some seconds ago; called every few seconds."""
         self._residency.age(self.end_offset)
 
     def view(self, start: int) -> memoryview:
-        """Returns a read-only view of a whole file.  It shows later writes, too.
+        """Returns a read-only view of a whole file.  The view shows later writes, too.
 
         Callers may read only blocks for which they called `need`.
         """

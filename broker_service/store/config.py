@@ -9,7 +9,7 @@ DELAY_LEVELS_MS = tuple(1000 * s for s in (1, 5, 10, 30, *range(60, 601, 60), 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Names are RocketMQ's keys in snake_case; defaults are RocketMQ's."""
+    """The settings of a store.  Each has the name of RocketMQ's key, in snake_case, and RocketMQ's default."""
 
     root: Path
     mapped_file_size_commit_log: int = 1 << 30
@@ -23,7 +23,8 @@ class StoreConfig:
     disk_clean_forcibly_ratio: int = 85  # from this use on, files are deleted that have not expired
     disk_warning_ratio: int = 90  # from this use on, writes are refused
     access_message_in_memory_max_ratio: int = 40
-    physical_memory: int = 24 << 30  # bytes; the ratio above is a part of it.  RocketMQ assumes 24 GiB if unknown.
+    # bytes, to which the ratio above applies; RocketMQ assumes 24 GiB if the size is unknown
+    physical_memory: int = 24 << 30
     max_transfer_bytes_on_message_in_memory: int = 256 * 1024
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 * 1024
@@ -35,5 +36,5 @@ class StoreConfig:
     def __post_init__(self) -> None:
         if self.mapped_file_size_consume_queue % 20:
             raise ValueError(
-                f"mapped_file_size_consume_queue={self.mapped_file_size_consume_queue}: a multiple of 20 is needed"
+                f"mapped_file_size_consume_queue={self.mapped_file_size_consume_queue}: it must be a multiple of 20"
             )

@@ -63,17 +63,18 @@ class ConsumeQueue:
         self.named_offset = self.named_end = 0
         self._files = files
         self._open = open_files
-        self._allocates = allocates  # allocate a file's blocks when it is created, if the disk has room for them
+        self._allocates = allocates  # True: a new file's blocks are allocated at once, if the disk has room for them
         self._starts: list[int] = []  # byte positions of the files
         self._path_start, self._last_path = -1, directory
 
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, log_min: int, log_end: int, *, sure_until: int | None) -> str | None:
-        """Reads the entries on disk and keeps the valid ones before any damage.  Returns a description of the damage.
+        """Reads the entries on disk and keeps the valid ones before any damage.
 
-        Every entry of a file is checked if the file may have holes after a power loss.  Files that end before queue
-        offset `sure_until` were synced and are not checked, except that the newest three files are always checked.
+        Returns a description of the damage, or None if the files have none.  Every entry of a file is checked if the
+        file may have holes after a power loss.  Files that end before queue offset `sure_until` were synced and are not
+        checked, except that the newest three files are always checked.
         """
         self._starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         if self._starts:
@@ -96,7 +97,8 @@ class ConsumeQueue:
                     if start != self._starts[-1]:
                         damage = damage or f"entries end at {self.max_offset}, but another file follows"
                     break
-        # The previous process may have died before it synced these files.  They must survive a power loss from now on.
+        # The previous process may have died before it synced these files.  The files must survive a power loss from now
+        # on.
         self.unsynced.update(self._path(start) for start in self._starts if start + self.file_size > sure)
         self._cut_files(self.max_offset)
         if damage:
@@ -129,12 +131,12 @@ class ConsumeQueue:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, queue_offset: int, entries: Entries) -> None:
-        """Writes entries from `queue_offset` on, over any entries there.
+        """Writes entries from `queue_offset` on.  They replace any entries that the queue has there.
 
         After an OSError, `min_offset`, `max_offset` and `log_end` are unchanged.
         """
         if self._starts and self.min_offset == self.max_offset != queue_offset:
-            self._cut_files(0)  # It has no readable entry, so it restarts at the new offset.
+            self._cut_files(0)  # The queue has no readable entry, so it restarts at the new offset.
             self._drop(self._starts.pop())
         if not self._starts:
             self._begin(queue_offset)
@@ -148,7 +150,7 @@ class ConsumeQueue:
             self.log_end = sum(_OFFSET_AND_SIZE.unpack_from(data, len(data) - ENTRY_SIZE))
 
     def begin_at(self, queue_offset: int) -> None:
-        """Gives an empty queue without files this offset for its next entry.
+        """Sets the offset of the next entry of a queue that has no files.
 
         The name of its first file keeps the offset across restarts.
         """
@@ -160,7 +162,7 @@ class ConsumeQueue:
             self.unsynced.add(self._path(self._starts[0]))
 
     def put_if_different(self, queue_offset: int, entries: Entries) -> bool:
-        """Does `put` unless the files have these bytes already; returns True if it wrote."""
+        """Calls `put` unless the files have these entries already; returns True if it wrote them."""
         if self._starts and queue_offset >= self.first_offset:
             existing = self._read_raw(queue_offset, len(entries))
             if existing == entries.tobytes():
@@ -180,7 +182,7 @@ class ConsumeQueue:
     def _write(self, queue_offset: int, data: bytes) -> None:
         """Writes bytes into the files at this queue offset and creates files as needed.
 
-        It usually makes one write.  With thousands of queues most of an append's time is spent here.
+        One write is usually enough.  An append to thousands of queues spends most of its time in this function.
         """
         at = queue_offset * ENTRY_SIZE
         while data:
@@ -213,7 +215,9 @@ class ConsumeQueue:
         return allocating.refused is None
 
     def allocate(self) -> None:
-        """Allocates the blocks of the newest file, if the disk has room; an earlier version may have made it sparse."""
+        """Allocates the blocks of the newest file if the disk has room, since an earlier version may have made it
+        sparse.
+        """
         if self._allocates and self._starts:
             self._allocate(self._open.handle(self._path(self._starts[-1])))
 
@@ -224,7 +228,9 @@ class ConsumeQueue:
         try:
             self._zero_behind_max()
         except OSError:
-            return  # The next put to this queue overwrites them, and recovery cuts entries that point behind the log.
+            # The next put to this queue overwrites these bytes, and recovery cuts entries that point behind the log's
+            # end.
+            return
 
     def _zero_behind_max(self) -> None:
         at = self.max_offset * ENTRY_SIZE
@@ -239,7 +245,7 @@ class ConsumeQueue:
     def zero_again(self) -> None:
         """Writes the zeros behind the end again, after an unclean stop.
 
-        They may be in the page cache only, while the disk still has entries that were cut.
+        The zeros may be in the page cache only, while the disk still has entries that were cut.
         """
         at = self.max_offset * ENTRY_SIZE
         for start in self._starts:
@@ -252,7 +258,7 @@ class ConsumeQueue:
 
     @property
     def first_offset(self) -> int:
-        """The queue offset with which its first file starts."""
+        """The queue offset at which the queue's first file starts."""
         return self._starts[0] // ENTRY_SIZE if self._starts else self.max_offset
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ class ConsumeQueue:
         return self._read_raw(queue_offset, count)
 
     def file_end(self, queue_offset: int) -> int:
-        """Returns the queue offset where the file ends that holds this queue offset."""
+        """Returns the queue offset at which the file that has this queue offset ends."""
         at = queue_offset * ENTRY_SIZE
         return (at - at % self.file_size + self.file_size) // ENTRY_SIZE
 
@@ -280,7 +286,7 @@ class ConsumeQueue:
     def _first_behind(self, log_offset: int) -> int:
         """Returns the first entry whose record ends behind `log_offset`.
 
-        It searches backwards from the tail, where the entry usually is.
+        The search goes backwards from the end of the queue, where the entry usually is.
         """
         end, count = self.max_offset, 64
         while end > self.min_offset:
@@ -331,7 +337,9 @@ class ConsumeQueue:
         return end is not None
 
     def end_at(self, log_offset: int) -> QueueEnd | None:
-        """Returns the queue's end without the entries of records that end behind `log_offset`; None if it has none."""
+        """Returns the queue's end without the entries of records that end behind `log_offset`; None if it has no such
+        entries.
+        """
         if self.log_end <= log_offset:
             return None
         end = self._first_behind(log_offset)
@@ -348,7 +356,7 @@ class ConsumeQueue:
         self._zero_behind_max()
 
     def forget_from(self, queue_offset: int) -> None:
-        """Removes the entries from this queue offset on.  They can be rebuilt from the log."""
+        """Removes the entries from this queue offset on, which can be rebuilt from the log."""
         if self.first_offset <= queue_offset < self.max_offset:
             self.max_offset = queue_offset
             self.min_offset = min(self.min_offset, queue_offset)
@@ -359,7 +367,7 @@ class ConsumeQueue:
     def trim(self, log_min: int, *, delete: bool = True) -> list[Path]:
         """Moves `min_offset` to the first entry whose record is still in the log, and deletes the files before it.
 
-        The last file stays, as in RocketMQ, since its name is a queue offset that the queue has reached.
+        As in RocketMQ, the last file stays, because its name is a queue offset that the queue has reached.
         """
         self.min_offset = self._first_from(log_min)
         deleted = []
@@ -368,7 +376,7 @@ class ConsumeQueue:
         return deleted
 
     def _first_from(self, log_min: int) -> int:
-        """Finds the first entry whose record is at or behind `log_min` by binary search; fillers lie before it."""
+        """Finds, by binary search, the first entry whose record is at or behind `log_min`.  Fillers lie before it."""
         low, high = (
             self.first_offset,
             self.max_offset,
@@ -385,13 +393,14 @@ class ConsumeQueue:
     def begins_with_expired(self, log_min: int) -> bool:
         """Returns True if no record can be missing before the first entry.
 
-        This holds if the record of the first entry is the first of the log or has expired, or if there is no entry.
+        No record can be missing if the record of the first entry is the first of the log or has expired, or if the
+        queue has no entry.
         """
         first = self.read(self.first_offset, 1)
         return not len(first) or first["size"][0] == FILLER_SIZE or bool(first["commit_log_offset"][0] <= log_min)
 
     def _cut_files(self, max_offset: int) -> None:
-        """Deletes the files behind the one that gets the next entry."""
+        """Deletes the files behind the file that the next entry belongs to."""
         while len(self._starts) > 1 and self._starts[-1] >= max_offset * ENTRY_SIZE:
             self._drop(self._starts.pop())
 
@@ -410,7 +419,7 @@ class ConsumeQueue:
         self._files.remove_tree(self.directory)
 
     def _path(self, start: int) -> Path:
-        if start != self._path_start:  # Most calls ask for the same file, and a Path that is kept has its hash cached.
+        if start != self._path_start:  # Most calls ask for the same file, and a Path that is kept has cached its hash.
             self._path_start, self._last_path = start, self.directory / file_name(start)
         return self._last_path
 

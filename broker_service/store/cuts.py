@@ -36,9 +36,9 @@ class Cuts:
     def truncate(self, offset: int, keep_in: Path | None) -> int:
         """Cuts the log back to `offset`, the start of a record; returns the number of bytes removed.
 
-        They are copied to a file in `keep_in` first.  The new end is synced before bytes are zeroed, and the zeros are
-        synced before anything is appended.  After a crash, recovery therefore finds the old log, the new one, or the
-        new one followed by a part of the removed records.
+        The removed bytes are first copied to a file in `keep_in`, unless that is None.  The new end is synced before
+        bytes are zeroed, and the zeros are synced before anything is appended.  After a crash, recovery therefore finds
+        the old log, the new one, or the new one followed by a part of the removed records.
         """
         with self._durability.lock:
             self._disk.check()
@@ -64,7 +64,7 @@ class Cuts:
     def _completing_a_cut(self) -> Iterator[None]:
         """Stops the store if the cut in this context fails.
 
-        Otherwise the store would append in front of bytes of the old log, which a recovery would take for records of
+        A store that went on would append in front of bytes of the old log, which a recovery would take for records of
         the new one.  The next start finds the old log, or a part of it, and replication cuts it again.
         """
         try:
@@ -78,8 +78,9 @@ class Cuts:
     def start_over(self, offset: int, floors: Iterable[tuple[str, int, int]]) -> None:
         """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
 
-        The queues begin at the master's `floors`.  A slave does this if it is new, or if its log and its master's have
-        no record in common.
+        `floors` has (topic, queue id, first queue offset) for the queues whose first messages the master no longer has;
+        these queues begin at that offset.  A slave does this if it is new, or if its log and its master's have no
+        record in common.
         """
         with self._durability.lock:
             self._disk.check()
@@ -87,7 +88,8 @@ class Cuts:
             self._writer.partial.clear()
             self._durability.void_requests()
             self._queues.forget_summary()
-            self._durability.set_flushed(Flushed(0))  # so that a crash in between leaves an empty log, no damaged one
+            # so that a crash in between leaves an empty log and not a damaged one
+            self._durability.set_flushed(Flushed(0))
             with self._completing_a_cut():
                 self._queues.shorten(dict.fromkeys(self._queues.keys(), QueueEnd(0, 0)))
                 self._log.cut(before)
@@ -96,13 +98,14 @@ class Cuts:
                 self._index.start_over(offset)
                 with Attempt() as beginning:
                     self._queues.begin_at(floors)
-                    # The floors are synced first: once the log begins at the master's minimum, it continues from
-                    # there, and the master does not send the floors again.
+                    # The floors are synced first, because the master does not send them again once this log begins at
+                    # the master's minimum.
                     self._queues.take_unsynced(0, 0).sync()
                     self._log.begin_at(offset)
                     self._log.create_first()
                 if beginning.refused:
-                    # The disk is full: the log stays empty at 0, so that the master makes it start over again.
+                    # The disk is full.  The log stays empty at offset 0, so that the master makes this slave start over
+                    # again.
                     self._queues.drop_all()
                     self._log.begin_at(0)
                     self._index.start_over(0)

@@ -1,4 +1,6 @@
-"""The file `lock` is locked while a process uses the store's directory; `abort` exists until it closes the store."""
+"""A process locks the file `lock` while it uses the store's directory; the file `abort` exists until it closes the
+store.
+"""
 
 import logging
 import os
@@ -14,7 +16,7 @@ logger = logging.getLogger(__name__)
 class DirectoryLock:
     """A lock on the store's directory, held from construction on and compatible with RocketMQ's lock.
 
-    The constructor raises StoreLocked if another process holds it.
+    The constructor raises StoreLocked if another process holds the lock.
     """
 
     def __init__(self, files: Files, root: Path) -> None:
@@ -36,8 +38,8 @@ class DirectoryLock:
     def mark_open(self) -> None:
         """Writes `abort`, so that a start before `mark_closed` finds that the store was not closed.
 
-        On a full disk the file may be empty or missing.  A start then finds the same in the file of the flushed offset,
-        whose blocks are allocated.
+        On a full disk `abort` may be empty or missing.  The next start then learns from the file of the flushed offset,
+        whose blocks are allocated, that the store was not closed.
         """
         with Attempt() as marking:
             self._files.write_atomically(self._abort, str(os.getpid()).encode())

@@ -81,7 +81,7 @@ class Attempt:
 
 
 class Disk(Files):
-    """The files of one store.  `fatal` is the reason why nothing is written any more; reads still work.
+    """The files of one store.  `fatal` is None, or the reason why nothing is written any more; reads still work then.
 
     With `private`, only the owner may use the files and directories that it creates.
     """
@@ -91,7 +91,7 @@ class Disk(Files):
         self._files = files
         self._root = root
         self._private = private
-        self._paths: dict[int, Path] = {}  # of the open handles, for errors
+        self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
         # The methods that read, and `pwrite` until `stop`, are the file system's own.  Their verdict is never STOP, so
         # their errors can pass unchanged, and appends and reads save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
@@ -111,7 +111,9 @@ class Disk(Files):
 
     @contextmanager
     def _judged(self, method: str, path: Path | None) -> Iterator[None]:
-        """Raises FlushFailed if the disk has stopped, or if the write or sync in this context fails with a STOP."""
+        """Raises FlushFailed if the disk has stopped, or if the write or sync in this context fails and the verdict is
+        STOP.
+        """
         self.check()
         try:
             yield
@@ -188,7 +190,7 @@ class Disk(Files):
     def take_from_others(self) -> None:
         """Makes the existing files private if the store is `private`.
 
-        They may be older than the setting, or may have been copied here.
+        Such files may be older than the setting, or may have been copied into the directory.
         """
         if not self._private:
             return
@@ -197,14 +199,14 @@ class Disk(Files):
         self._take_from_others(self._root, taken, refused)
         if taken:
             logger.warning(
-                "%s: others could use %d of its files and directories (%s); from now on its owner alone can",
+                "%s: others could use %d of its files and directories, such as %s; from now on only the owner can",
                 self._root,
                 len(taken),
                 taken[0],
             )
         if refused:
             logger.error(
-                "%s: others may use %d of its files and directories, which cannot be made their owner's alone: %s",
+                "%s: others may use %d of its files and directories, and this cannot be changed: %s",
                 self._root,
                 len(refused),
                 refused[0],

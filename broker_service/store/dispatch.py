@@ -20,7 +20,7 @@ from broker_service.store.consume_queue import ENTRY, Entries
 
 PREPARED, ROLLED_BACK = 4, 12
 _LEVEL = "[0-9]{1,9}"
-_LONGEST_NAME = 255  # bytes, on Linux
+_LONGEST_NAME = 255  # bytes that a file name may have on Linux
 _NOT_IN_NAMES = {"/", "\0"}
 
 Times = npt.NDArray[np.int64]  # one time, or one delay level, per record
@@ -65,12 +65,14 @@ def queue_extents(records: Records, delay_levels_ms: Sequence[int]) -> list[Queu
     topics, codes = records.topic_codes()
     entries["tags_code"] = records.tags_codes()
     if SCHEDULE_TOPIC in topics:
-        import pyarrow.compute as pc  # `app.py` loads it when the broker serves
+        # not at the top, since it loads slowly; `node/app.py` loads it once the broker serves
+        import pyarrow.compute as pc
 
         delayed = np.flatnonzero(codes == topics.index(SCHEDULE_TOPIC))
         some = records[delayed]
         given = some.property(PROPERTY_DELAY)
-        given = pc.if_else(pc.match_substring_regex(given, f"^{_LEVEL}$"), given, None)  # other values: damaged
+        # any other value is damage and counts as no level
+        given = pc.if_else(pc.match_substring_regex(given, f"^{_LEVEL}$"), given, None)
         levels = pc.fill_null(pc.cast(given, "int64"), 0).to_numpy()
         entries["tags_code"][delayed] = delivery_times(
             levels, some.store_timestamp, entries["tags_code"][delayed], delay_levels_ms

@@ -1,10 +1,10 @@
 """Durability syncs the store's files, and keeps the flushed offset and the checkpoint, which record what is on disk.
 
 The flush thread calls `flush`.  The event loop calls everything else; it also calls `flush` where it must know at once
-that all is on disk.
+that everything is on disk.
 
-`flush` holds `lock`.  The loop holds it, too, while it cuts the log and while it zeroes what a failed write left,
-because neither may happen during a sync.  A cut lowers `flushed` under the lock, so after a flush the loop reads
+`flush` holds `lock`.  The loop holds `lock`, too, while it cuts the log and while it zeroes the bytes of a failed
+write, because neither may happen during a sync.  A cut lowers `flushed` under the lock, so after a flush the loop reads
 `flushed` and not the value that the flush returned.
 """
 
@@ -39,7 +39,7 @@ class ThoroughFlush:
     index_timestamp: int
     log_offset: int
     timestamp: int
-    is_void: bool = False
+    is_void: bool = False  # True: the flush only syncs files, and writes neither summary nor checkpoint
 
 
 class Durability:
@@ -47,7 +47,8 @@ class Durability:
         root = config.root
         self.config = config
         self.flushed = 0
-        self.queues_on_disk = 0  # log offset: entries of records before it are on disk, even if no file says so yet
+        # log offset before which all records have their queue entries on disk, even if no file says so yet
+        self.queues_on_disk = 0
         self.last_timestamp = 0  # store time of the newest record
         self.trouble: str | None = None  # why the last flush was incomplete; the next one tries again
         self.next_thorough_ms = 0  # when `work` requests the next thorough flush
@@ -65,7 +66,7 @@ class Durability:
         self._requests: deque[ThoroughFlush] = deque()
 
     def load(self) -> Flushed | None:
-        """Reads the checkpoint and the flushed offset that the last process wrote; None if it wrote no flushed offset.
+        """Reads the checkpoint, and returns the flushed offset that the last process wrote; None if it wrote none.
 
         Raises StoreCorrupt if the file of the flushed offset is damaged.
         """
@@ -82,7 +83,7 @@ class Durability:
         self._flushed_file.sync()
 
     def start(self, now_ms: int) -> None:
-        """Begins the intervals of `work`."""
+        """Sets when `work` is to request its first flushes."""
         self.next_thorough_ms = now_ms + self.config.flush_consume_queue_thorough_interval_ms
         self._next_note_ms = now_ms + _NOTE_INTERVAL_MS
 
@@ -107,8 +108,8 @@ class Durability:
     def _request(self) -> None:
         """Makes the next flushes sync queues and index, too, so that recovery starts at the current end of the log.
 
-        Each flush does a chunk, so that a put does not wait for thousands of queue files.
-        Only the last chunk writes the summary and the checkpoint, which say that everything is on disk.
+        Each flush syncs some of the files, so that a put does not wait for thousands of queue files.  Only the last of
+        these flushes writes the summary and the checkpoint, which say that everything is on disk.
         """
         end = self._log.end_offset
         index_paths, index_timestamp, index_offset = self._index.take_unsynced()
@@ -142,7 +143,7 @@ class Durability:
             self._disk.check()
             thorough = self._requests.popleft() if self._requests else None
             timestamp = self.last_timestamp
-            end = self._log.end_offset  # read after the other two, so that what they describe lies before it
+            end = self._log.end_offset  # read last, so that request and timestamp are about records before `end`
             with Attempt() as flush:
                 if end > self.flushed:
                     self._log.sync(self.flushed, end)
@@ -181,7 +182,7 @@ class Durability:
         with Attempt() as saving:
             thorough.queues.save_summary()
             checkpoint.save(self._disk, self._checkpoint_path)
-        if saving.refused and self._is_noted:  # logged once, not every minute
+        if saving.refused and self._is_noted:  # logged the first time only, and not every minute
             logger.warning("the checkpoint could not be written, a recovery would take longer: %s", saving.refused)
         self._is_noted = saving.refused is None
 
@@ -189,7 +190,7 @@ class Durability:
         try:
             handle = self._disk.open(path, read_only=True)
         except FileNotFoundError:
-            return  # It has expired and was deleted.
+            return  # The index file has expired and was deleted.
         try:
             self._disk.fdatasync(handle)
         finally:

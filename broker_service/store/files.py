@@ -1,7 +1,7 @@
 """Files has every file-system operation that the store uses.
 
-Tests replace it by a disk that tears writes, fills up, fails and loses power.  Its methods raise OSError.  `refusal`
-turns that into the error that a caller of the store gets.
+Tests replace `Files` by a disk that tears writes, fills up, fails and loses power.  The methods raise OSError, which
+`refusal` turns into the error that a caller of the store gets.
 """
 
 import contextlib
@@ -23,7 +23,8 @@ Buffer = bytes | bytearray | memoryview
 CANNOT_TELL = frozenset((errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL))  # errors of file systems without RWF_NOWAIT
 _ZEROS = bytes(4096)
 _scratch = bytearray(1 << 20)  # receives bytes that are read only to test if they are in memory
-_ODD = bytes(range(1, 256, 2))  # mincore's values for a page that is in memory: bit 0 is set, others mean nothing
+# mincore's values for a page that is in memory: bit 0 is set, and the other bits mean nothing
+_ODD = bytes(range(1, 256, 2))
 mincore = getattr(ctypes.CDLL(None), "mincore", None) if sys.platform == "linux" else None
 if mincore is not None:
     mincore.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p
@@ -42,14 +43,14 @@ class DiskUsage:
 def all_resident(handle: int, size: int, offset: int) -> bool:
     """Returns True if the page cache has all of these bytes; False also if the kernel cannot tell.
 
-    It takes a hundredth of the time of reading them.  Use it only for files that this process may write: for other
-    files the kernel always answers that all pages are in memory.
+    The check takes a hundredth of the time of reading the bytes.  It works only for files that this process may write:
+    for other files the kernel always answers that all pages are in memory.
     """
     begin = offset - offset % mmap.PAGESIZE
     access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes gives the address of writable buffers only
     try:
         mapped = mmap.mmap(handle, offset + size - begin, flags=mmap.MAP_PRIVATE, prot=access, offset=begin)
-    except (OSError, ValueError):  # the file is shorter
+    except (OSError, ValueError):  # the file ends before these bytes
         return False
     with mapped:
         pages = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
@@ -60,7 +61,7 @@ def all_resident(handle: int, size: int, offset: int) -> bool:
 
 
 def used_size(data: bytes) -> int:
-    """Returns the size without the zeros at the end.
+    """Returns the size of the data without the zeros at its end.
 
     `rstrip` alone takes 3 ms per MiB of zeros; this function takes 0.15 ms.
     """
@@ -134,7 +135,7 @@ class Files:
     def pread_cached(self, handle: int, size: int, offset: int) -> bytes | None:
         """Reads as `pread` does, but returns None if that would wait for the disk.
 
-        On a file system that cannot tell, it reads and waits.
+        If the file system cannot tell whether it would wait, the call reads and waits.
         """
         data = bytearray(size)
         try:
@@ -146,7 +147,7 @@ class Files:
         return bytes(data[:done])
 
     def is_cached(self, handle: int, size: int, offset: int) -> bool:
-        """Returns True if these bytes of the file are in memory.  It is False for bytes that the disk cannot read."""
+        """Returns True if these bytes of the file are in memory; False, too, if the disk cannot read them."""
         if all_resident(handle, size, offset):
             return True
         try:
@@ -158,7 +159,7 @@ class Files:
     def _read_cached(handle: int, into: bytearray | memoryview, offset: int) -> int:
         """Reads the bytes that are in memory and returns their number; raises BlockingIOError if the first is not.
 
-        On a file system that cannot tell, it reads all of them.
+        If the file system cannot tell which bytes are in memory, the call reads all of them.
         """
         try:
             return os.preadv(handle, [into], offset, os.RWF_NOWAIT)
@@ -175,7 +176,8 @@ class Files:
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
         """Finds the parts of [begin, end) that may hold nonzero bytes, without reading them.
 
-        Call it before reading the file: the kernel's read-ahead makes allocated but unwritten parts look written.
+        Call this before the file is read, because the kernel's read-ahead makes allocated but unwritten parts look
+        written.
         """
         parts = []
         try:
@@ -271,7 +273,7 @@ class Files:
             self.pwrite(handle, data, 0)
             self.fdatasync(handle)
         except OSError:
-            self.discard(fresh)  # on a full disk its room may be needed to undo the rest of the operation
+            self.discard(fresh)  # on a full disk, the room of this file may be needed to undo the rest of the operation
             raise
         finally:
             self.close(handle)
@@ -286,8 +288,8 @@ class Files:
     def lock(self, path: Path, *, private: bool = False) -> int:
         """Locks the file until the returned handle is closed; raises BlockingIOError if another handle holds the lock.
 
-        It takes two locks.  The POSIX lock on the first byte keeps out RocketMQ, which takes the same one.  It does not
-        keep out a second store in this process; the `flock` does.
+        The call takes two locks.  The POSIX lock on the first byte keeps out RocketMQ, which takes the same lock.  A
+        second store in this process could take that lock, too, so the `flock` keeps it out.
         """
         handle = self.open(path, create=True, private=private)
         try:

@@ -1,12 +1,12 @@
 """The file `rocketsim/flushed` records up to which offset the log is known to be on disk.
 
-It has two slots of one sector each, which are written in turn, so that a torn write leaves the other slot intact:
+The file has two slots of one sector each, which are written in turn, so that a torn write leaves the other slot intact:
 
     0          8          16            24           32
     | sequence | offset   | tail size   | tail CRC   | CRC of these four |
 
 At a clean stop, tail size and CRC describe the last bytes of the log before `offset`.  If the next start finds these
-bytes unchanged, and nothing behind them, it need not scan the log.  At any other time both are 0.
+bytes unchanged, and nothing behind them, it need not scan the log.  At any other time tail size and CRC are 0.
 
 The file is created under another name, with its first value in it, and then renamed.  A file without a valid slot is
 therefore damaged.
@@ -37,7 +37,7 @@ class Flushed:
 
 
 class FlushedOffset:
-    """Writes and reads the file.
+    """Writes and reads the file `rocketsim/flushed`.
 
     A value is only in the page cache until `sync`.  After a power loss the file may have an older value, which only
     means that a smaller part of the log is known to be on disk.

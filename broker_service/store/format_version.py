@@ -1,6 +1,6 @@
 """The version of a store directory, in `rocketsim/format.json`.
 
-It is raised only when an older version of RocketSim would misread what a newer one has written:
+The version is raised only when an older version of RocketSim would misread what a newer one has written:
 
 - Version 1 has no such file.  RocketMQ's own directories, and those of RocketSim 9157579 and earlier, are version 1.
 - Version 2: epochs have ids, which older versions would drop.
@@ -19,7 +19,7 @@ _KV_STORE = "kvStore"  # RocksDB; with popConsumerKVServiceEnable RocketMQ keeps
 
 
 def check_version(root: Path, files: Files | None = None) -> None:
-    """Raises StoreTooNew if a newer version has written this directory; nothing has been changed then."""
+    """Raises StoreTooNew, before any file is changed, if a newer version has written this directory."""
     path = root / _NAME
     content = JsonFile(path, files).load()
     version = 1 if content is None else content.get("version")
@@ -33,7 +33,7 @@ def check_version(root: Path, files: Files | None = None) -> None:
 
 
 def check_no_kv_store(root: Path, files: Files) -> None:
-    """Raises StoreTooNew if RocketMQ may have kept deliveries in RocksDB; nothing has been changed then."""
+    """Raises StoreTooNew, before any file is changed, if RocketMQ may have kept deliveries in RocksDB."""
     folder = root / _KV_STORE
     if any(one.endswith(".sst") or (one.endswith(".log") and files.size(folder / one)) for one in files.names(folder)):
         raise StoreTooNew(
@@ -45,7 +45,7 @@ def check_no_kv_store(root: Path, files: Files) -> None:
 
 
 def note_version(root: Path, files: Files | None = None) -> None:
-    """Writes this version into the directory.  On a full disk it does nothing, and the next start writes it."""
+    """Writes this version into the directory.  If the disk is full, the next start writes it."""
     file = JsonFile(root / _NAME, files)
     if file.load() == {"version": VERSION}:
         return

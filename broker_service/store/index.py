@@ -72,7 +72,7 @@ class Index:
     def load(self, *, clean: bool, sure_until: int) -> str:
         """Opens the files and deletes invalid ones.  Returns a log line about the deleted ones, "" if there are none.
 
-        `work` then builds the entries that are missing.
+        Later calls of `work` build the entries that are missing.
 
         After an unclean stop, the entries of records from `sure_until` on are checked and written again, since they
         may be in the page cache only.  A power loss may have kept any of the writes since the last sync and lost the
@@ -82,7 +82,8 @@ class Index:
         names = [name for name in self._files.names(self.directory) if name.isdigit()]
         expected = self._expected_names()
         if expected is not None:
-            for name in set(names) - expected:  # files that had been deleted before a power loss, or were not yet used
+            # a power loss brought these files back after their deletion, or they were not in use yet
+            for name in set(names) - expected:
                 self._files.remove(self.directory / name)
             names = [name for name in names if name in expected]
         dropped = ""
@@ -110,7 +111,7 @@ class Index:
         self.position, self._entries_done = self._log.min_offset, 0
         self.truncate(self._log.end_offset)
         if not dropped and self._index_files and not self._is_record(self._index_files[-1].header.last_offset):
-            dropped = "the index is not that of this log"
+            dropped = "the index belongs to another log"
             self._drop_from(0)
         self._resume()
         if names != [file.path.name for file in self._index_files] or expected is None:
@@ -173,9 +174,9 @@ class Index:
     def offer(self, offset: int, batch: Batch) -> None:
         """Takes records that were appended back to back, so that `work` need not read them from the log.
 
-        For a large batch it extracts the keys now, while bytes and columns are in the CPU's caches, and does not keep
-        the records.  It ignores the batch if too many bytes are waiting already.  If the index is far behind, it also
-        indexes more than it was given.
+        The keys of a large batch are extracted now, while bytes and columns are in the CPU's caches, and its records
+        are not kept.  The batch is ignored if too many bytes wait already.  If the index is far behind the log, the
+        call also indexes twice as many bytes as the batch has.
         """
         if self.is_on and self._waiting_bytes + batch.size <= _MAX_WAITING:
             what = batch if len(batch) <= FEW else index_keys(batch.columns)
@@ -339,9 +340,10 @@ class Index:
     # --- reading and syncing --------------------------------------------------------------------------------------
 
     def find(self, topic: str, key: str, search: Search, begin_ms: int) -> Iterator[tuple[int, int, int]]:
-        """Yields, newest first, what `IndexFile.find` yields, for records whose key has the same hash.
+        """Yields, newest first, what `IndexFile.find` yields for the hash of the key.
 
-        It skips files without entries of the searched time, and ends when all further files are older than `begin_ms`.
+        Files without entries of the searched time are skipped.  The search ends when all further files are older than
+        `begin_ms`.
         """
         for file in reversed(self._index_files):
             head = file.header
@@ -356,9 +358,9 @@ class Index:
     def take_unsynced(self) -> tuple[list[Path], int, int]:
         """Writes the slots, and returns what a thorough flush needs to know.
 
-        The values are: the files it must sync, the store time up to which full files are complete, and the log offset
-        before which all entries are on disk once it has synced the files.  If the disk refuses slots, they stay in
-        memory, and the next call tries again.
+        The returned values are: the files that the flush must sync, the store time up to which full files are complete,
+        and the log offset before which all entries are on disk once the files are synced.  If the disk refuses slots,
+        they stay in memory, and the next call tries again.
         """
         paths = []
         for file in sorted(self._unsynced, key=lambda file: file.path):

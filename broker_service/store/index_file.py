@@ -1,4 +1,4 @@
-"""One index file in RocketMQ's format.  It is a hash table on disk: it finds the records of a key, newest first.
+"""One index file in RocketMQ's format: a hash table on disk, which finds the records of a key, newest first.
 
     0            8           16           24          32          36                  40
     | first time | last time | first offs.| last offs.| slots used| next entry number | slots 4 each | entries 20 each |
@@ -32,9 +32,9 @@ ENTRY_SIZE = ENTRY.itemsize
 _ENTRY = struct.Struct(">iqii")
 _MAX_SECONDS = 2**31 - 1
 _PAGE_SLOTS = 1024  # slots are written a page at a time
-# Store times are in order within this margin: a promoted slave's clock differs, and clocks are set.
+# Store times may be out of order by this much, because a promoted slave's clock differs and clocks are set.
 CLOCK_MARGIN_MS = 10_000
-STEPS_BEFORE_SCAN = 512  # entries of a chain that are too new and are walked over before `_scan` is used instead
+STEPS_BEFORE_SCAN = 512  # steps along a chain over entries that are too new; after them `_scan` is used
 SCAN = 8192  # entries that are scanned at a time
 SCAN_COST = 200  # entries that are scanned in the time that one step along a chain takes
 
@@ -61,8 +61,8 @@ class Search:
     """A search for a key among records before log offset `before`, stored up to `until_ms`, newest first.
 
     `budget` limits the work: it counts steps along chains, since each of them is a read.  Each spent step also moves
-    `before` backwards.  A search that starts again, because something was not in memory, therefore does not pay twice
-    for the entries that it has examined.  Such a search must walk again from the slot to the first entry before
+    `before` backwards.  A search that starts again, because a part of a file was not in memory, therefore does not pay
+    twice for the entries that it has examined.  Such a search must walk again from the slot to the first entry before
     `before`; that walk is short and is not counted.
     """
 
@@ -80,7 +80,8 @@ class IndexFile:
         self._open = open_files
         self._slot_count = slot_count
         self._entry_limit = entry_limit
-        self._slots: npt.NDArray[np.int32] | None = None  # only of the file being written; loaded when first needed
+        # kept only for the file that is being written; loaded when first needed
+        self._slots: npt.NDArray[np.int32] | None = None
         self._dirty_pages = np.zeros(-(-slot_count // _PAGE_SLOTS), np.bool_)
 
     def create(self) -> None:
@@ -191,7 +192,7 @@ class IndexFile:
     def repair(self, sure_until: int) -> str | None:
         """Rebuilds the slots from the entries after an unclean stop; returns what is wrong with the entries, or None.
 
-        It writes the header, the slots, and the entries of records from `sure_until` on, even if they are unchanged,
+        The header, the slots, and the entries of records from `sure_until` on are written even if they are unchanged,
         since they may be in the page cache only.
         """
         entries, head = self.entries(), self.header
@@ -201,10 +202,10 @@ class IndexFile:
         offsets = entries["commit_log_offset"].astype(np.int64)
         previous, _, _ = _chain(entries["hash"].astype(np.int32), 1, np.zeros(self._slot_count, np.int32))
         if (previous != entries["previous"]).any() or (np.diff(offsets) < 0).any():
-            return "its entries do not chain"
+            return "its entries are not chained correctly"
         if offsets[0] != head.first_offset or offsets[-1] != head.last_offset:
             return "its entries are not those of its header"
-        # A power loss may have left zeros.  They look like an entry of log offset 0, but a hash is hardly ever 0.
+        # A power loss may have left zeros.  Zeros look like an entry of log offset 0, but a hash is hardly ever 0.
         if not entries["hash"][: np.searchsorted(offsets, 1)].all():
             return "an entry of log offset 0 is missing"
         first = int(np.searchsorted(offsets, sure_until))
@@ -237,8 +238,8 @@ class IndexFile:
     def find(self, hash_code: int, search: Search) -> Iterator[tuple[int, int, int]]:
         """Yields the log offset, the earliest and the latest possible store time of the entries with this hash.
 
-        The newest comes first.  An entry has whole seconds since the first store time of the file.  A record that is
-        older than that, by no more than the margin, has zero.
+        The newest entry comes first.  An entry's time is the number of whole seconds since the file's first store time,
+        or 0 if the record is older than that, which it can be by CLOCK_MARGIN_MS.
         """
         limit = self._limit(search)
         number = self._newest(hash_code, limit, search)
@@ -332,7 +333,7 @@ class IndexFile:
 
 
 def _seconds(timestamps: Offsets, first: int) -> npt.NDArray[np.int64] | int:
-    """Returns the seconds between the file's first store time and these."""
+    """Returns the seconds from the file's first store time to each of these times."""
     if (timestamps == timestamps[0]).all():
         return min(max((int(timestamps[0]) - first) // 1000, 0), _MAX_SECONDS)
     return np.clip((timestamps - first) // 1000, 0, _MAX_SECONDS)
@@ -344,8 +345,8 @@ def _chain(
     """Links new entries, numbered from `first` on, into the chains of their slots.
 
     Returns each entry's predecessor in its slot, the slots that change, and the entry numbers that these slots get.
-    It sorts one integer per entry, slot << 32 | row.  That keeps the order within a slot and is several times faster
-    than `argsort`.
+    The sort keys are integers, slot << 32 | row, which keeps the order within a slot and is several times faster than
+    `argsort`.
     """
     count = np.int32(len(slots))
     places = hashes - hashes // count * count  # numpy's division is faster than its modulo

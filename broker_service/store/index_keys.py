@@ -71,7 +71,7 @@ def index_keys(records: Records) -> IndexKeys:
 def _of_one_shape(records: Records, topic: str) -> npt.NDArray[np.int32] | None:
     """Computes the hashes, one row per record, if all records have the same keys with values of the same sizes.
 
-    Otherwise it returns None.
+    Returns None if the records differ in this.
 
     | UNIQ_KEY of the first record | its KEYS | its TAGS |
     | of the second ...
@@ -145,7 +145,7 @@ def _tokens(keys: pa.StringArray) -> tuple[pa.StringArray, npt.NDArray[np.int64]
         return pa.array([], pa.string()), np.empty(0, np.int64)
     if not (flat_bytes(keys) == ord(" ")).any():
         return keys, np.arange(len(keys))
-    import pyarrow.compute as pc  # `app.py` loads it when the broker serves
+    import pyarrow.compute as pc  # not at the top, since it loads slowly; `node/app.py` loads it once the broker serves
 
     lists = pc.split_pattern(keys, " ")
     return pc.list_flatten(lists), pc.list_parent_indices(lists).to_numpy().astype(np.int64)

@@ -1,11 +1,11 @@
 """JsonFile reads and writes a small JSON file so that it survives a crash.
 
 The broker's `config/*.json` and the store's `rocketsim/*.json` are such files.  RocketMQ writes integer keys without
-quotes, which is not valid JSON.  Both forms are read; the valid one is written, which RocketMQ reads as well.  As in
-RocketMQ, the previous content stays beside the file in FILE.bak.
+quotes, which is not valid JSON.  JsonFile reads both forms and writes the valid one, which RocketMQ reads as well.  As
+in RocketMQ, the previous content stays beside the file in FILE.bak.
 
 The last member of a file in `rocketsim/` is `crc32`, a checksum of all bytes before it, so that a changed bit is
-noticed.  RocketMQ's files do not have it, nor do files that older versions wrote.
+noticed.  RocketMQ's files and those that older versions wrote have no checksum.
 """
 
 import json
@@ -35,9 +35,9 @@ def loads(text: str) -> Any:
 
 
 class TextTable(dict[str, str]):
-    """A member of an object whose values are JSON text already, made by `entry_text`.
+    """A table inside a JSON object.  Its values are JSON text already, made by `entry_text`.
 
-    It saves encoding a table of thousands of entries again for each change.
+    A change of one entry therefore does not encode thousands of others again.
     """
 
 
@@ -121,8 +121,8 @@ class JsonFile:
                     why = damage[0] if damage else f"{self.path} is missing"
                     if self._private:
                         raise StoreCorrupt(
-                            f"{why}: {path} lacks the last change, which may have taken a right away; look at it and "
-                            "put it in its place, or move both away to start without"
+                            f"{why}: {path} lacks the last change, which may have removed a right; check it and "
+                            f"rename it to {self.path.name}, or move both files away to start without"
                         )
                     logger.warning("%s: the content before the last change is used, from %s", why, path)
                 return value
@@ -150,7 +150,7 @@ class JsonFile:
         return str(self.path)
 
     def remove(self) -> None:
-        self._files.remove(self.backup)  # first, since `load` would use it instead of a missing file
+        self._files.remove(self.backup)  # the backup goes first, since `load` would use it instead of a missing file
         self._files.remove(self.path)
 
 

@@ -12,7 +12,7 @@ from broker_service.store.index import Index
 from broker_service.store.index_file import CLOCK_MARGIN_MS, Search
 from broker_service.store.residency import Cold
 
-BUDGET = 2048  # steps of the index that one search may take, which are some milliseconds
+BUDGET = 2048  # steps in the index that one search may take; they take some milliseconds
 _RECORD_COST = 8  # reading a record takes as long as this number of steps
 
 
@@ -49,7 +49,7 @@ class KeySearch:
         self._search = Search(log.end_offset if before is None else before, end_ms, BUDGET)
 
     def run(self) -> KeySearchResult:
-        """Finds at most `max_num` records stored in [begin_ms, end_ms].  It stops when its budget is spent."""
+        """Finds at most `max_num` records stored in [begin_ms, end_ms], or fewer if the budget is spent before."""
         search, found = self._search, self._offsets
         for offset, earliest, latest in self._index.find(self._topic, self._key, search, self._begin_ms):
             if latest + CLOCK_MARGIN_MS < self._begin_ms:

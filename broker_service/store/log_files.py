@@ -12,9 +12,9 @@ def check_files(log: CommitLog, open_files: OpenFiles, flushed: int | None) -> l
     """Checks the files of the log, and repairs what a power loss may cause.
 
     Files below the flushed offset must be complete, and no file may be too large: otherwise StoreCorrupt is raised,
-    before any file is changed.  Above the flushed offset, a power loss may have removed files or left them short.
-    There, files behind a gap are deleted and returned, and short files are extended or deleted.  Recovery scans the
-    remaining files as usual.
+    before any file is changed.  Above the flushed offset, a power loss may have removed files or left them short: files
+    behind a gap are deleted and returned, and short files are extended or deleted.  Recovery scans the remaining files
+    as usual.
     """
     files, sizes = open_files.files, {start: open_files.files.size(log.path(start)) for start in log.starts}
 
@@ -25,7 +25,7 @@ def check_files(log: CommitLog, open_files: OpenFiles, flushed: int | None) -> l
     def may_be_short(start: int) -> bool:
         """Returns True if a power loss can have left this file short.
 
-        It cannot shorten the first file of a log: that file's size is synced before it gets a record.
+        A power loss cannot shorten the first file of a log, because that file's size is synced before it gets a record.
         """
         if flushed is not None and (start < flushed or start > log.min_offset):
             return start >= flushed

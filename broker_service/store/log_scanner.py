@@ -54,7 +54,7 @@ class Walk:
 def walk(data: Any, at: int, limit: int) -> Walk:
     """Finds the records that start at or after `at` and end at or before `limit`.
 
-    It checks only their sizes and magic numbers.
+    Only sizes and magic numbers are checked.
     """
     view = memoryview(data)
     sizes: list[int] = []

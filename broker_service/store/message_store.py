@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 _INDEX_BYTES_A_TICK = 4 << 20
 _PROBE_INTERVAL_MS = 1000
 _AGE_INTERVAL_MS = 5000
-_WARM_AROUND = 64 << 10  # bytes to read at once; a disk takes no longer for them than for a page
+_WARM_AROUND = 64 << 10  # bytes to read at once; a disk reads them as fast as a single page
 _MAX_HANDLES = 4096
 
 
@@ -63,7 +63,7 @@ class MessageStore:
         self.config = config
         self._lock = lock
         self.recovery = Recovery(clean=True)
-        self.disk = disk  # the broker's other files go through it, too
+        self.disk = disk  # the broker's other files are written through it, too
         self._open_files = OpenFiles(disk, handles=max(64, min(open_file_limit() // 4, _MAX_HANDLES)))
         self._without_waiting = WithoutWaiting(self._open_files)
         self.log = log = CommitLog(disk, self._open_files, root / "commitlog", config.mapped_file_size_commit_log)
@@ -212,7 +212,7 @@ class MessageStore:
 
     @property
     def oldest_stored_ms(self) -> int:
-        """The store time of the first record that the log still has; 0 without one."""
+        """The store time of the first record that the log still has; 0 if the log is empty."""
         log = self.log
         return (log.timestamp_at(log.min_offset) or 0) if log.end_offset > log.min_offset else 0
 
@@ -234,7 +234,7 @@ class MessageStore:
     def append(self, batch: Batch, topic: str, now_ms: int, store_host: bytes) -> Appended:
         """Stamps offsets, store time and store host into checked records of one topic, and appends them.
 
-        Raises DiskFull or ServiceNotAvailable if the disk refuses; none of the records is left behind then.
+        Raises DiskFull or ServiceNotAvailable if the disk refuses; none of the records is stored then.
         """
         self.index.now_ms = now_ms
         return self._writer.append(batch, topic, now_ms, store_host)

@@ -3,8 +3,8 @@
     1b851995 ["group","topic",{"0":[generation,offset],"1":[generation,offset,[epoch,epoch id,log offset]]}]
 
 A line begins with the CRC-32 of its JSON; older versions wrote none.  A damaged line is dropped with a warning, and the
-other lines are kept.  On replay an entry only raises an offset, unless its line ends with `true`.  Such an entry
-replaces the offset.
+other lines are kept.  On replay an entry only raises an offset, unless its line ends with `true`.  An entry of a line
+with `true` replaces the offset.
 
 A line is in the page cache when `append` returns, so SIGKILL loses nothing.  `rotate` starts a new file.  `drop`
 deletes the old files once `consumerOffset.json` has their offsets.
@@ -27,7 +27,7 @@ from broker_service.store.files import Files, refusal, used_size
 logger = logging.getLogger(__name__)
 
 _LINE = re.compile(rb"\0+|[^\0\n]*\n|[^\0\n]+")  # zeros are sectors that a power loss kept from the disk
-RESERVE = 4 << 20  # bytes; some ten thousand commits
+RESERVE = 4 << 20  # bytes, enough for some ten thousand commits
 _GROWTH = 20  # bytes by which a line can be longer if it names a later point in the log
 
 
@@ -48,10 +48,11 @@ class _Offset(NamedTuple):
 
 
 class OffsetEntry(_Offset):
-    """A committed offset, which is the next one to read; -1 means deleted.  Entries compare by generation first.
+    """A committed offset, which is the next one to read; -1 means deleted.
 
-    `raised_at` says when the generation was raised.  It is NO_POINT if that is unknown, and for the first generation.
-    It takes no part in comparisons.
+    A reset raises the generation, so entries compare by generation first: an offset of a lower generation is outdated.
+    `raised_at` says when the generation was raised.  It is NO_POINT in the first generation, and if that is unknown.
+    Comparisons ignore `raised_at`.
     """
 
     raised_at: LogPoint = NO_POINT
@@ -104,7 +105,7 @@ class OffsetJournal:
             self._files.rename(fresh, path)  # a rotation was interrupted
         self._file = self._files.open(path, create=True)
         self._end = used_size(self._files.read(path))
-        self._dirty = self._end  # up to here a failed append may have written; zeros follow
+        self._dirty = self._end  # the position up to which a failed append may have written; only zeros follow
         try:
             self._files.preallocate(self._file, reserve)
         except OSError as error:
@@ -125,7 +126,7 @@ class OffsetJournal:
     def make_room(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> None:
         """Writes the zeros that a later `append` of these entries will overwrite; raises as `append` would.
 
-        A caller that must do something else between the check and the commit can rely on the room afterwards.
+        Afterwards the append cannot fail for lack of room, even if the caller does something else first.
         """
         size = len(_line(group, topic, entries, replaces=False)) + _GROWTH * len(entries)
         self._write(group, bytes(size))

@@ -1,4 +1,4 @@
-"""Merges the content of the files with committed offsets.  Pure.
+"""Merges the committed offsets in RocketMQ's `consumerOffset.json`, the file of generations and the journal.  Pure.
 
 They are RocketMQ's `consumerOffset.json`, the file of generations beside it, and the journal of later commits.
 """

@@ -16,7 +16,7 @@ NOTHING_FAILED: Failed = {}
 
 
 class OpenFiles:
-    """At most `handles` handles and `maps` maps; beyond that the least recently used one is closed."""
+    """Keeps at most `handles` handles and `maps` maps open; the least recently used one is closed to open another."""
 
     def __init__(self, files: Files, handles: int = 512, maps: int = 64) -> None:
         self.files = files
@@ -28,7 +28,7 @@ class OpenFiles:
         self._maps: OrderedDict[Path, memoryview] = OrderedDict()
 
     def handle(self, path: Path) -> int:
-        """Returns a handle of an existing file.  It is valid until the next call."""
+        """Returns a handle of an existing file.  The handle is valid until the next call."""
         handle = self._handles.get(path)
         if handle is not None:
             self._handles.move_to_end(path)
@@ -66,7 +66,7 @@ class OpenFiles:
                 raise failure.with_traceback(None)  # otherwise its traceback grows each time it is raised
 
     def is_cached(self, path: Path, size: int, at: int) -> bool:
-        """Returns True if reading these bytes would not wait.  It raises ReadFailed as `read` does."""
+        """Returns True if reading these bytes would not wait.  Raises ReadFailed as `read` does."""
         try:
             return self.files.is_cached(self.handle(path), size, at)
         except OSError as error:

@@ -1,7 +1,8 @@
 """Reads one queue by the rules of RocketMQ 4.9.8.
 
-docs/decision_tables.md has these rules: D2b for limits and for the suggestion to read from the slave, D3 for statuses
-and offsets.  `get_message` examines one entry after the other, as RocketMQ does; `ranges.py` reads large frames.
+docs/decision_tables.md has these rules: table D2b for limits and for the suggestion to read from the slave, table D3
+for statuses and offsets.  `get_message` examines one entry after the other, as RocketMQ does; `ranges.py` reads large
+frames.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from broker_service.store.consume_queue import ENTRY_SIZE, FILLER_SIZE, ConsumeQ
 from broker_service.store.ranges import TagsCodes, check_expired, damaged, outside
 
 _CONVERTED_TOGETHER = 40  # entries: an answer has up to 32 messages by default
-MAX_INDEX_BYTES_SCANNED = 16000  # 800 entries; a pull that asks for more messages than that scans more
+MAX_INDEX_BYTES_SCANNED = 16000  # bytes, which are 800 entries; a pull that asks for more messages than that scans more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def get_message(
     tags_codes: TagsCodes,
     correct_offset: bool,
 ) -> GetMessageResult:
-    """Reads messages of a queue, whose messages before `max_offset` are visible, within the limits of `config`."""
+    """Reads messages of a queue within the limits of `config`.  Readers may see the messages before `max_offset`."""
     min_offset = queue.min_offset if queue else 0
     nothing = outside(queue is not None, offset, min_offset, max_offset)
     if queue is None or nothing is not None:
@@ -101,7 +102,7 @@ def _choose(
     max_bytes: int,
     tags_codes: TagsCodes,
 ) -> tuple[list[int], int, GetMessageStatus, int]:
-    """Selects the messages of an answer.  It is RocketMQ's loop, literally.
+    """Selects the messages of an answer, by the same loop as RocketMQ.
 
     Returns (rows taken, entries consumed, status, log offset of the last entry examined).
     """
@@ -139,7 +140,7 @@ def _choose(
 
 
 def _one_by_one(entries: Entries) -> Iterator[tuple[int, int, int]]:
-    """Yields the entries.  They are converted a few at a time, because a pull needs a few of them unless it filters."""
+    """Yields the entries.  They are converted a few at a time, because a pull without a filter needs only a few."""
     for at in range(0, len(entries), _CONVERTED_TOGETHER):
         yield from entries[at : at + _CONVERTED_TOGETHER].tolist()
 

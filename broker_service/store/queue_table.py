@@ -1,7 +1,7 @@
-"""QueueTable has all consume queues of a store, and two files about them that survive a restart.
+"""QueueTable has all consume queues of a store, and two files about them: the summary and the floors.
 
 The summary, `rocketsim/queues.json`, has a log offset up to which everything is on disk, and the offset range that each
-queue had then.  A queue that has less than its range after a restart is damaged.
+queue had then.  A queue that has fewer entries after a restart is damaged.
 
 The floors, `rocketsim/queue_offsets.json`, have the next queue offset of each queue of a deleted topic.  If the topic
 is created again, its queues continue at these offsets, and its old records do not come back.
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 QueueKey = tuple[str, int]
 
-_LONGEST_GAP = 300_000  # entries, which are one file of RocketMQ's
+_LONGEST_GAP = 300_000  # entries; one queue file of RocketMQ has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,10 @@ class QueueTable:
         return [key for key, queue in self._queues.items() if queue.truncate(log_offset)]
 
     def newest_record(self) -> int | None:
-        """Returns the log offset of the newest record that has an entry; None without one.  Raises OSError."""
+        """Returns the log offset of the newest record that has a queue entry; None if no queue has entries.
+
+        Raises OSError.
+        """
         queues = (queue for queue in self._queues.values() if queue.max_offset > queue.min_offset)
         newest = max(queues, key=lambda queue: queue.log_end, default=None)
         if newest is None:
@@ -294,7 +297,8 @@ class QueueTable:
         for key in damaged:
             known, (_, end) = self._queues.get(key), summary.bounds.get(key, (0, 0)) if summary else (0, 0)
             if known and not summary and log_min:
-                end = known.named_end  # its records may have expired, so nothing says how full its last file was
+                # the queue's records may have expired, so nothing says how full its last file was
+                end = known.named_end
             self._remembered[key] = max(end, known.named_offset if known else 0)
             self.drop(key)
         return damaged

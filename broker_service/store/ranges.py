@@ -1,4 +1,4 @@
-"""Reads ranges of many queues into one frame.
+"""Reads ranges of many queues into one frame, which is the content of one answer.
 
 The statuses are RocketMQ's (table D3 of docs/decision_tables.md); the limits are our own.  Python code runs once per
 range and never once per record.  The queue entries of all ranges are put into one array, and numpy finds, for all of
@@ -119,8 +119,8 @@ def damaged(queue: ConsumeQueue, queue_offset: int) -> StoreCorrupt:
 def check_expired(queue: ConsumeQueue, queue_offset: int, size: int, log_min: int) -> None:
     """Raises StoreCorrupt if an entry that points before the start of the log is damaged and not expired.
 
-    It is damaged if its size is impossible.  It is damaged, too, if the log still has the record of the queue's first
-    entry, since the records of all later entries must then be in the log as well.
+    An entry is damaged if its size is impossible, or if the log still has the record of the queue's first entry,
+    because the records of all later entries must then be in the log as well.
     """
     first = queue.read(queue.min_offset, 1)[0]
     log_has_first = first["size"] != FILLER_SIZE and first["commit_log_offset"] >= log_min
@@ -159,7 +159,7 @@ def _read(part: list[tuple[_Cursor, int]]) -> list[bytes]:
 
 
 class _Filling:
-    """A frame while it is being filled.  It collects the places of the records, part by part."""
+    """A frame while it is being filled: the places of its records are collected part by part."""
 
     def __init__(self, log: CommitLog, room: int, tags_codes: TagsCodes, first_entries: int) -> None:
         self._log = log
@@ -261,7 +261,7 @@ class _Filling:
         self._examined.append((cursor, taken))
 
     def end_at(self, last: RangeAnswer) -> None:
-        """Removes the answers behind this one, and this one too if no entry of its span was examined."""
+        """Removes the answers behind this one, and also this answer if no entry of its span was examined."""
         at = next(number for number, answer in enumerate(self._answers) if answer is last)
         was_reached = any(cursor.answer is last for cursor, _ in self._examined)
         del self._answers[at + was_reached :]

@@ -37,7 +37,7 @@ from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
 _CHECKPOINT_MARGIN_MS = 3000  # as RocketMQ
 TAIL_SIZE = 64 * 1024
 _CHUNK = 1 << 20
-# Advice of errors: a reboot would lose the bytes that are in the page cache but not on disk.
+# Errors give this advice because a reboot would lose the bytes that are in the page cache but not on disk.
 _ANOTHER_DISK = "before a reboot copy the store to another disk, and start on the copy"
 
 
@@ -138,7 +138,7 @@ def tail_crc(log: CommitLog, end: int, size: int) -> tuple[int, int]:
 
 
 def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
-    """Returns the store time of the newest record that has a queue entry; 0 without one, or if it cannot be read."""
+    """Returns the store time of the newest record that has a queue entry; 0 if there is none or it cannot be read."""
     try:
         newest = queues.newest_record()
         return 0 if newest is None else log.timestamp_at(newest) or 0
@@ -179,7 +179,7 @@ def _write_again(log: CommitLog, offset: int, data: Buffer) -> None:
 
 
 def _write_range_again(log: CommitLog, offset: int, end: int) -> None:
-    """Does the same for bytes that the scan has not read, which are blank records."""
+    """Writes bytes again that the scan has not read, which are blank records."""
     while offset < end:
         data = log.peek(offset, min(_CHUNK, end - offset))
         _write_again(log, offset, data)

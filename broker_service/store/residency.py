@@ -1,9 +1,9 @@
-"""Residency knows which blocks of the log are in memory.  Only these are read through maps.
+"""Residency knows which blocks of the log are in memory.  Only these blocks are read through maps.
 
 Reading a mapped page that is not in memory blocks the whole process, and if its sector is bad, SIGBUS ends the process.
 Before a block is read through a map, it must therefore be known to be in memory.  A block that was written or read in
-the last seconds counts as in memory.  For any other block, the page cache is asked.  If the block is not in it, a
-thread that may wait reads it with `pread`, for which a bad sector is an ordinary error.
+the last seconds counts as in memory.  For any other block, the page cache is asked.  If the page cache does not have
+the block, a thread that may wait reads it with `pread`, for which a bad sector is an ordinary error.
 """
 
 from collections.abc import Iterable

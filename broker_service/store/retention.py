@@ -33,9 +33,9 @@ def expired_files(
     """Returns how many of the oldest files to delete.
 
     `newest_timestamps` has, for each file except the newest, the store time of its last messages, or None if unknown.
-    It is an iterable because each value costs a read, and only the needed ones are read.
-    `gone_at_master` is the number of oldest files that a slave's master has deleted already.  A slave keeps the other
-    files unless the disk is too full.
+    Each value costs a read, so this is an iterable, of which only the needed values are read.  `gone_at_master` is the
+    number of oldest files that a slave's master has deleted already.  A slave keeps the other files unless the disk is
+    too full.
     """
     by_force = disk_used_percent > config.disk_clean_forcibly_ratio
     is_time = datetime.fromtimestamp(now_ms / 1000).hour in config.delete_hours
@@ -88,8 +88,8 @@ class Retention:
     ) -> list[str]:
         """Deletes expired files that end at or before `needed_from`; returns one line per deleted file.
 
-        It also checks if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a queue
-        cannot be read; the next call continues from there.
+        The call also notes if the disk is above its warning level.  Raises OSError if a file cannot be deleted or a
+        queue cannot be read; the next call continues from there.
         """
         used = self._disk.disk_usage(self.config.root).used_percent
         self._admission.note_disk_use(used)
@@ -115,6 +115,6 @@ class Retention:
         nearly always on disk, since a thorough flush runs every minute unless the disk is full.
         """
         if self._durability.queues_on_disk < log_offset:
-            with suppress(ServiceNotAvailable):  # the flush logs it; both are tried again
+            with suppress(ServiceNotAvailable):  # the flush logs the error, and the next round tries again
                 self._durability.flush_thoroughly()
         return self._durability.queues_on_disk >= log_offset

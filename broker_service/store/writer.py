@@ -1,7 +1,7 @@
 """Writer appends records to the log and their entries to the queues.
 
-It writes the log first, then the queues, and then moves the end offset, which alone makes the records visible.  A step
-that fails is undone, so that a refused put leaves nothing that anybody could read, now or after a restart.
+The writer writes the log first, then the queues, and then moves the end offset, which alone makes the records visible.
+A step that fails is undone, so that a refused put leaves nothing that anybody could read, now or after a restart.
 """
 
 import logging
@@ -42,7 +42,7 @@ class Writer:
         durability: Durability,
         index: Index,
     ) -> None:
-        self.trouble: str | None = None  # why the last write failed; None again after a write or probe that succeeds
+        self.trouble: str | None = None  # why the last write failed; None after a write or probe that succeeds
         self.no_room: str | None = None  # a full disk's error; kept until it has room, even if small writes succeed
         self.partial = bytearray()  # the beginning of a replicated record whose rest has not arrived yet
         self._disk = disk
@@ -77,9 +77,9 @@ class Writer:
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Appends bytes of the master's log unchanged; returns the end of the last whole record or blank in the log.
 
-        The bytes must continue this log: `commit_log_offset` is the log's end plus the size of `partial`.  It may also
-        be the log's end; `partial` is discarded then.
-        Raises RecordError for a damaged record, or one with another log offset; all records before it are stored.
+        The bytes must continue this log: `commit_log_offset` is the log's end plus the size of `partial`.
+        `commit_log_offset` may also be the log's end; then `partial` is discarded.  Raises RecordError for a damaged
+        record, or one with another log offset; all records before it are stored.
         """
         self._disk.check()
         log = self._log
@@ -94,7 +94,7 @@ class Writer:
             ends = f"{log.end_offset} (+{len(self.partial)} of a partial record)"
             raise StoreCorrupt(f"log bytes from {commit_log_offset} on do not join this log, which ends at {ends}")
         if len(self.partial) + len(data) < int.from_bytes(self.partial[:4], "big") and len(self.partial) >= BLANK_SIZE:
-            # The rest of a large record is still missing, and its head was checked: only collect the bytes here.
+            # The rest of a large record is still missing, and its head was checked, so the bytes are only collected.
             self.partial += data
             return log.end_offset
         if self.partial:

@@ -85,7 +85,7 @@ def test_what_a_broker_that_does_not_start_advises_makes_it_start(
     node.store.close()
 
 
-@pytest.mark.parametrize(("cure", "left"), [("put it in its place", ["first"]), ("move both away", [])])
+@pytest.mark.parametrize(("cure", "left"), [("rename it to", ["first"]), ("move both files away", [])])
 def test_a_table_of_users_that_is_damaged_is_put_back_or_moved_away_by_hand(
     tmp_path: Path, cure: str, left: list[str]
 ) -> None:

@@ -78,5 +78,5 @@ def test_what_cannot_be_taken_from_others_is_an_error_in_the_log(
 
     caplog.set_level(logging.INFO)
     Disk(Refusing(), tmp_path, private=True).take_from_others()
-    assert "1 of its files and directories, which cannot be made their owner's alone" in caplog.text
+    assert "1 of its files and directories, and this cannot be changed" in caplog.text
     assert str(tmp_path) in caplog.text

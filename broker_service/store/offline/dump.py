@@ -1,7 +1,7 @@
 """`rocketsim store dump` prints the content of a store directory, without a broker.
 
-It takes no lock, changes nothing, and works on RocketMQ's stores, too.  Its lines have the same form as those that
-RocketMQ's own code printed for the golden store of the tests.
+The command takes no lock, changes nothing, and works on RocketMQ's stores, too.  The lines have the same form as those
+that RocketMQ's own code printed for the golden store of the tests.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """OfflineFile reads a file of a store directory chunk by chunk, without a broker.
 
-It does not map the file, so a sector that the disk cannot read raises an error instead of SIGBUS.
+The file is not mapped, so a sector that the disk cannot read raises an error instead of SIGBUS.
 """
 
 import os
@@ -23,7 +23,7 @@ class OfflineFile:
         self.size = path.stat().st_size
 
     def read(self, at: int, size: int) -> bytes:
-        """Reads `size` bytes; fewer only at the end of the file.  ReadFailed if the disk cannot read them."""
+        """Reads `size` bytes, or fewer at the end of the file.  Raises ReadFailed if the disk cannot read them."""
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             chunks = []
@@ -43,8 +43,8 @@ class OfflineFile:
     def find(self, wanted: Sequence[bytes], at: int) -> Iterator[int]:
         """Yields, in order, the positions from `at` on of any of these byte strings, which have the same length.
 
-        It searches in bytes that it has read.  In Python 3.11.2, `find` on a map reads behind the end of the map, which
-        ends the process.
+        The search is in bytes that were read and not in a map, because in Python 3.11.2 `find` on a map reads behind
+        the end of the map, which ends the process.
         """
         overlap, chunk = len(wanted[0]) - 1, FIRST_CHUNK
         while at < self.size:

@@ -1,7 +1,7 @@
 """Checks index files without a broker: first that each file is consistent, then that its entries agree with the log.
 
-The number of a file's slots is only in the broker's configuration.  It is derived from the position of the last entry:
-the header has the log offset of that entry, and its number.
+The number of a file's slots is only in the broker's configuration.  This module derives the number from the position of
+the file's last entry, whose log offset and entry number are in the header.
 """
 
 from collections import Counter
@@ -149,7 +149,7 @@ class OfflineIndexFile:
             number = int(unchained[0]) + 1
             yield (
                 self.position(number),
-                f"{len(unchained)} entries are not chained to one of their slot, the first is {number}",
+                f"{len(unchained)} entries are not chained to an entry of the same slot, the first is {number}",
             )
         elif slots_are_current:
             yield from self._wrong_slots(places, previous)
@@ -164,7 +164,7 @@ class OfflineIndexFile:
         if not len(astray):
             astray = used[places[newest - 1] != used]
         if len(astray):
-            what = f"{len(astray)} slots lead to no entry of theirs, the first is slot {astray[0]}: {slots[astray[0]]}"
+            what = f"{len(astray)} slots lead to no entry of the same slot, first slot {astray[0]}: {slots[astray[0]]}"
             yield HEADER_SIZE + int(astray[0]) * SLOT_SIZE, what
             return
         reached = np.bincount(np.concatenate((newest, previous[previous > 0])), minlength=self.count + 1)[1:]
@@ -208,7 +208,8 @@ class OfflineIndex:
             elif file.count and file.header.last_offset:
                 file.slot_count = file.find_slot_count()
                 files.append(file)
-        slot_counts = {file.size: file.slot_count for file in files if file.slot_count}  # all files have the same
+        # all files have the same number of slots
+        slot_counts = {file.size: file.slot_count for file in files if file.slot_count}
         sound = []
         for file in files:
             file.slot_count = file.slot_count or slot_counts.get(file.size, 0)

@@ -38,7 +38,7 @@ class Blank:
 
 @dataclass(frozen=True, slots=True)
 class Damaged:
-    """Bytes of the log that are no record, between valid ones or before the end of a file that is not the last."""
+    """Bytes that are no valid record, between valid records or at the end of a file that is not the last."""
 
     path: Path
     offset: int

@@ -13,7 +13,7 @@ class OfflineQueue:
     """The files of a consume queue.
 
     `min_offset` is the offset of the first entry whose record is still in the log.  `max_offset` is the offset behind
-    the last valid entry.  If the log has no record of the queue any more, they are equal.
+    the last valid entry.  If the log has no record of the queue any more, both offsets are equal.
     """
 
     def __init__(self, directory: Path, log_min: int) -> None:

@@ -1,7 +1,7 @@
 """`rocketsim store verify` reports what is wrong with a store directory, and where.
 
-It checks the log first, and then the files that are derived from it.  It replays the log and compares each entry of the
-consume queues with its record; the replay shares no code with the broker's writer.
+The command checks the log first, and then the files that are derived from the log.  For the consume queues it replays
+the log and compares each entry with its record; the replay shares no code with the broker's writer.
 """
 
 from collections.abc import Iterator
@@ -176,7 +176,8 @@ class _Verification:
     ) -> npt.NDArray[np.bool_]:
         other_code = entries["tags_code"] != tags_codes
         if topic == SCHEDULE_TOPIC:
-            # It is the delivery time, which depends on the delay levels that were configured at that time.
+            # The tags code of this topic is the delivery time, which depends on the delay levels that were configured
+            # then.
             other_code &= entries["tags_code"] < records.store_timestamp
         differ: npt.NDArray[np.bool_] = (
             (entries["commit_log_offset"] != records.commit_log_offset)
