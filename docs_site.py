@@ -1,7 +1,8 @@
 """Hooks of MkDocs for the documentation site (mkdocs.yml).
 
 The documents are written for a code host, where a link may lead to any file of the checkout. The site has the documents
-only: a link to a document leads to its page, and a link to another file becomes its text.
+only: a link to a document leads to its page, and a link to another file becomes its text.  Tables of options, keys,
+commands, metrics and names are made from the code.
 """
 
 import hashlib
@@ -12,6 +13,9 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from docs_reference import completed
+from tests.support.configuration_table import with_tables
 
 # Documents outside docs/, and their pages.
 PAGES = {
@@ -36,7 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     root = Path(config.docs_dir).parent
     document = DOCUMENTS.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    return drawn(site_links(markdown, document, root), document)
+    if document == "docs/configuration.md":
+        markdown = with_tables(markdown)
+    return drawn(site_links(completed(markdown), document, root), document)
 
 
 def drawn(text: str, document: str) -> str:
