@@ -1,4 +1,4 @@
-"""MetadataExchange makes the metadata that a master sends to its slaves, and merges what the other side has sent."""
+"""MetadataExchange makes the metadata that a master and its slaves send to each other, and merges what they receive."""
 
 import logging
 from collections.abc import Mapping
@@ -67,14 +67,14 @@ class MetadataExchange:
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
         """Merges forward the offsets that a slave took while this master was away; ValueError for impossible offsets.
 
-        Consumers may have read a tail of the slave's log that this log does not have: this master lost it, or a newer
-        epoch replaced it.  Their offsets are lowered to the end of the queue here, in a new generation.  Otherwise the
-        slave would hand them back again once the queue has grown past them, and the group would miss the messages that
-        came in place of the tail.
+        Consumers may have read a tail of the slave's log that this log does not have, because this master lost it, or a
+        newer epoch replaced it.  Offsets in such a tail are lowered to the end of the queue here, in a new generation.
+        Otherwise the slave would hand the same offsets back again once the queue has grown past them, and the group
+        would miss the messages that came in place of the tail.
 
         While this master waits after an unclean stop, another slave may still bring the tail, so nothing is lowered.
-        If the tail stays lost, a new epoch begins, and the offsets are clamped then.  Offsets of an unknown topic are
-        kept, since it may be made again; offsets of a deleted one are not.
+        If the tail stays lost, a new epoch begins, and the offsets are lowered then.  Offsets of an unknown topic are
+        kept, since the topic may be made again; offsets of a deleted topic are not kept.
         """
         end_of, mastership = self._broker.store.queues.end, self._broker.mastership
         may_grow = mastership.standing is Standing.WAITING and mastership.begins_epoch
@@ -114,7 +114,7 @@ class MetadataExchange:
         """Applies a snapshot or a change from the master.  Offsets only rise; topics and groups become the master's."""
         broker = self._broker
         deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
-        for floor in metadata.deleted_queues:  # it has queues of topics that were made again, too
+        for floor in metadata.deleted_queues:  # the list also has queues of topics that were deleted and exist again
             deleted.setdefault(floor.topic, {})[floor.queue_id] = floor.next_offset
         topics = broker.topics.adopt(
             version_from_proto(metadata.topics_version),
@@ -128,7 +128,8 @@ class MetadataExchange:
             {name: {} for name in metadata.deleted_groups},
             complete=metadata.complete,
         )
-        # Only a tombstone deletes queues.  A snapshot without the topic may come from a master that lost its file.
+        # Only a tombstone deletes queues.  A snapshot without the topic may come from a master that lost its file of
+        # topics.
         delete_queues(broker.store, deleted)
         if topics or groups:
             logger.info(
@@ -147,7 +148,8 @@ class MetadataExchange:
         broker.changes.forget()
 
     def _apply_access(self, metadata: metadata_pb2.Metadata) -> None:
-        """Takes over the master's users and policies; without access control the master sends none, and ours stay.
+        """Takes over the master's users and policies; without access control the master sends none, and nothing
+        changes.
 
         Policies are written first, as in deleteUser.  A crash between the two files then leaves no policy of a user
         that is gone.
@@ -176,8 +178,8 @@ class MetadataExchange:
 def delete_queues(store: MessageStore, floors: Mapping[str, Mapping[int, int]]) -> None:
     """Deletes the entries that the queues of these topics had when the topics were deleted.
 
-    `floors` are the offsets in the tombstones.  Entries behind them stay, because the topic may have been made again
-    since, and the file that says so may be lost.
+    `floors` are the offsets in the tombstones.  Entries from these offsets on stay, because the topic may have been
+    made again since, and the file that says so may be lost.
     """
     if any(floors.values()) and (queues := store.forget_before(floors)):
         logger.info("deleted the entries that queues %s had before their topics were deleted", sorted(queues))

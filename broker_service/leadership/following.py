@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Following:
-    """One task at a time follows one master.  `Leadership` starts and stops it."""
+    """One task at a time follows one master.  `Leadership` starts and stops the task."""
 
     def __init__(self, broker: Broker, follower: ReplicationSlave) -> None:
         self._broker = broker

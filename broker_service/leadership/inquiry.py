@@ -1,4 +1,4 @@
-"""Inquiry asks the other brokers of a slave's name, before the slave is promoted and while a promise of it holds."""
+"""Inquiry asks the other brokers of a slave's name, before the slave is promoted and while it is bound by a promise."""
 
 import asyncio
 

@@ -1,8 +1,8 @@
 """Leadership acts on what `mastership.py` decides: it opens a master for writes, follows a master, promotes a slave.
 
-One lock covers all of this, so a broker is never a master while it follows another one.
+One lock covers these three, so a broker is never a master while it follows another one.
 
-An operator starts a promotion.  It has these steps:
+An operator starts a promotion, which has these steps:
 
 1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  If a log
    has more than this one, a slave does not answer, or a master is alive, the promotion is refused.
@@ -10,11 +10,12 @@ An operator starts a promotion.  It has these steps:
    of the logs, which is repeated now, stays true.
 3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these is on
    disk before the next begins.
-4. The broker takes writes, and tells the others of its epoch.  A master that is still alive is fenced by that.
+4. The broker takes writes, and tells the others of its epoch.  A former master that is still alive then stops
+   taking writes: it is fenced.
 
 A forced promotion skips the promises and ignores the objections.  A failure or a crash before `role.json` is on disk
-leaves a slave, for which the new epoch does not count (`epoch_file.py`).  It follows its master again, and so do the
-slaves that have promised.
+leaves a slave, for which the new epoch does not count (`epoch_file.py`).  This slave follows its master again, and so
+do the slaves that have promised.
 """
 
 import asyncio
@@ -111,7 +112,7 @@ class Leadership:
         self._role_file = role_file
         self._master_file = master_file
         self._notified = broker.members_changed.waiter()
-        self._lock = asyncio.Lock()  # a promotion and an opening do not overlap
+        self._lock = asyncio.Lock()  # a promotion and the opening for writes never overlap
         self._settled = asyncio.Event()
 
     async def settled(self, within_s: float) -> None:
@@ -140,7 +141,8 @@ class Leadership:
                         if waits_for is not None and waits_for != logged:
                             logged = waits_for
                             logger.info("no writes yet: %s", waits_for)
-                    # Once nothing is waited for, this stays so: a slave that is set up later has no older offsets.
+                    # The first None of this call is remembered, because a slave that is set up later has no older
+                    # offsets.
                     self._broker.offsets_wait_for()
                     if self._broker.mastership.standing is not Standing.WAITING:
                         self._settled.set()
@@ -177,7 +179,7 @@ class Leadership:
         return None
 
     async def _open(self) -> None:
-        """Lets this master take writes.  Where a new epoch begins, offsets beyond the log's end are lowered."""
+        """Lets this master take writes.  If a new epoch begins, committed offsets beyond the log's end are lowered."""
         broker = self._broker
         misses = broker.mastership.misses(broker.peers.slaves())
         if broker.mastership.begins_epoch:
@@ -190,7 +192,7 @@ class Leadership:
             broker.acknowledgements.begin()
             epoch = broker.mastership.epoch
         if broker.mastership.standing is not Standing.WAITING:
-            return  # it was fenced meanwhile
+            return  # a newer master has fenced this one meanwhile
         broker.mastership.opened(epoch)
         if misses is not None:
             logger.warning("this master goes on alone: %s", misses)
@@ -216,7 +218,8 @@ class Leadership:
 
         `brokerRole` and `flushDiskType` say what an OK of a master means.  When one of them changes, the slaves must
         connect again to hear of it, and nothing that they acknowledge before that counts.  A restart reads these two
-        from the configuration file.  A master that was promoted reads them from `role.json`, which is written here.
+        keys from the configuration file.  A master that was promoted reads them from `role.json`, which is written
+        here.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -264,7 +267,7 @@ class Leadership:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if asked_role is BrokerRole.SLAVE:
             raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
-        # A RocketMQ master does not speak the protocol of the question.
+        # A RocketMQ master is not asked, because it does not speak this protocol.
         following = self._following
         masters = () if broker.config.follows_rocketmq else (following.master_address, following.last_followed)
         others = await self._inquiry.others(*masters)
@@ -272,7 +275,7 @@ class Leadership:
             self._check_promotion(expected_epoch)
             role, flush = self._kept_from_the_master(asked_role)
             self._check_objections(self._objections(others), force=force)
-            await self._following.stop()  # this also wakes `run`, which follows again if the rest of this fails
+            await self._following.stop()  # this also wakes `run`, which follows again if the promotion fails
             above = self._newest_epoch(others)
             broker.mastership.candidate_epoch = self._master.epochs.epochs.next(promotion=True, above=above)
             try:

@@ -1,7 +1,7 @@
 """MasterFile is `rocketsim/master.json`, which says what an OK of this slave's master means.
 
-A promotion keeps this meaning.  It is in a file because the slave may be restarted after its master has died, and be
-promoted then.
+A promotion keeps this meaning.  The meaning is in a file because the slave may be restarted after its master has died,
+and be promoted then.
 """
 
 import logging
@@ -31,7 +31,10 @@ class MasterFile:
             ) from error
 
     def followed(self, role: BrokerRole, flush_disk_type: FlushDiskType) -> None:
-        """Saves the settings of the master that is followed.  If the disk refuses them, they count until a restart."""
+        """Saves the settings of the master that is followed.
+
+        If the disk refuses the write, the settings are in memory until a restart.
+        """
         if (role, flush_disk_type) == (self.role, self.flush_disk_type) and self._is_saved:
             return
         self.role, self.flush_disk_type = role, flush_disk_type

@@ -122,7 +122,7 @@ class Membership:
     def candidates(self, *masters: str) -> dict[str, int]:
         """Returns address and broker id of all known brokers of this name, which a slave asks before it is promoted.
 
-        `masters` are the addresses of masters that it follows or would follow.
+        `masters` are the addresses of masters that this slave follows or would follow.
         """
         broker = self._broker
         known = {address: broker_id for broker_id, address in broker.known_slaves.addresses.items()}
@@ -134,7 +134,7 @@ class Membership:
         self._broker.peers.forget(address)
 
     def pause_s(self) -> float:
-        """How long to wait before the slaves are asked again: shortly at a start, later a registration period."""
+        """Returns how long to wait before slaves are asked again: shortly at a start, later a registration period."""
         waiting = self._broker.mastership.standing is Standing.WAITING
         return ASK_AGAIN_S if waiting else self._broker.config.register_name_server_period / 1000
 
@@ -160,7 +160,8 @@ def with_promise(
 ) -> OtherMember:
     """Returns `other` with its answer to the request to promise `epoch`; without a reply it was not asked.
 
-    Only an answer that names the epoch is a promise.  A missing refusal is not enough, since an empty message has none.
+    Only an answer that names the epoch is a promise.  A missing refusal is not enough, since an empty message has no
+    refusal either.
     """
     if reply is None:
         return other

@@ -36,7 +36,7 @@ class Promises:
 
     @property
     def may_be_over(self) -> Promise | None:
-        """The promise about which the candidate must be asked; None without one, and on a master."""
+        """The promise about which the candidate must be asked; None if there is no promise, and on a master."""
         return self._epochs.promised if self._broker.mastership.standing is Standing.SLAVE else None
 
     def promise(self, candidate: Promise) -> str:

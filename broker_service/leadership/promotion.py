@@ -1,8 +1,9 @@
 """Decides whether a slave may be promoted, and how many bytes a promotion cuts at other brokers.  Pure.
 
-A slave may be promoted when every other known slave has answered, and none has more than it.  A log has more if the
-epoch of its last byte is newer, or if the epochs are the same and it is longer (Raft's rule).  When another broker
-follows the promoted one, the bytes that are not in the promoted broker's history are cut from its log.
+A slave may be promoted when every other known slave has answered, and none of their logs has more than its own.  A log
+has more if the epoch of its last byte is newer, or if these epochs are the same and the log is longer (Raft's rule).
+When another broker follows the promoted one, the bytes that are not in the promoted broker's history are cut from its
+log.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from broker_service.replication.epochs import Epoch, EpochList, common_prefix
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a broker says about itself.  `epochs` is None for an older version, which sends only `epoch`, the last."""
+    """A broker's report about itself.  An older version sends only `epoch`, the last one; `epochs` is then None."""
 
     epoch: int
     end_offset: int
@@ -46,7 +47,7 @@ class OtherMember:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """The bytes that only that broker has, and that are cut there.
+    """The bytes that only one other broker has, and that a promotion cuts there.
 
     `bytes` is None if the broker did not answer, or if its version does not send its epochs.
     """
@@ -118,7 +119,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
 def _has_more(ours: LogState, answer: MemberReport) -> bool:
     """Returns True if the other log has more.
 
-    This compares the epochs of the logs' last bytes first.  The newest known epoch would not do, because a slave knows
+    The epochs of the logs' last bytes are compared first.  The newest known epoch would not do, because a slave knows
     its master's epochs before it has their bytes.
     """
     return (_written_in(answer).epoch, answer.end_offset) > (_epoch_here(ours).epoch, ours.end_offset)

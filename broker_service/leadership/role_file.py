@@ -1,6 +1,6 @@
 """RoleFile is `rocketsim/role.json`, which says that this broker was promoted, and what its OK means.
 
-It overrides the configuration file, which still has the role from before the promotion.
+The file overrides the configuration file, which still has the role from before the promotion.
 """
 
 import logging
@@ -40,7 +40,7 @@ class RoleFile:
         try:
             role, broker_id = BrokerRole(override["brokerRole"]), int(override["brokerId"])
             self._epoch = int(override.get("epoch", 0))
-            # Older versions did not write it.
+            # Older versions did not write `flushDiskType`.
             flush = FlushDiskType(override.get("flushDiskType", config.flush_disk_type.value))
         except (KeyError, ValueError, TypeError) as error:
             raise StoreCorrupt(f"{self._file}: {error}; remove it to take the role of the configuration") from error
@@ -56,7 +56,7 @@ class RoleFile:
     def save(self, role: BrokerRole, flush: FlushDiskType, epoch: int) -> None:
         """Makes this broker a master for all later starts.
 
-        Raises OSError or FlushFailed if the file could not be written; it is removed then.
+        Raises OSError or FlushFailed if the file could not be written; the file is removed then.
         """
         try:
             self._save(role, flush, epoch)
@@ -68,7 +68,8 @@ class RoleFile:
     def change(self, role: BrokerRole, flush: FlushDiskType) -> bool:
         """Changes what an OK of a promoted master means from the next start on.
 
-        Returns False without a file, because the configuration decides then.  Raises DiskFull or ServiceNotAvailable.
+        Returns False if there is no file, because the configuration decides then.  Raises DiskFull or
+        ServiceNotAvailable.
         """
         if not self._is_there:
             return False

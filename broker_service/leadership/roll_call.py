@@ -1,7 +1,8 @@
 """RollCall asks the other brokers of this broker's name who they are and how far their logs go.
 
-A master asks the configured slaves and those that have followed it.  So it hears, even without a name server, whether
-one was promoted meanwhile, or has a tail that was lost here.  A slave asks all known brokers before it is promoted.
+A master asks the configured slaves and those that have followed it.  The master thus hears, even without a name server,
+if a slave was promoted meanwhile, or has a tail of the log that was lost here.  A slave asks all known brokers before
+it is promoted.
 """
 
 import asyncio

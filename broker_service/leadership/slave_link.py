@@ -17,7 +17,7 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-# How often, at most, a slave notifies pulls that wait for records.
+# The shortest time between two notifications of the pulls that wait for records on a slave.
 NOTIFY_EVERY_S = 0.002
 
 
@@ -74,9 +74,11 @@ class SlaveLink:
         self._broker.visibility.changed(cut.end_offset)
         self._schedule.log_cut(cut.end_offset)
         try:
-            self._state.reload()  # before the offsets, since it needs no disk space and no later call repeats it
+            # this comes before the offsets, since it needs no disk space and no later call repeats it
+            self._state.reload()
         finally:
-            # If nothing was kept, the master has all that was here, and the commits must be handed back to it.
+            # If no cut bytes were kept, the master has all records of this log, so its offsets are handed back and not
+            # lowered.
             if cut.kept_in is not None:
                 self._clamp_offsets(self._broker.store.queues.end)
 

@@ -1,8 +1,8 @@
-"""Acknowledgements lets puts and commits wait until they are safe.  Everything here runs on the event loop.
+"""Acknowledgements lets puts and commits wait until they are safe.  All code of this module runs on the event loop.
 
 The settings `brokerRole` and `flushDiskType` say what an OK to a producer means.  With SYNC_FLUSH a put waits for the
-master's disk, with SYNC_MASTER for a slave; it waits for both at the same time.  `put_waits` makes these two waits.
-One flush, or one ack of a slave, ends all puts that it covers, and no put waits for another.
+master's disk, with SYNC_MASTER for a slave.  A put waits for disk and slave at the same time.  `put_waits` makes the
+two waits of a put.  One flush, or one ack of a slave, ends all puts that it covers, and no put waits for another.
 """
 
 import asyncio
@@ -22,7 +22,10 @@ CATCH_UP_LOOK_S = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckLevels:
-    """What a put waits for, and how long.  It is replaced as a whole when the role or the configuration changes."""
+    """The settings that say what a put waits for, and how long.
+
+    A change of role or configuration replaces the object.
+    """
 
     sync_master: bool
     sync_flush: bool
@@ -69,8 +72,9 @@ def change_waits(
 ) -> tuple[Wait, Wait, Wait]:
     """Makes the (flush, replica, metadata) waits of an operator's change that slaves get as change `sequence`.  Pure.
 
-    The change waits as a commit does.  It may also have appended to the log, up to `end_offset`, and then it waits for
-    that as a put does.  With `in_any_mode` it waits for a slave's metadata without SYNC_MASTER, too.
+    The change waits as a commit does.  If it has also appended to the log, up to `end_offset`, it waits for these
+    records as a put does.  With `in_any_mode` the change waits for a slave to have the metadata even without
+    SYNC_MASTER.
     """
     flush, replica = put_waits(levels, tracker, flushed_offset, end_offset, now, timeout_s)
     waits_for_slave = levels.sync_master or in_any_mode
@@ -156,7 +160,7 @@ class Acknowledgements:
     async def wait_for_commit(self, sequence: int, timeout_s: float) -> PutStatus:
         """Waits for a commit that was just made and that slaves get as change `sequence`.
 
-        Returns its status after `timeout_s` at most.
+        The wait takes `timeout_s` at most, and returns the status of the commit.
         """
         if not self.levels.sync_master:
             return PutStatus.PUT_OK
@@ -165,7 +169,8 @@ class Acknowledgements:
     async def wait_for_change(self, sequence: int, timeout_s: float, *, in_any_mode: bool) -> PutStatus:
         """Waits for an operator's change that was just made and that slaves get as change `sequence`.
 
-        Returns its status after `timeout_s` at most.  With `in_any_mode` it waits for a slave even if commits do not.
+        The wait takes `timeout_s` at most, and returns the status of the change.  With `in_any_mode` the change waits
+        for a slave even if commits do not.
         """
         now = asyncio.get_running_loop().time()
         return await self._end_of(self.admit_change(sequence, now, timeout_s, in_any_mode=in_any_mode))
@@ -182,18 +187,18 @@ class Acknowledgements:
             self._futures.pop(put, None)  # a later flush or ack ignores puts that have ended
 
     def admit(self, end_offset: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a put.  It may have a status already."""
+        """Begins the waits of a put, which may have a status already."""
         waits = put_waits(self.levels, self.tracker, self._log.flushed_offset, end_offset, now, timeout_s)
         return self._flushing(self._pending.add(end_offset, *waits))
 
     def admit_commit(self, sequence: int, now: float, timeout_s: float) -> PendingPut:
-        """Begins the waits of a commit.  It may have a status already."""
+        """Begins the waits of a commit, which may have a status already."""
         end_offset = self._log.end_offset
         replica, metadata = commit_waits(self.levels, self.tracker, sequence, end_offset, now, timeout_s)
         return self._pending.add(end_offset, replica=replica, metadata=metadata, sequence=sequence)
 
     def admit_change(self, sequence: int, now: float, timeout_s: float, *, in_any_mode: bool) -> PendingPut:
-        """Begins the waits of an operator's change.  It may have a status already."""
+        """Begins the waits of an operator's change, which may have a status already."""
         end_offset = self._log.end_offset
         offsets = self._log.flushed_offset, end_offset
         waits = change_waits(self.levels, self.tracker, sequence, *offsets, now, timeout_s, in_any_mode=in_any_mode)
@@ -239,7 +244,7 @@ class Acknowledgements:
         self._update_visible()
 
     def abandon(self) -> None:
-        """Ends every waiting put as at its timeout.  Called at shutdown, when no flush or ack follows."""
+        """Ends every waiting put as if its time had run out; called at shutdown, when no flush or ack follows."""
         self._resolve(self._pending.expire(float("inf")))
 
     async def slaves_caught_up(self, within_s: float) -> bool:

@@ -5,7 +5,7 @@
 | the slave's log is a prefix of the master's                 | RESUME at the slave's end                              |
 | the master has a newer epoch, and the slave has a tail that | CUT the slave back to the common prefix, resume there  |
 | the master's history does not have                          |                                                        |
-| the master lost the tail of its own last epoch              | REFILL the master from the slave, resume at its end    |
+| the master lost the tail of its own last epoch              | REFILL the master, then resume at the slave's end      |
 | the slave is empty, or ends before the master's minimum, or | START_OVER with an empty log at the master's minimum   |
 | the logs part before the minimum of one of them             |                                                        |
 | the slave knows a newer epoch than the master               | FENCE the master, which was replaced                   |
@@ -50,9 +50,9 @@ class LogState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a slave catches up.
+    """The plan by which a slave catches up.
 
-    The master's bytes will start at `resume_offset`.  `reason` is a clause for the log and for the slave.
+    The master will send log bytes from `resume_offset` on.  `reason` is a clause for the log and for the slave.
     """
 
     step: Step
@@ -89,7 +89,7 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
     if slave.epochs.last > master.epochs.last:
         return Plan(Step.FENCE, end, f"epoch {slave.epochs.last} is newer than this master's {master.epochs.last}")
     if slave.is_empty:
-        # This holds for an empty master, too, since its minimum need not be 0.
+        # The comparison is right for an empty master's log, too, since its minimum need not be 0.
         if end == master.min_offset:
             return Plan(Step.RESUME, end, "new slave")
         return Plan(Step.START_OVER, master.min_offset, "new slave")
@@ -108,8 +108,8 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
                 f"the master ends at {prefix}, before the slave's minimum: stop the master and promote the slave",
             )
         if takes_writes:
-            # A master that lost its tail begins a new epoch before it writes.  The epochs are equal, so it has not
-            # lost a tail, and one of the two logs is wrong.
+            # A master that lost its tail begins a new epoch before it writes.  The epochs are equal, so this master has
+            # not lost a tail, and one of the two logs is wrong.
             ahead = f"ahead of the master's end {prefix} in the epoch that it writes"
             return Plan(Step.REFUSE, end, f"{ahead}: {KEEP_THE_RIGHT_LOG}")
         return Plan(Step.REFILL, end, f"the master lost [{prefix}, {end}) of epoch {master.epochs.last}")

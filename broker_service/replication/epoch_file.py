@@ -18,15 +18,15 @@ class EpochFile:
     """The content of the file.
 
     - `epochs`: the list.  A log that is older than its first list, as a store of RocketMQ's is, has epoch 0.
-    - `begun_here`: this broker began the last epoch itself, so it is not part of a log copied from another broker.
-    - `may_resume`: in addition, no byte of that epoch was lost since, so this broker may continue it.
+    - `begun_here`: this broker began the last epoch itself, so the log was not copied from another broker.
+    - `may_resume`: this broker began the last epoch and has not lost a byte of it since, so it may continue the epoch.
     - `is_noted`: the file has the same content as this object.
-    - `promised`: the promise of this slave to a candidate; None once its log has that epoch.
+    - `promised`: the promise of this slave to a candidate; None once the slave's log has the promised epoch.
 
     A promotion that fails after it has begun an epoch must be undone without disk space.  Therefore an epoch that a
     promotion began is valid only if the role on disk (`role_file.py`) is master, or if the epoch has bytes.  Otherwise
-    a slave ignores it and uses the previous list.  Epochs without bytes in that list stay, since they fence the masters
-    that they replaced.
+    a slave ignores the epoch and uses the previous list.  In the previous list, epochs without bytes stay, because with
+    them this broker recognises masters that were replaced.
     """
 
     def __init__(self, path: Path, log_end_offset: int, files: Files | None = None) -> None:
@@ -34,9 +34,10 @@ class EpochFile:
         self._files = files or Files()
         self.may_resume, self.begun_here = False, True
         self.is_noted = True
-        # `epochs` and `begun_here` before the promotion that began the last epoch; None if no promotion did.
+        # `epochs` and `begun_here` before the promotion that began the last epoch; None if no promotion began it.
         self._before: tuple[EpochList, bool] | None = None
-        self._promise: Promise | None = None  # also kept when `epochs` reach its epoch: the promotion may be undone
+        # kept even when `epochs` reach its epoch, since that promotion may be undone
+        self._promise: Promise | None = None
         self.epochs = self._load(log_end_offset)
 
     @property
@@ -95,7 +96,10 @@ class EpochFile:
             raise
 
     def end_promise(self) -> None:
-        """Removes the promise.  After an OSError the file may still have it; it must be ended again after a restart."""
+        """Removes the promise.
+
+        After an OSError the file may still have the promise, which must then be ended again after a restart.
+        """
         self._promise = None
         self.save(self.epochs, begun_here=self.begun_here, may_resume=self.may_resume)
 

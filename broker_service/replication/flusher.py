@@ -1,4 +1,4 @@
-"""The flush thread.  One sync serves all puts and acks that wait (group commit).
+"""Flusher has the flush thread, in which one sync serves all puts and acks that wait (group commit).
 
 A failed sync is fatal and is never repeated, because the kernel may have marked pages clean that are not on disk.  The
 failure is reported once, and the thread ends.
@@ -24,7 +24,7 @@ class Flushable(Protocol):
     def flush(self) -> int:
         """Syncs the log, on the flush thread; returns the offset up to which everything is on disk.
 
-        It is called even if nothing was appended, since a store has other files to sync from time to time.
+        The flush thread calls it even if nothing was appended, since a store has other files to sync from time to time.
         """
 
 
@@ -47,7 +47,7 @@ class Flusher:
         )
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
-        # The following two are shared with the thread and protected by the condition.
+        # The event loop and the flush thread share `_asked` and `_closing`, which the condition protects.
         self._condition = threading.Condition()
         self._asked = False
         self._closing = False
@@ -62,7 +62,7 @@ class Flusher:
 
     @property
     def flushed_offset(self) -> int:
-        """The log's own value, which a cut lowers at once."""
+        """The flushed offset of the log itself, which a cut lowers at once."""
         return self._log.flushed_offset
 
     async def close(self) -> None:

@@ -1,10 +1,10 @@
 """Follower is a slave's side of one replication stream.
 
-It makes the messages for the master, and applies the master's messages to the log and the epoch file.  It does no other
-I/O and knows no event loop; `slave.py` drives it.
+A Follower makes the messages for the master, and applies the master's messages to the log and the epoch file.  The
+class does no other I/O and knows no event loop; `slave.py` calls it.
 
 A crash may come between any two steps, so two rules give their order.  Bytes are cut before newer epochs are adopted;
-otherwise the bytes to be cut would count as the new master's after a crash.  Epochs are adopted before their first byte
+or else, after a crash, the bytes to be cut would count as the new master's.  Epochs are adopted before their first byte
 is stored.
 """
 
@@ -145,7 +145,7 @@ class Follower:
         return frame
 
     def ack(self, flushed_offset: int) -> pb.Ack:
-        """Makes an ack.  It covers whole records only, and only flushed ones if the master uses SYNC_FLUSH."""
+        """Makes an ack of whole records, and only of flushed records if the master uses SYNC_FLUSH."""
         self._check_promise(self._epochs.epochs.last)
         end = self._log.end_offset
         return pb.Ack(
@@ -233,7 +233,8 @@ class Follower:
     def _adopt(self, epochs: EpochList) -> None:
         """Saves the master's epochs as this log's.
 
-        It marks none of them as begun here.  A store that was copied from the master's has that mark.
+        The list is saved as not begun by this broker.  This is needed even if the list is unchanged, because a copy of
+        the master's store says that its broker began the last epoch.
         """
         epochs = epochs.with_ids_of(self._epochs.epochs)
         if epochs != self._epochs.epochs or self._epochs.begun_here or not self._epochs.is_noted:

@@ -25,7 +25,7 @@ class HaFrame(NamedTuple):
 
 
 class HaFrames:
-    """Cuts what arrives into frames.  It keeps one incomplete frame at most."""
+    """Splits received bytes into frames, and keeps an incomplete frame until the rest of it arrives."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -66,5 +66,5 @@ def joined(frames: list[HaFrame]) -> list[HaFrame]:
 
 
 def report(offset: int) -> bytes:
-    """Encodes what a slave sends: where the master shall begin, and later what the slave has on disk."""
+    """Encodes a slave's message: first the offset at which the master is to begin, later the offset that is on disk."""
     return REPORT.pack(offset)

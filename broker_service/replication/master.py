@@ -67,8 +67,8 @@ class ReplicationMaster(ReplicationServicer):
     async def begin_epoch(self, *, promotion: bool = False, above: int = NO_EPOCH) -> int:
         """Begins a new epoch and returns its number; must be awaited before the first write of a start or promotion.
 
-        The epoch is on disk when it returns.  The number of a promotion's epoch is also above `above`.  If bytes are
-        being refilled from a slave, it waits for them, because they belong to the previous epoch.
+        The epoch is on disk on return.  The number of a promotion's epoch is also above `above`.  If a slave is sending
+        bytes that this master lost, the call waits for them, because they belong to the previous epoch.
         """
         async with self.greeting:
             await self.flusher.wait(self.log.end_offset)  # an epoch must not start beyond the flushed end
@@ -229,10 +229,12 @@ class _SlaveStream:
         if not self._master.broker.is_master():
             raise ServiceNotAvailable("this broker is not a master")
         self.slave_id = message.handshake.broker_id
-        self._replace_older(State.GREETING, State.REFILL)  # they hold the lock, or will get it first
+        # these older streams hold the lock, or get it before this one
+        self._replace_older(State.GREETING, State.REFILL)
         async with self._master.greeting:
             self._greet(message.handshake)
-            self._replace_older(State.TRANSFER)  # only after the greeting, since a stranger may have used this id
+            # only after the greeting, since a broker that is no slave of this master may have used the id
+            self._replace_older(State.TRANSFER)
             while self.transfer.state is State.REFILL:
                 message = await self._next()
                 if message is None:
@@ -294,7 +296,7 @@ class _SlaveStream:
         return message
 
     async def _send(self) -> None:
-        """The only writer of the stream."""
+        """Sends all messages of this stream; no other code writes to it."""
         while not self._stopped:
             if self.transfer.wants_snapshot:
                 self.transfer.give_snapshot(self._master.broker.metadata())

@@ -1,7 +1,7 @@
 """Encodes and decodes the messages of a master, and copies log bytes only once.  Pure.
 
-The bytes on the wire are those of protobuf.  Log bytes are a field of LogData, which is a field of MasterMessage.  They
-are encoded first, so that they can be found without decoding the message:
+The bytes on the wire are those of protobuf.  Log bytes are a field of LogData, which is a field of MasterMessage.  The
+log bytes are encoded first, so that they can be found without decoding the message:
 
     | tag of log | its length | tag of data | its length | the log's bytes | epoch, offset, CRC ... |
 """
@@ -32,7 +32,7 @@ def to_bytes(frame: MasterFrame) -> bytes:
 
 
 def from_bytes(received: bytes) -> MasterFrame:
-    """Decodes a message.  Log bytes that are encoded as above are not copied."""
+    """Decodes a message.  Log bytes that `to_bytes` has encoded are not copied."""
     log, behind = bytes_field.split(pb.MasterMessage.LOG_FIELD_NUMBER, received)
     if not log or behind:
         message = pb.MasterMessage.FromString(received)

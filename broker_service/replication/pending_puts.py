@@ -39,7 +39,7 @@ class PendingPut:
 
 @dataclass(slots=True, eq=False)
 class Wait:
-    """One wait of a put or commit.  If it is made with a status, it has ended already."""
+    """One wait of a put or commit.  A wait that is made with a status has ended already."""
 
     status: PutStatus | None
     deadline: float = 0.0
@@ -71,7 +71,7 @@ class PendingPuts:
         metadata: Wait = NO_WAIT,
         sequence: int = 0,
     ) -> PendingPut:
-        """Adds a put, which ends when all its waits have ended.  They may have ended already."""
+        """Adds a put, which ends when all its waits have ended; all of them may have ended already."""
         put = PendingPut(end_offset, flush, replica, metadata)
         if put.status is None:
             self._pending += 1

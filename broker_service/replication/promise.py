@@ -4,9 +4,9 @@ A promotion that is not forced asks all slaves for a promise before it compares 
 acknowledges nothing more to the old master, so the comparison stays true.  Candidates in Paxos and Raft do the same,
 but need only a majority; two or three brokers have none, so here all slaves must promise.
 
-A promise is on disk before the candidate gets the answer.  It ends when the slave's log has the promised epoch.  It
-also ends when the candidate, asked after the promise was given, says that it is no master and is not being promoted
-with this epoch.  That answer is final, because each further attempt of the candidate asks for a new promise.
+A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
+A promise also ends when the candidate, asked after the promise was given, says that it is no master and is not being
+promoted with this epoch.  That answer is final, because each further attempt of the candidate asks for a new promise.
 """
 
 from dataclasses import dataclass

@@ -97,7 +97,7 @@ class MasterBroker(Protocol):
 
 
 class CutListener(Protocol):
-    """A Follower calls it before and after it cuts the log."""
+    """The receiver of a Follower's calls before and after it cuts the log."""
 
     def log_will_be_cut(self, end_offset: int) -> None:
         """Lowers committed offsets that lie beyond the new end.
@@ -115,7 +115,7 @@ class SlaveBroker(CutListener, Protocol):
     def follows_master_that_waits(self, *, for_slave: bool, for_flush: bool) -> None:
         """Records what an OK of this master means; called before anything is acknowledged to the master.
 
-        `for_slave` is SYNC_MASTER, `for_flush` is SYNC_FLUSH.
+        `for_slave` is True for a SYNC_MASTER, `for_flush` for a master with SYNC_FLUSH.
         """
 
     def apply_metadata(self, metadata: Metadata) -> None:
@@ -127,11 +127,11 @@ class SlaveBroker(CutListener, Protocol):
     def offsets_to_hand_back(self) -> Metadata | None:
         """Returns offsets that the master lacks, because it was away when this slave took them, or has lost them.
 
-        It is called at every connect, so it must return them until the master has them.
+        This is called at every connect, so offsets must be returned until the master has them.
         """
 
     def replicated(self, visible_offset: int) -> None:
         """Lets consumers see records up to this offset, which are as safe as the master requires.
 
-        It notifies waiting pulls.
+        Waiting pulls are notified.
         """

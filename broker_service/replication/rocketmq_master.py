@@ -1,4 +1,4 @@
-"""RocketMQMaster asks a RocketMQ master over its remoting protocol, and decodes its answers."""
+"""RocketMQMaster gets configuration, log bounds and metadata from a RocketMQ master, over the remoting protocol."""
 
 import asyncio
 import json
@@ -53,13 +53,15 @@ class RocketMQMaster:
             raise ProtocolViolation(f"{self._address} does not say where its log begins and ends: {error}") from error
 
     async def floors(self) -> list[tuple[str, int, int]]:
-        """Returns (topic, queue id, next offset) of queues whose messages have all expired; their log has none."""
+        """Returns (topic, queue id, next offset) of queues whose messages have all expired; the log does not show
+        these.
+        """
         found = []
         for topic in _table(await self._ask(RequestCode.GET_ALL_TOPIC_CONFIG), "topicConfigTable"):
             try:
                 body = await self._ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
             except RocketMQLost:
-                continue  # It was deleted meanwhile, or is none of this broker's.
+                continue  # The topic was deleted meanwhile, or this broker does not have it.
             try:
                 for queue, bounds in _table(body, "offsetTable").items():
                     end = int(bounds["maxOffset"])
@@ -150,7 +152,10 @@ def check_config(config: Mapping[str, str], file_size: int) -> None:
 def snapshot(
     topics: Any, groups: Any, offsets: Mapping[str, Any], delays: Mapping[str, Any], end_offset: int
 ) -> metadata_pb2.Metadata:
-    """Makes Metadata of the bodies of RocketMQ's answers.  Raises an error for what no RocketMQ sends."""
+    """Makes Metadata of the bodies of RocketMQ's answers.
+
+    Raises TypeError, AttributeError, KeyError, ValueError or ParseError for a body that no RocketMQ sends.
+    """
     return metadata_pb2.Metadata(
         topics_version=_version(topics),
         topics=[_topic(value) for value in topics["topicConfigTable"].values()],
@@ -189,7 +194,7 @@ def _version(table: Any) -> metadata_pb2.DataVersion:
 
 
 def _group(value: Mapping[str, Any]) -> metadata_pb2.SubscriptionGroupConfig:
-    # 4.9 does not have the first key.
+    # RocketMQ 4.9 does not send the first key.
     values = {"consumeTimeoutMinute": 15, **value}
     policy = values.pop("groupRetryPolicy", None)
     group = metadata_pb2.SubscriptionGroupConfig()

@@ -1,4 +1,4 @@
-"""The slave of a RocketMQ master on the network.  `rocketmq_follower.py` decides what received bytes do."""
+"""The slave of a RocketMQ master on the network.  `rocketmq_follower.py` decides what happens to received bytes."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ class RocketMQSlaveBroker(SlaveBroker, Protocol):
 
 
 class RocketMQSlave(ReplicationSlave):
-    """Follows a RocketMQ master.  It hands no offsets back, since a RocketMQ master takes none from a slave."""
+    """Follows a RocketMQ master, and hands no offsets back, since a RocketMQ master takes none from a slave."""
 
     def __init__(self, *, file_size: int, user: Credentials | None, broker: RocketMQSlaveBroker, **others: Any) -> None:
         super().__init__(broker=broker, **others)
@@ -159,7 +159,7 @@ class _HaStream:
         """Does nothing: a RocketMQ master takes no offsets from a slave."""
 
     async def run(self, polling: Any) -> None:
-        """Runs until a task fails, and raises its error; the receiver's error counts first."""
+        """Runs until a task fails, and raises its error; if several tasks have failed, the receiver's error."""
         silence = end_in_silence(lambda: self._heard_at, self._settings.housekeeping_s)
         await run_together(self._receive(), self._report(), silence, polling)
 
@@ -187,7 +187,10 @@ class _HaStream:
             logger.info("following RocketMQ's %s: %s", self._address, self._follower)
 
     async def _report(self) -> NoReturn:
-        """The only writer of the connection.  One flush serves all frames that arrived during the previous one."""
+        """Sends all reports; no other code writes to this connection.
+
+        One flush serves all frames that arrived during the previous one.
+        """
         while True:
             if self.is_welcome:
                 await self._flusher.wait(self._follower.end_offset)
@@ -210,7 +213,7 @@ class _HaStream:
 def raise_generations(
     offsets: Iterable[ConsumerOffset], seen: dict[_Place, int], generation_of: Callable[[str, str, int], int]
 ) -> None:
-    """Gives each offset of the master a generation: a new one if it is lower than the last that was `seen`.
+    """Gives each offset of the master a generation: a new one if the offset is lower than when it was last `seen`.
 
     RocketMQ resets an offset by overwriting it, and here only a new generation lets an offset go back.
     """

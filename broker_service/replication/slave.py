@@ -37,8 +37,8 @@ class SlaveSettings:
     refill_frame_bytes: int = 1 << 20
     retry_first_s: float = 0.2
     retry_last_s: float = 2.0
-    # A silent connection is closed after the sum of these two.  Without them it could last long: TCP retransmits more
-    # and more rarely, and the other side may have given up already.
+    # A silent connection is closed after the sum of these two times.  Without them a dead connection could last long:
+    # TCP retransmits more and more rarely, and the other side may have given up already.
     keepalive_s: float = 6.0
     keepalive_timeout_s: float = 4.0
     message_max_bytes: int = 64 << 20  # a metadata snapshot is the largest message
@@ -206,10 +206,11 @@ class _MasterStream:
         self._hand_back_due = False
         self._in_snapshot = False  # the first part of a snapshot was received, and the last was not yet
         self._lacks_metadata = False  # the disk had no room for some of the master's metadata
-        self._sequence = 0  # of the last change that was received on this stream
+        self._sequence = 0  # the number of the last change that was received on this stream
         self._heard_at = _now()
         self._welcomed = asyncio.Event()
-        self._versions: tuple[int, ...] = (0, 0, 0, 0)  # of the newest tables that were received from this master
+        # the versions of the newest tables that were received from this master
+        self._versions: tuple[int, ...] = (0, 0, 0, 0)
 
     @property
     def master_min_offset(self) -> int | None:
@@ -307,7 +308,7 @@ class _MasterStream:
         self._ack_due = True
 
     async def _send(self, call: Any) -> NoReturn:
-        """The only writer of the stream."""
+        """Sends all messages of this stream; no other code writes to it."""
         await write_stream(call, pb.SlaveMessage(handshake=self._follower.handshake()))
         await self._welcomed.wait()
         while (refill := self._follower.next_refill(self._settings.refill_frame_bytes)) is not None:

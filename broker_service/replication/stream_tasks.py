@@ -25,8 +25,9 @@ async def run_together(*work: Coroutine[Any, Any, object]) -> None:
 
 
 async def end_in_silence(heard_at: Callable[[], float], longest_s: float) -> NoReturn:
-    """Raises PeerSilent once the master was silent for `longest_s`.  `heard_at` returns when it was heard last, on the
-    event loop's clock.
+    """Raises PeerSilent once the master was silent for `longest_s`.
+
+    `heard_at` returns when the last message came, on the event loop's clock.
     """
     clock = asyncio.get_running_loop().time
     while True:

@@ -4,7 +4,7 @@ Pure: no clock, no event loop, no sockets.
 
 A slave is *in sync* once it has acknowledged something on its current connection and is less than `fall_behind_max`
 bytes behind.  The ack of one slave is enough to confirm records.  The confirm offset is therefore the highest ack of
-this term as master.  It never falls, because a slave that disconnects keeps its bytes.
+this term as master.  The confirm offset never falls, because a slave that disconnects keeps its bytes.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class AckRefused(RocketSimError):
 class SlaveProgress:
     """One connection of one slave.
 
-    `ack_offset` is None until its first ack, because the end that the handshake reports may not be synced.
+    `ack_offset` is None until the first ack, because the end that the handshake reports may not be synced.
     """
 
     slave_id: int
@@ -111,8 +111,8 @@ class Tracker:
     def visible_offset(self, master_end: int) -> int | None:
         """Returns the offset up to which consumers of a SYNC_MASTER may see the log.
 
-        While no slave is in sync, it returns None, which means everything.  The visible end never moves back, not even
-        when a slave that is behind comes into sync.
+        While no slave is in sync, it returns None, which means all of the log.  The visible end never moves back, not
+        even when a slave that is behind comes into sync.
         """
         self._note_shown(master_end)
         if not self.is_slave_available(master_end):

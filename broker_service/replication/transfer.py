@@ -1,7 +1,7 @@
 """Transfer is the master's side of one slave's stream.
 
-It decides what to send next, and applies the slave's messages.  It does no I/O except on the log, and knows no event
-loop; the time is an argument.  `master.py` drives it.
+A Transfer decides what to send next, and applies the slave's messages.  The class does no I/O except on the log, and
+knows no event loop; the time is an argument.  `master.py` calls it.
 
     GREETING --handshake--> REFILL --the lost tail has arrived--> TRANSFER
             '--------------nothing was lost-----------------------^
@@ -40,8 +40,8 @@ class State(Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings:
     frame_bytes: int = 4 << 20  # haTransferBatchSize
-    # The limit for bytes that were sent and are not acknowledged.  It must exceed the largest record by far, since an
-    # ack covers whole records only.
+    # The limit for bytes that were sent and are not acknowledged.  This limit must exceed the largest record by far,
+    # since an ack covers whole records only.
     in_flight_bytes: int = 32 << 20
     # With ASYNC_MASTER no put waits for the slave.  A message of fewer than gather_bytes is then sent gather_s after
     # the previous one, because a message with one small record costs as much as one with dozens.
@@ -147,13 +147,13 @@ class Transfer:
         return plan
 
     def refill(self, frame: pb.LogData) -> None:
-        """Stores the next chunk of the bytes that this master lost.  After the last one the transfer begins."""
+        """Stores the next chunk of the bytes that this master lost.  After the last chunk the transfer begins."""
         expected, data = self._refill_offset, frame.data
         if self.state is not State.REFILL or frame.commit_log_offset != expected or not data:
             raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")
         end = expected + len(data)
         if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
-            raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, nobody asked for it")
+            raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, which was not asked for")
         if isal_zlib.crc32(data) != frame.crc32:
             raise ProtocolViolation(f"{self.name}: refill from {expected} has a wrong CRC")
         try:
@@ -225,7 +225,7 @@ class Transfer:
     def next_call(self) -> float:
         """Returns when to call `next_message` if nothing happens until then; -inf means now.
 
-        It reads nothing from disk, because it is called after every append.
+        Nothing is read from disk, because this is called after every append.
         """
         if self._reply is not None or self._has_metadata() or self._has_new_epochs():
             return -inf
@@ -283,13 +283,14 @@ class Transfer:
     def _has_room(self) -> bool:
         """Returns True if more bytes may be sent.
 
-        It also returns True while the sender has not yet read the size of the first record in flight.
+        While the sender has not yet read the size of the first record in flight, it returns True, too.
         """
         if not self._is_full():
             return True
         if self._confirmed_offset < self._log.min_offset:
             return False
-        # A slave acknowledges whole records only, so this one must be sent completely, however large it is.
+        # A slave acknowledges whole records only, so the first record in flight must be sent completely, however large
+        # it is.
         at, size = self._first_in_flight
         return at != self._confirmed_offset or self.sent_offset - at < size
 
