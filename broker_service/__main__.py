@@ -34,7 +34,7 @@ FILES_MAX = 65536  # thousands of queues need thousands of open files; a shell's
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m broker_service", description="A RocketSim server process.")
     parser.add_argument("kind", choices=("broker", "namesrv"))
-    parser.add_argument("-c", "--config", required=True, type=Path, help="a .properties file in RocketMQ's keys")
+    parser.add_argument("-c", "--config", required=True, type=Path, help="a .properties file with RocketMQ's keys")
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="override a key of the file")
     arguments = parser.parse_args(argv)
     log_to_standard_error()
@@ -67,8 +67,8 @@ def main(argv: list[str] | None = None) -> int:
 class LineFormatter(logging.Formatter):
     """Writes each log record as one line of printable characters; the indented lines of a traceback follow.
 
-    A name from a client may contain line breaks and terminal codes.  It can neither forge a line of the log nor
-    control the operator's terminal.
+    A name from a client may contain line breaks and terminal codes.  In this form the name can neither forge a line of
+    the log nor control the operator's terminal.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -95,7 +95,7 @@ def allow_many_files() -> None:
 
 
 async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:
-    """Runs until the first SIGTERM or SIGINT, which starts a clean stop.  A second one ends the process at once."""
+    """Runs until the first SIGTERM or SIGINT, which starts a clean stop.  A second signal ends the process at once."""
     shutdown = asyncio.Event()
 
     def on_signal(number: int) -> None:

@@ -135,13 +135,13 @@ class StaleEpoch(ServiceNotAvailable):
 class DiskFull(ServiceNotAvailable):
     """The disk is full.  Reads continue.  Writes continue as soon as the disk has room, without a restart."""
 
-    v2_code = "TOO_MANY_REQUESTS"  # clients then wait before they try again, on another broker if they can
+    v2_code = "TOO_MANY_REQUESTS"  # with this code clients wait before they try again, on another broker if they can
 
 
 class FlushFailed(ServiceNotAvailable, OSError):
     """A sync failed.  The disk may not have what was written since the last one, and this process never writes again.
 
-    It is an OSError, too, so that the code that handles a failed write also handles a failed sync.
+    FlushFailed is an OSError, too, so that the code that handles a failed write also handles a failed sync.
     """
 
 

@@ -1,8 +1,9 @@
 """Access control, in RocketMQ 5's terms: it finds out which user makes a call, and if that user may make it.
 
-- `model` has users, resources and policies.
+- `policies` has users, resources and policies.
 - `signature` finds the user of a call from its headers.
 - `rights` says what each call needs.
 - `decision` decides by a user's policies.
-- `gate` combines these, and `interceptor` asks the gate before every call of a gRPC server.
+- `gate` combines these.  `interceptor` asks the gate before every call of a gRPC server, and `remoting` before every
+  request of RocketMQ's remoting protocol.
 """

@@ -1,4 +1,4 @@
-"""Gate decides if a call may be made.  It does no I/O; `interceptor.py` asks it."""
+"""Gate decides, without I/O, if a call may be made.  `interceptor.py` and `remoting.py` ask it."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -88,7 +88,7 @@ class Gate:
         return signature.current(user, self._find_user)
 
     def address(self, peer: str) -> str:
-        """Returns the address of a caller without its port; "None" if it has none."""
+        """Returns the address of a caller without its port; "None" if the peer is not an IP address."""
         return str(self._source_of(peer))
 
     @property

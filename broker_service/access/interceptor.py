@@ -5,8 +5,8 @@ request that nobody has signed is therefore neither kept in memory nor decompres
 
 Some calls need no signature.  `unsigned.py` limits how many of their requests are received at once.
 
-Streams and long polls stay open for a long time.  When their user, or the user's policies, change, they are checked
-again, and end if they would no longer be admitted.
+Streams and long polls stay open for a long time.  When the user of such a call, or the user's policies, change, the
+call is checked again, and ends if it would no longer be admitted.
 """
 
 import asyncio
@@ -175,9 +175,9 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         self._open: dict[str, set[OpenCall]] = {}  # by user
 
     def check_again(self, username: str) -> None:
-        """Ends the open calls of a user that would no longer be admitted.
+        """Ends those open calls of a user that would no longer be admitted.
 
-        It must be called when the user or the user's policies have changed.
+        Called when the user or the user's policies have changed.
         """
         for call in self._open.get(username, ()):
             if call.refused is not None or call.task is None:
@@ -211,12 +211,13 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     def _guard(self, user: User, method: str, right: Right, handler: Handler) -> Handler:
         """Wraps a handler so that its requests are checked.
 
-        The wrapper has no deserializer: it parses a request only after it has checked that the user still exists.
+        The wrapper has no deserializer, because it parses a request only after it has checked that the user still
+        exists.
         """
         serializer = handler.response_serializer
         parse: Parse = handler.request_deserializer or _as_it_is
         if handler.request_streaming and handler.response_streaming:
-            if right.needs is None:  # its messages need no check
+            if right.needs is None:  # the messages of the stream need no check
                 guarded = self._of_streams(user, method, right, handler.stream_stream, _as_it_is)
                 return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, serializer)
             guarded = self._of_streams(user, method, right, handler.stream_stream, parse)
@@ -273,7 +274,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             return await work
         except asyncio.CancelledError:
             assert call.task is not None
-            if call.refused is None or call.task.uncancel():  # The second case: its client has cancelled it, too.
+            # The second condition is true if the client has cancelled the call, too.
+            if call.refused is None or call.task.uncancel():
                 raise
             raise call.refused from None
         finally:
@@ -322,8 +324,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         return OpenCall(user, method, right, parse, request, context, self._gate.check)
 
     # The following handlers are all handlers of streams, also for calls with one request: gRPC receives the request of
-    # such a handler only when the handler asks for it, and any other request before the handler is called.  On the wire
-    # a call with one message is the same as a stream with one message.
+    # such a handler only when the handler asks for it, but receives any other request before it calls the handler.  On
+    # the wire a call with one message is the same as a stream with one message.
 
     def _of_anybody(self, handler: Handler) -> Handler:
         parse: Parse = handler.request_deserializer or _as_it_is

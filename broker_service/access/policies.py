@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from broker_service.names import MAX_USERNAME_LENGTH, check_credentials, is_username
 
-MAX_RESOURCES = 1000  # per user
-MAX_SOURCE_IPS = 100  # per policy
+MAX_RESOURCES = 1000  # for one user
+MAX_SOURCE_IPS = 100  # in one policy
 
 _Word = TypeVar("_Word", bound=StrEnum)
 
@@ -122,7 +122,7 @@ class Resource:
 class Policy:
     """A policy: it allows or denies actions on a resource.
 
-    `source_ips` are addresses or networks from which it applies; if empty, it applies to all callers.
+    With `source_ips` the policy applies only to callers from these addresses or networks, otherwise to all callers.
     """
 
     resource: Resource

@@ -65,7 +65,7 @@ def _reset(request: Request) -> list[Need]:
 
 
 def _in_body(request: Request) -> Mapping[str, Any]:
-    """Returns the JSON object of the body; an empty one if the body has none, which the call's handler refuses."""
+    """Returns the JSON object of the body; an empty object if the body has none, which the call's handler refuses."""
     try:
         found = loose_json.loads(request.body)
     except loose_json.LooseJsonError:
@@ -183,7 +183,7 @@ class RemotingGuard:
         self._changes = 0
 
     def changed(self, _: str) -> None:
-        """Has open requests checked again.  Call it when users or policies have changed."""
+        """Makes open requests be checked again; called when users or policies have changed."""
         self._changes += 1
 
     def admit(self, request: Request) -> None:

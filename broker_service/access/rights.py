@@ -1,6 +1,6 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
-`RIGHTS` has every method of a broker but the commands of operators, which declare theirs in `admin/`.
+`RIGHTS` has every method of a broker but the commands of operators, which declare their rights in `admin/`.
 `NAMESRV_RIGHTS` has every method of a name server.  Other methods are refused.  If RocketMQ 5 has the same call, the
 needs are the same.  Pure.
 """
@@ -53,7 +53,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Right(NamedTuple):
-    """Who may make a call, and what the user needs.
+    """The right to make a call: which callers may make it, and what a user needs for it.
 
     `needs` is called for each message of a stream of requests.  `waits` says that a call may wait long for its answer.
     """
@@ -68,7 +68,7 @@ def of_topic(name: str, *actions: Action) -> Need:
 
     A retry or dead letter topic belongs to its group, so the need is for the group.  A topic in which messages of all
     topics wait is allowed by its exact name only.  Otherwise a user with rights for all topics except one could read
-    the messages of that topic there.
+    the messages of that topic here.
     """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):
@@ -136,7 +136,10 @@ def _query_offsets(request: Any) -> list[Need]:
 
 
 def _queue_bounds(request: Any) -> list[Need]:
-    """Producers need it, too, since it serves as the route without name servers.  With a group it counts pulls."""
+    """Producers make this call, too, since it serves as the route without name servers.
+
+    A call with a group also returns how often the group has pulled.
+    """
     needs = [of_group(request.consumer_group, *READ)] if request.consumer_group else []
     return [*needs, of_topic(request.topic, *PUB, *READ)]
 

@@ -20,7 +20,7 @@ from broker_service.errors import BadSignature, ClockSkew, NotAuthenticated, Unk
 
 MAX_AGE_S = 15 * 60
 _ADDED_LATE = "_UNIQUE_KEY_QUERY"  # a field that clients of this version and before add when they have signed
-_ADDED_LATE_BY = 399  # 4.9.3
+_ADDED_LATE_BY = 399  # the number of version 4.9.3 in requests
 
 FindUser = Callable[[str], User | None]
 
@@ -89,7 +89,8 @@ def _seconds_of(date: str) -> float:
 def client_of_user(metadata: Iterable[tuple[str, str | bytes]], client_id: str) -> str:
     """Returns `user/client id`, so that clients of different users never have the same id.
 
-    The user is the one that signed the call.  Without a signature it returns the client id, and "" without a client id.
+    The user is the one that signed the call.  Without a signature the client id alone is returned, and "" if the client
+    id is empty.
     """
     headers = {name: value for name, value in metadata if isinstance(value, str)}
     if AUTHORIZATION not in headers:

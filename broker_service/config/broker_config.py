@@ -44,7 +44,7 @@ class BrokerConfig(SharedKeys):
     """The configuration of one broker process."""
 
     # --- identity --------------------------------------------------------------------------------------------------
-    broker_cluster_name: str = key("DefaultCluster", "the cluster's name, which only lists show")
+    broker_cluster_name: str = key("DefaultCluster", "the name of the cluster, which appears only in lists")
     broker_name: str = key(REQUIRED, "the name that a master shares with its slaves, and with no other broker")
     broker_id: int = key(0, "0 for the master of its `brokerName`, 1 or more for a slave", low=0, high=INT32_MAX)
     broker_role: BrokerRole = key(
@@ -81,10 +81,12 @@ class BrokerConfig(SharedKeys):
     # Loopback, because access control is off by default: an operator must decide to open the port to a network.
     bind_address: str = key("127.0.0.1", "the address that the broker listens on; the default is loopback")
     broker_ip1: str = key("", "the address told to clients and brokers, `bindAddress` by default", name="brokerIP1")
-    ha_master_address: str = key("", "for a slave: its master, `host:port`; empty: it asks the name servers")
+    ha_master_address: str = key(
+        "", "for a slave: the address of its master, `host:port`; if empty, the slave asks the name servers"
+    )
     ha_master_protocol: HaMasterProtocol = key(
         HaMasterProtocol.rocketsim,
-        "own: for a slave: what its master is. `rocketmq`: an Apache RocketMQ 4.9 or 5 without controller mode; "
+        "own: for a slave: the kind of its master. `rocketmq`: an Apache RocketMQ 4.9 or 5 without controller mode; "
         "`haMasterAddress` is then the address of its `listenPort`, and "
         "`innerClientAuthenticationCredentials` signs the requests to it",
     )
@@ -239,7 +241,7 @@ class BrokerConfig(SharedKeys):
     offset_check_in_slave: bool = key(False, "a slave corrects illegal offsets itself", runtime=True)
     access_message_in_memory_max_ratio: int = key(
         40,
-        "percent of memory; a consumer is far behind if it is more than that behind the end of the log",
+        "a consumer is far behind if the end of the log is ahead of it by more than this percentage of the memory",
         low=0,
         high=100,
         runtime=True,
@@ -274,7 +276,11 @@ class BrokerConfig(SharedKeys):
     )
     long_polling_enable: bool = key(True, "a pull that finds no message waits until one arrives", runtime=True)
     short_polling_time_mills: int = key(
-        1_000, "how long such a pull waits with `longPollingEnable=false`", low=0, high=60_000, runtime=True
+        1_000,
+        "how long a pull that finds no message waits with `longPollingEnable=false`",
+        low=0,
+        high=60_000,
+        runtime=True,
     )
     max_long_polls: int = key(
         10_000,
@@ -394,7 +400,7 @@ class BrokerConfig(SharedKeys):
 
     @property
     def makes_certificate(self) -> bool:
-        """Whether the broker makes a certificate for `grpcServerPort` itself."""
+        """True if the broker makes a certificate for `grpcServerPort` itself."""
         return self.tls_cert is None and self.tls_test_mode_enable and self.grpc_server_port >= 0
 
     @property

@@ -19,7 +19,8 @@ INT32_MAX = 2**31 - 1
 class SharedKeys:
     """The keys of access control and TLS, which brokers and name servers both have.
 
-    The keys without a default mean something else for each of them, so each declares them with its own description.
+    Keys without a default here have other meanings for brokers than for name servers, so each of the two declares them
+    with its own description.
     """
 
     authentication_enabled: bool
@@ -77,7 +78,7 @@ def credentials_of(name: str, text: str, names: tuple[str, str]) -> Credentials 
 
 
 def check_access(config: SharedKeys) -> None:
-    """Raises ConfigError, whose message contains no secret."""
+    """Checks the keys of access control.  Raises ConfigError, whose message contains no secret."""
     users = config.init_user, config.inner_credentials
     if config.authentication_enabled and users[1] is None:
         raise ConfigError(

@@ -20,8 +20,9 @@ logger = logging.getLogger(__name__)
 class NamesrvAnswers:
     """Answers requests from the table of routes.
 
-    In RocketMQ each group has a retry topic, and its tools find the groups by these topics.  Our groups have one only
-    if a RocketMQ 4 client needs it.  So the answers list a retry topic for each group, and have a route for it.
+    In RocketMQ each group has a retry topic, and its tools find the groups by these topics.  Our groups have a retry
+    topic only if a RocketMQ 4 client needs it.  So the answers list a retry topic for each group, and have a route for
+    it.
     """
 
     def __init__(self, table: RouteTable) -> None:
@@ -112,7 +113,8 @@ class NamesrvAnswers:
     async def nothing_to_delete(self, request: Request) -> Answer:
         """Succeeds without doing anything.
 
-        mqadmin calls it after it has deleted a topic at the broker, which then registers without the topic at once.
+        mqadmin makes this call after it has deleted a topic at the broker, which then registers without the topic at
+        once.
         """
         return Answer()
 

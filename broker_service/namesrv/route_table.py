@@ -104,7 +104,7 @@ class RouteTable:
         """
         brokers = self._brokers.setdefault(new.broker_name, BrokerSet())
         if new.broker_id == MASTER_ID and new.epoch < brokers.newest_epoch:
-            # It may have been registered before the newer epoch was seen.
+            # This master may have been registered before the newer epoch was seen.
             self._remove(new.broker_name, lambda member: member.connection is connection)
             master = brokers.members.get(MASTER_ID)
             where = f"its master is {master.registration.address}" if master else "its master is away"
@@ -141,7 +141,7 @@ class RouteTable:
         return self._remove(broker_name, lambda member: member.connection is connection)
 
     def connection_lost(self, connection: object) -> list[Member]:
-        """Removes the brokers of this connection; one that has registered again on another connection stays."""
+        """Removes the brokers of this connection.  A broker that has registered again on another connection stays."""
         return self._remove_everywhere(lambda member: member.connection is connection)
 
     def expire(self, now_ms: int) -> list[Member]:

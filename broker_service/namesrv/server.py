@@ -33,7 +33,7 @@ OFF = -1
 
 
 class ConfiguredUsers:
-    """The users of a name server.  It has no table of users and knows only those in its configuration."""
+    """The users of a name server, which has no table of users and knows only those in its configuration."""
 
     cluster_name = "*"
 
@@ -107,7 +107,7 @@ async def run_namesrv(
         if remoting is not None:
             serving = asyncio.create_task(remoting.run(), name="remoting")
             at = host_port(config.bind_address, remoting.port)
-            logger.info("RocketMQ 4's clients and tools may take %s for a name server", at)
+            logger.info("RocketMQ 4's clients and tools may use %s as a name server", at)
         while not shutdown.is_set():
             for member in table.expire(int(machine.monotonic() * 1000)):
                 logger.warning("%s is gone: silent for %d s", member, config.broker_expire_time_ms // 1000)

@@ -1,6 +1,6 @@
 """The NameServer service: it converts between protobuf and RouteTable, which makes the decisions.
 
-It also keeps the registration stream of each broker.
+The service also keeps the registration stream of each broker.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
     ) -> None:
         """Answers each registration with all brokers of the same name.
 
-        It sends the list of brokers again when another broker with the same name registers a newer epoch.  When the
+        The list of brokers is sent again when another broker with the same name registers a newer epoch.  When the
         stream ends, for any reason, its registrations are removed.
         """
         stream = RegistrationStream(context.peer())
@@ -164,12 +164,15 @@ class NamesrvServicer(namesrv_pb2_grpc.NameServerServicer):
 
 
 class RegistrationStream:
-    """The stream of one broker, which is also its connection in the table.  Keeps what the last message has said."""
+    """The stream of one broker, which is also its connection in the table.
+
+    The object keeps what the broker's last message has said.
+    """
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
-        self.broker_name = ""  # of its last registration
-        self.refused = ""  # the refusal of its last registration
+        self.broker_name = ""  # the name in the broker's last registration
+        self.refused = ""  # the refusal of the broker's last registration
         self.news = asyncio.Event()
         self.writing = asyncio.Lock()
         self._topics_version: tuple[int, int, int] | None = None
@@ -216,7 +219,7 @@ class RegistrationStream:
     def is_news(self, new: Registration, refused: str) -> bool:
         """Returns True if the registration must be logged.
 
-        A broker registers every 30 s; one is logged only if something other than the end offset has changed.
+        A broker registers every 30 s; a registration is logged only if something other than the end offset has changed.
         """
         address = new.address, new.v2_address, new.remoting_address
         role = new.broker_role, new.epoch, new.writable

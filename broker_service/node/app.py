@@ -24,7 +24,8 @@ logger = logging.getLogger(__name__)
 async def run_broker(config: BrokerConfig, shutdown: asyncio.Event) -> None:
     """Runs a broker until `shutdown` is set."""
     async with broker(config) as node:
-        # This import takes 60 ms of CPU.  On a thread, neither the start nor the first batch waits for it.
+        # Importing `pyarrow.compute` takes 60 ms of CPU.  On a thread, neither the start nor the first batch waits for
+        # it.
         node.tasks.own("arrow", asyncio.to_thread(import_module, "pyarrow.compute"))
         await node.tasks.run_until(shutdown)
 
@@ -56,7 +57,8 @@ async def broker(config: BrokerConfig, machine: Machine | None = None) -> AsyncI
     try:
         try:
             path, private = config.address_path, config.is_private(config.address_path)
-            # This file is written first: a process that waits for the other one then finds both.
+            # The file with the remoting address is written first, so that a process that waits for the other file finds
+            # both.
             if remoting is not None:
                 path = config.remoting_address_path
                 write_address_file(path, config.advertised_host, found, machine.files, private=private)

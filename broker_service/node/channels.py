@@ -9,7 +9,7 @@ from broker_service.runtime.machine import Machine
 
 
 class Channels:
-    """Calls are signed if `innerClientAuthenticationCredentials` is set."""
+    """Opens channels whose calls are signed if `innerClientAuthenticationCredentials` is set."""
 
     def __init__(self, machine: Machine, credentials: Credentials | None) -> None:
         self._machine = machine

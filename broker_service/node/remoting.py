@@ -1,6 +1,6 @@
 """Remoting has a broker's port for RocketMQ's remoting protocol, and the handlers of its requests.
 
-It is not made when `remotingPort` is -1.
+A broker with `remotingPort=-1` has no Remoting.
 """
 
 import logging

@@ -33,8 +33,8 @@ class Retention:
     async def delete_expired(self) -> None:
         """Deletes expired log files.
 
-        A master first appends the timers and half messages in them again.  No broker deletes a file that they need, and
-        no slave deletes a file that its master has.
+        A master first appends the timers and half messages in these files again.  No broker deletes a file that has a
+        message under way, and no slave deletes a file that its master has.
         """
         waiting: list[TimerDelivery | Transactions] = [self._consumption.timer_delivery, self._consumption.transactions]
         broker, store, needed_from = self._broker, self._broker.store, None

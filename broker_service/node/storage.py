@@ -73,7 +73,8 @@ class Storage:
             if store.recovery.clean:
                 store.close()
             else:
-                store.abandon()  # after a clean stop the next start would continue the epoch that lost bytes
+                # if this counted as a clean stop, the next start would continue the epoch that lost bytes
+                store.abandon()
             raise
 
     def close(self) -> None:

@@ -113,7 +113,7 @@ class Wire:
         ]
 
     def listen_for_streams(self) -> None:
-        """Opens the plain sockets for streams; not with access control, since nothing is authenticated on them."""
+        """Opens the plain sockets for streams, unless access control is on, since plain sockets do not authenticate."""
         config = self._broker.config
         if config.pull_range_stream_enable and not config.authentication_enabled:
             self._stream_sockets = self._machine.network.listen_for_streams(

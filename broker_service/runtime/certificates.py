@@ -27,7 +27,7 @@ class Pair(NamedTuple):
     client_ca: bytes | None = None
 
     def __repr__(self) -> str:
-        """Shows no key."""
+        """Leaves out the key, so that no log shows it."""
         return f"Pair({self.cert!r}, client_ca={self.client_ca!r})"
 
 
@@ -52,7 +52,9 @@ def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
 
 
 class Certificates:
-    """It is thread-safe, because gRPC asks for the newest certificates before each handshake, in its own threads."""
+    """The class is thread-safe, because gRPC asks for the newest certificates before each handshake, in its own
+    threads.
+    """
 
     def __init__(self, cert: Path, key: Path, ca: Path | None = None) -> None:
         """Raises ConfigError, which names the key and the file that cannot be used."""
@@ -65,7 +67,10 @@ class Certificates:
         self._log_if_expired()
 
     def newest(self) -> Pem:
-        """Returns the content of the files.  While that cannot be used, it returns the last content that could."""
+        """Returns the content of the files.
+
+        While the files cannot be used, it returns the last content that could be used.
+        """
         with self._lock:
             stamps = self.files.stamps()
             if stamps == self._stamps:
@@ -81,7 +86,10 @@ class Certificates:
             return self._pem
 
     def _log_if_expired(self) -> None:
-        """An expired certificate is still used, because some of RocketMQ 5's clients do not check the time."""
+        """Logs an error if the certificate has expired.
+
+        An expired certificate is still used, because some RocketMQ 5 clients do not check the time.
+        """
         expires_at_s = self._pem.expires_at_s
         if expires_at_s is not None and expires_at_s < time.time():
             at = datetime.fromtimestamp(expires_at_s, UTC)

@@ -30,7 +30,7 @@ class Store(Protocol):
 async def read(store: Store, read_store: Callable[[], T]) -> T:
     """Returns the result of `read_store`, which is called again after each read of a thread.
 
-    No other code runs on the event loop between its last call and the return.
+    No other code runs on the event loop between the last call of `read_store` and the return.
 
     Every round must read something new.  If all cold places were read in an earlier round, the memory is short, and the
     last call waits for the disk.
@@ -55,7 +55,7 @@ async def read(store: Store, read_store: Callable[[], T]) -> T:
 
 
 def _warm(store: Store, places: Sequence[Place]) -> tuple[int, ReadFailed | None]:
-    """Reads the places up to the first failure; a failing disk may need long for each attempt.
+    """Reads the places up to the first failure, because a failing disk may take long for each attempt.
 
     Returns the number of places that were read, and the failure.
     """

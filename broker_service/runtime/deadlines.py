@@ -4,9 +4,10 @@ from typing import Any
 
 import grpc
 
-# The time of a call without a deadline; it is longer than any wait of this server.
+# The time that a call without a deadline gets, which is longer than any wait of this server.
 NO_DEADLINE_S = 60.0
-# This part of the caller's time is left for sending the answer.  A busy machine may need more than half a second.
+# The time that is left for sending the answer is ANSWER_SHARE of the caller's time, but ANSWER_MAX_S at most.  A busy
+# machine may need more than half a second to send an answer.
 ANSWER_MAX_S = 1.0
 ANSWER_SHARE = 0.2
 

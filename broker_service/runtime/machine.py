@@ -25,7 +25,7 @@ def since_boot() -> float:
 class Machine:
     files: Files = field(default_factory=Files)
     network: Network = field(default_factory=Network)
-    monotonic: Callable[[], float] = time.monotonic  # seconds; it never goes back
+    monotonic: Callable[[], float] = time.monotonic  # seconds; this clock never goes back
     now_ms: Callable[[], int] = now_ms  # the time of day, which may jump; `broker_time.py` filters its jumps
-    since_boot: Callable[[], float] = since_boot  # seconds; it also runs while the machine is suspended
+    since_boot: Callable[[], float] = since_boot  # seconds; this clock also runs while the machine is suspended
     chance: random.Random = field(default_factory=random.Random)

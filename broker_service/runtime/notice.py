@@ -4,19 +4,22 @@ import asyncio
 
 
 class Notice:
-    """Belongs to one event loop."""
+    """A notice for the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Event] = []
 
     def waiter(self) -> asyncio.Event:
-        """Returns an event that every later `notify` sets.  Its owner clears it before it looks for changes."""
+        """Returns an event that every later `notify` sets.
+
+        The owner of the event clears it before looking for changes.
+        """
         waiter = asyncio.Event()
         self._waiting.append(waiter)
         return waiter
 
     def wakes(self, waiter: asyncio.Event) -> None:
-        """Has every later `notify` set this event, too."""
+        """Makes every later `notify` set this event, too."""
         self._waiting.append(waiter)
 
     def notify(self) -> None:

@@ -18,7 +18,7 @@ T = TypeVar("T")
 # of a connection only after 1, 3, 7 and 15 s, and by default gRPC waits 20 s for one attempt.  A peer that can be
 # reached again would have to wait for the end of that attempt.
 TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
-    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name, the time for one attempt to connect
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name, this is the time for one attempt to connect
     ("grpc.use_local_subchannel_pool", 1),  # a new channel does not wait for the back-off of others to this address
 )
 
@@ -49,7 +49,7 @@ async def read_stream(stream: Any) -> AsyncIterator[Any]:
 async def write_stream(stream: Any, message: Any) -> None:
     """Writes a message to a stream.  Raises PeerLost if the stream ends during the write.
 
-    It does nothing if the stream has ended before: the reader of the stream raises the reason.
+    If the stream has ended before, the message is dropped, because the reader of the stream raises the reason.
     """
     try:
         await stream.write(message)

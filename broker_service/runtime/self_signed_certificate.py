@@ -17,14 +17,14 @@ from broker_service.runtime.certificates import Pair, server_credentials
 NAME = "RocketSim broker, self-signed"
 LOCAL = "localhost", "127.0.0.1", "::1"
 VALID_DAYS = 90
-RENEWED_DAYS = 30  # before the certificate expires
-BACKDATED_DAYS = 1  # clocks of clients may be behind
+RENEWED_DAYS = 30  # a new certificate is made this long before the old one expires
+BACKDATED_DAYS = 1  # the certificate is valid from this long ago on, since clocks of clients may be behind
 
 
 class SelfSignedCertificate:
-    """Makes a certificate and its key, and both anew before the certificate expires.  They are only kept in memory.
+    """Makes a certificate and its key, and new ones before the certificate expires.  Both are kept in memory only.
 
-    It is thread-safe, because gRPC asks for the newest certificate before each handshake, in its own threads.
+    The class is thread-safe, because gRPC asks for the newest certificate before each handshake, in its own threads.
     """
 
     def __init__(self, hosts: Iterable[str], now_s: Callable[[], float] = time.time) -> None:

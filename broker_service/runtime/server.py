@@ -29,13 +29,13 @@ from broker_service.store.files import Files, open_file_limit
 logger = logging.getLogger(__name__)
 
 _BACKLOG = 128
-HANDSHAKE_TIMEOUT_MS = 30_000  # for TLS and the first frames of HTTP/2
+HANDSHAKE_TIMEOUT_MS = 30_000  # the time limit for TLS and the first frames of HTTP/2
 # Calls with gRPC's compression are answered with UNIMPLEMENTED, because 100 KiB may unpack to 100 MiB.  No known client
 # makes such calls.
 UNCOMPRESSED = ("grpc.compression_enabled_algorithms_bitset", 1)
-MAX_CONNECTIONS = 20_000  # to one port
-HANDLES_SHARE = 3 / 8  # of the process's open files for one port; a broker has two ports and its store
-UNREAD_BYTES = 65_535  # of a request that a client may send before the server asks for it
+MAX_CONNECTIONS = 20_000  # the limit for one port, if the process may have enough open files
+HANDLES_SHARE = 3 / 8  # the part of the process's file handles for one port; a broker has two ports and its store
+UNREAD_BYTES = 65_535  # bytes of a request that a client may send before the server asks for it
 # By default gRPC lets a client send 4 MiB in advance, or 64 MiB if it is fast, even of a call that will be refused.
 SENT_AHEAD = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", UNREAD_BYTES))
 
@@ -171,9 +171,10 @@ class Service(NamedTuple):
 class MethodTable(grpc.GenericRpcHandler):
     """The methods of a server's services.  Generated code adds methods to it as if it were the server.
 
-    gRPC's asyncio server waits for the calls of each registered method separately.  So many calls of one registered
-    method do not delay the calls of another one, but each registered method makes every call 1.3 µs slower.  Therefore
-    only the `frequent` methods of a service are registered.  The server waits for calls of all others together.
+    gRPC's asyncio server waits for the calls of each registered method separately.  A flood of calls of one registered
+    method therefore does not delay the calls of another one, but each registered method makes every call 1.3 µs slower.
+    Only the `frequent` methods of a service are registered, and the server waits for the calls of all other methods
+    together.
     """
 
     def __init__(self, server: grpc.aio.Server) -> None:
@@ -235,8 +236,8 @@ def build_server(
 
     `max_message_bytes` limits a message with gRPC's overhead, so callers add room for that to their own limits.
 
-    `interceptors` are those of access control.  With them a client may send only UNREAD_BYTES of a call until the
-    server knows its user.  After that it may be up to 1 MiB ahead of what the server has received.
+    `interceptors` are those of access control.  With interceptors a client may send only UNREAD_BYTES of a call until
+    the server knows the user.  After that the client may be up to 1 MiB ahead of what the server has received.
     """
     return grpc.aio.server(
         interceptors=interceptors,
@@ -268,7 +269,7 @@ def bind(
     server: grpc.aio.Server, bind_address: str, port: int, key: str, credentials: grpc.ServerCredentials | None = None
 ) -> int:
     """Binds a server and returns its port; with `port` 0 the system chooses a free one.  Raises ConfigError."""
-    try:  # before gRPC tries: it writes a line of its own to standard error if the port is in use
+    try:  # tried before gRPC does, because gRPC itself writes to standard error if the port is in use
         _bound_tcp(bind_address, port).close()
     except OSError as error:
         raise _cannot_listen(key, bind_address, port, error) from error

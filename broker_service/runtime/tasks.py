@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class OwnedTasks:
-    """It must be made while the event loop runs."""
+    """The tasks of one event loop, which must be running when this object is made."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[Any]] = []

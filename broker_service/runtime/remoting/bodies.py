@@ -1,6 +1,6 @@
 """The bodies of requests and answers in RocketMQ's remoting protocol.  Pure.
 
-They are JSON with one exception: a map may have queues as keys, and RocketMQ writes each of these keys as an object.
+Bodies are JSON with one exception: a map may have queues as keys, and RocketMQ writes each of these keys as an object.
 """
 
 import json

@@ -19,11 +19,11 @@ class Peer(Protocol):
 
     @property
     def address(self) -> str:
-        """host:port."""
+        """The client's address as host:port."""
 
     @property
     def peer(self) -> str:
-        """The same address in gRPC's form: `ipv4:127.0.0.1:4711`."""
+        """The client's address in gRPC's form: `ipv4:127.0.0.1:4711`."""
 
     @property
     def is_open(self) -> bool: ...
@@ -33,7 +33,10 @@ class Peer(Protocol):
         """The functions to call when the connection has ended."""
 
     def notify(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
-        """Sends the client a request that it does not answer; never waits.  False if the client does not read."""
+        """Sends the client a request that needs no answer, and never waits.
+
+        Returns False if the client does not read.
+        """
 
 
 @dataclass(slots=True)
@@ -94,7 +97,7 @@ Handlers = Mapping[RequestCode, Handler]
 
 
 class Guard(Protocol):
-    """Access control."""
+    """The access control of a port."""
 
     def admit(self, request: Request) -> None:
         """Checks the signature and the rights of a request, and sets its user.  Raises AccessDenied."""

@@ -1,7 +1,7 @@
 """RemotingServer accepts connections that speak RocketMQ's remoting protocol, and limits the memory and time they use.
 
-The server works on all requests of a connection at the same time, as RocketMQ does.  An answer has the number of its
-request.
+The server works on all requests of a connection at the same time, as RocketMQ does.  An answer carries the number of
+its request.
 
 A request stays in memory until its call has ended.  All these requests together may use MAX_REQUEST_BYTES.  Large
 requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is reached, the server reads
@@ -37,10 +37,10 @@ from broker_service.store.files import open_file_limit
 
 logger = logging.getLogger(__name__)
 
-MAX_REQUEST_BYTES = 128 << 20  # of requests whose calls are under way
-MAX_ARRIVING_BYTES = 64 << 20  # of large requests that are still arriving
+MAX_REQUEST_BYTES = 128 << 20  # bytes of requests whose calls are under way
+MAX_ARRIVING_BYTES = 64 << 20  # bytes of large requests that are still arriving
 REQUEST_OVERHEAD_BYTES = 4096  # memory of a call in addition to its frame
-MAX_CALLS_OF_ONE = 10_000  # of one connection: a client may wait with one pull for each queue
+MAX_CALLS_OF_ONE = 10_000  # calls of one connection; a client may wait with one pull for each queue
 MAX_UNSENT_BYTES = 256 << 20
 MAX_UNSENT_BYTES_OF_ONE = 64 << 20
 MAX_UNREAD_COMMANDS_BYTES = 1 << 20  # a client that has more unread bytes gets no requests from the server
@@ -49,9 +49,10 @@ FRAME_S = 10.0
 IDLE_S = 120.0  # RocketMQ's serverChannelMaxIdleTimeSeconds
 STALLED_S = 30.0
 CHECK_TIMES_EVERY_S = 1.0
-SMALL_BYTES = 64 << 10  # of a frame; the buffers of a connection hold this many bytes anyway
+# larger frames are taken from a separate budget; a connection's buffers hold as many bytes anyway
+SMALL_BYTES = 64 << 10
 SLOWEST_BYTES_S = 1 << 20  # the lowest rate at which a client may send a request
-ACCEPT_PAUSE_S = 1.0  # when the process has no file handles left
+ACCEPT_PAUSE_S = 1.0  # the pause after a failed accept, for example when the process has no file handles left
 
 Serve = Callable[[Request], Awaitable[Answer]]
 
@@ -74,10 +75,11 @@ class Connection:
         self.peer = f"ipv6:{self.address}" if ":" in host else f"ipv4:{self.address}"
         self.calls: set[asyncio.Task[None]] = set()
         self.call_ended = asyncio.Event()
-        self.deadline_s: float | None = now_s + FIRST_S  # None: calls are under way, so it has none
-        self.unsent_bytes = 0  # how many the last check found
+        # the connection is closed at this time; None while calls are under way
+        self.deadline_s: float | None = now_s + FIRST_S
+        self.unsent_bytes = 0  # the unsent bytes that the last check found
         self.sent_at_s = now_s  # when a check last found fewer unsent bytes than the check before it
-        self.gone: list[Callable[[], None]] = []  # callbacks for the end of the connection
+        self.gone: list[Callable[[], None]] = []  # functions to call when the connection has ended
 
     @property
     def is_open(self) -> bool:
@@ -120,7 +122,7 @@ class Connection:
 class RemotingServer:
     """The server of one port.
 
-    `key` is the configuration key of the port, for messages.  With certificates all clients must use TLS.
+    `key` is the configuration key of the port, which log lines name.  With certificates all clients must use TLS.
     """
 
     def __init__(
@@ -287,10 +289,10 @@ class RemotingServer:
             one.deadline_s = None if one.calls else loop.time() + IDLE_S
 
     async def _frame(self, one: Connection, size: int) -> bytes:
-        """Reads the rest of a frame.  On return its bytes are taken from the budget of requests.
+        """Reads the rest of a frame.  On return the frame's bytes are taken from the budget of requests.
 
-        Before a large frame is read, its bytes are taken from a budget of its own.  So clients that do not finish their
-        large frames do not delay small ones.
+        Before a large frame is read, its bytes are taken from a separate budget, so that clients that do not finish
+        their large frames do not delay small ones.
         """
         if size <= SMALL_BYTES:
             frame = await one.reader.readexactly(size)
