@@ -1,5 +1,5 @@
 # isort: skip_file
-"""What an application imports: producer, consumers, admin, their values and errors.
+"""The names that an application imports: producer, consumers, admin client, their values and errors.
 
 A name's module is imported at the first use of the name, because Spark's driver starts a process for every stream and
 waits for its imports.
@@ -117,10 +117,10 @@ if TYPE_CHECKING:
         TopicRoute as TopicRoute,
     )
 
-# Log lines are for applications that configure logging. Without this handler Python would print the warnings.
+# Without this handler Python would print the warnings of applications that do not configure logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 
-_MODULES = {  # the module of each name
+_MODULES = {  # name -> its module
     "AccessDenied": "errors",
     "AclInfo": "admin_model",
     "AclPolicy": "admin_model",
@@ -213,7 +213,7 @@ def __getattr__(name: str) -> object:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value  # from now on without this function
+    globals()[name] = value  # later uses of the name do not call this function
     return value
 
 

@@ -1,6 +1,6 @@
 """Replaces brokers' addresses by those at which this machine reaches them, as the option `addressMap` says.  Pure.
 
-Brokers advertise their `brokerIP1`, which may be an address of their own network only.
+Brokers advertise their `brokerIP1`, which may be an address that only their own network can reach.
 """
 
 import re
@@ -13,10 +13,10 @@ from rocketsim_client.errors import InvalidParameter
 
 @dataclass(frozen=True, slots=True)
 class AddressMap:
-    """Rules in the form of the option.
+    """The rules of the option `addressMap`.
 
-    `10.0.0.3:10911=host:20911` replaces one address.  `10.0.*=host` replaces the host of all addresses that match, and
-    keeps the port.  The first rule that matches is used.
+    The rule `10.0.0.3:10911=host:20911` replaces one address.  The rule `10.0.*=host` replaces the host of all
+    addresses that match, and keeps the port.  The first rule that matches is used.
     """
 
     rules: tuple[tuple[str, str], ...] = ()

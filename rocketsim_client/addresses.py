@@ -40,8 +40,8 @@ def is_address(text: str) -> bool:
 
 @cache
 def local_ipv4(peer: str) -> bytes:
-    """This machine's address as the server at `peer` sees it, which RocketMQ stores with a message; loopback if it
-    cannot be found out.  Sends nothing."""
+    """Returns this machine's address as the server at `peer` sees it, which RocketMQ stores with a message.  Returns
+    the loopback address if it cannot be found out.  Sends nothing."""
     host, _, port = peer.rpartition(":")
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

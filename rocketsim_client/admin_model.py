@@ -1,4 +1,4 @@
-"""The values of the operator's client: topics, groups, progress, replication, with mqadmin's names."""
+"""The values of the operator's client, with mqadmin's names: topics, groups, progress, replication."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,8 @@ from rocketsim_client.model import CommitStatus, MessageQueue
 
 
 class ChangedAt(list[str]):
-    """The addresses of the brokers that have made a change.  `statuses`: by address, which brokers have the change."""
+    """The addresses of the brokers that have made a change.  `statuses` says for each address which brokers have
+    stored the change."""
 
     def __init__(self, statuses: Mapping[str, CommitStatus]) -> None:
         super().__init__(statuses)
@@ -15,8 +16,8 @@ class ChangedAt(list[str]):
 
 
 class SlavesLeft(dict[int, str]):
-    """The addresses of the slaves that a broker still knows after one was removed, by id.  `commit_status`: which
-    brokers have the change."""
+    """The addresses of the slaves that a broker still knows after one was removed, by broker id.  `commit_status`
+    says which brokers have stored the removal."""
 
     def __init__(self, addresses: Mapping[int, str], commit_status: CommitStatus) -> None:
         super().__init__(addresses)
@@ -25,13 +26,13 @@ class SlavesLeft(dict[int, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's settings on one broker: `perm` is 4 to read, 2 to write, 6 for both.  `commit_status`: which
-    brokers have the change; COMMIT_OK of a SYNC_MASTER means a slave as well."""
+    """A topic's settings on one broker.  `perm` is 4 to read, 2 to write, 6 for both.  `commit_status` says which
+    brokers have stored the change.  COMMIT_OK of a SYNC_MASTER means that a slave has it as well."""
 
     topic_name: str
     read_queue_nums: int = 8
     write_queue_nums: int = 8
-    perm: int = 6  # 4 read, 2 write
+    perm: int = 6  # 4 to read, 2 to write
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
     commit_status: CommitStatus = field(default=CommitStatus.UNSAID, compare=False)
@@ -43,8 +44,8 @@ class SubscriptionGroupConfig:
     `which_broker_when_consume_slowly` when they fall behind.
 
     `group_retry_policy` is RocketMQ's JSON for the times after which a message that was not acknowledged is delivered
-    again; empty: RocketMQ's default.  `commit_status`: which brokers have the change; COMMIT_OK of a SYNC_MASTER means
-    a slave as well.
+    again.  If it is empty, RocketMQ's default holds.  `commit_status` says which brokers have stored the change.
+    COMMIT_OK of a SYNC_MASTER means that a slave has it as well.
     """
 
     group_name: str
@@ -65,8 +66,8 @@ class SubscriptionGroupConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMember:
-    """One broker process as the name server knows it.  `role`: ASYNC_MASTER, SYNC_MASTER or SLAVE; empty: its version
-    does not tell it."""
+    """One broker process as the name server knows it.  `role` is ASYNC_MASTER, SYNC_MASTER or SLAVE, or empty if the
+    broker's version does not tell it."""
 
     cluster_name: str
     broker_name: str
@@ -78,8 +79,8 @@ class ClusterMember:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatus:
-    """One queue: its first offset, its exclusive end, and when its last message was stored (ms since 1970; 0: it has
-    none)."""
+    """The first offset and exclusive end of one queue, and when its last message was stored (ms since 1970; 0 if it
+    has no message)."""
 
     queue: MessageQueue
     min_offset: int
@@ -89,9 +90,9 @@ class TopicStatus:
 
 @dataclass(frozen=True, slots=True)
 class ConsumeProgress:
-    """A group's progress in one queue, from the broker with `broker_id` (0: the master).  A reset raises the offset's
-    `generation`; if two brokers differ, the offset of the higher generation counts.  `lag` is `diff` as the broker
-    counts it; None: its version does not tell it."""
+    """A group's progress in one queue, from the broker with `broker_id` (0 is the master).  A reset raises the
+    offset's `generation`.  If two brokers differ, the offset with the higher generation counts.  `lag` is `diff` as
+    the broker counts it, or None if the broker's version does not tell it."""
 
     group: str
     queue: MessageQueue
@@ -110,7 +111,8 @@ class ConsumeProgress:
 
 @dataclass(frozen=True, slots=True)
 class ResetOffset:
-    """One queue after a reset: its offset now, the one before (-1: it had none), and which brokers have it."""
+    """The result of a reset in one queue: the new offset, the previous one (-1 if the group had none), and which
+    brokers have stored the new one."""
 
     queue: MessageQueue
     offset: int
@@ -120,7 +122,7 @@ class ResetOffset:
 
 @dataclass(frozen=True, slots=True)
 class HaSlave:
-    """A slave as its master sees it: which offset it has acknowledged, and how many bytes it is behind."""
+    """A slave as its master sees it: which log offset it has acknowledged, and how many bytes it is behind."""
 
     address: str
     broker_id: int
@@ -133,8 +135,8 @@ class HaSlave:
 
 @dataclass(frozen=True, slots=True)
 class HaEpoch:
-    """The time in which one master appended without interruption.  `start_offset`: the offset of its first byte in the
-    log."""
+    """A leader epoch: the time in which one master appended without interruption.  `start_offset` is the log offset
+    of the epoch's first byte."""
 
     epoch: int
     start_offset: int
@@ -142,9 +144,9 @@ class HaEpoch:
 
 @dataclass(frozen=True, slots=True)
 class HaStatus:
-    """The replication of one broker: the end of its log, how far that is flushed and confirmed, and a master's
-    slaves.  `epochs`: those of its log, oldest first, at most the newest 100; empty: an older broker does not send
-    them."""
+    """The replication of one broker: the end of its log, how far the log is flushed and confirmed, and a master's
+    slaves.  `epochs` are the leader epochs of its log, oldest first, and at most the newest 100.  An older broker
+    does not send them."""
 
     address: str
     is_master: bool
@@ -160,7 +162,8 @@ class HaStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """The bytes of log that only that broker has, and that it loses when it follows the new master; None: not known."""
+    """The bytes of log that only this broker has, and loses when it follows the new master.  None if the number is
+    not known."""
 
     broker_id: int
     address: str
@@ -169,8 +172,7 @@ class Forfeit:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """The new master, with its epoch, the log offset where the epoch begins, and what other brokers lose by the
-    promotion."""
+    """A new master, its epoch, the log offset where the epoch begins, and what other brokers lose by the promotion."""
 
     address: str
     epoch: int
@@ -182,13 +184,13 @@ class Promotion:
 
     @property
     def is_weaker(self) -> bool:
-        """True if `SEND_OK` meant before that a slave has the message, and does not mean it any more."""
+        """True if `SEND_OK` meant before the promotion that a slave has the message, and no longer means it."""
         return (self.former_role, self.broker_role) == ("SYNC_MASTER", "ASYNC_MASTER")
 
 
 @dataclass(frozen=True, slots=True)
 class UserInfo:
-    """A user of access control.  `commit_status`: which brokers have the change."""
+    """A user of access control.  `commit_status` says which brokers have stored the change."""
 
     username: str
     user_type: str = "Normal"  # or Super
@@ -198,8 +200,9 @@ class UserInfo:
 
 @dataclass(frozen=True, slots=True)
 class AclPolicy:
-    """`resource`: Topic:name, Group:prefix*, Cluster:*.  `actions`: Pub, Sub, Create, Update, Delete, Get, List, All.
-    `source_ips`: addresses and networks; empty: all.  `decision`: Allow or Deny."""
+    """What a user may do with a resource.  `resource` is Topic:name, Group:prefix* or Cluster:*. `actions` are some
+    of Pub, Sub, Create, Update, Delete, Get, List, All.  `source_ips` are addresses and networks, and none means
+    all.  `decision` is Allow or Deny."""
 
     resource: str
     actions: tuple[str, ...]
@@ -209,7 +212,7 @@ class AclPolicy:
 
 @dataclass(frozen=True, slots=True)
 class AclInfo:
-    """The policies of one user, `User:name`."""
+    """The policies of one user, whose name is written `User:name` in `subject`."""
 
     subject: str
     policies: tuple[AclPolicy, ...]

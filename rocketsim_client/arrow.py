@@ -22,7 +22,7 @@ from rocketsim_client.expression import Expression
 from rocketsim_client.model import MessageQueue
 
 TIME = pa.timestamp("us", tz="UTC")
-MOST_BYTES = 64 << 20  # of unpacked bodies in one batch
+MOST_BYTES = 64 << 20  # the most bytes of unpacked bodies in one batch
 
 
 class OfQueue(NamedTuple):
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     records: Records
     queues: Sequence[OfQueue]
     broker_id: int
-    bodies: pa.Array | None  # unpacked; None: no column is made from them
+    bodies: pa.Array | None  # unpacked; None if no column needs them
 
 
 def repeated(counted: Sequence[tuple[Any, int]], kind: pa.DataType) -> pa.Array:
@@ -56,7 +56,7 @@ def timestamps(ms: np.ndarray) -> pa.Array:
 
 
 def text_of(binary: pa.Array) -> pa.Array:
-    """Decodes bytes; bytes that are not UTF-8 become the replacement character."""
+    """Decodes bytes as UTF-8.  Bytes that are not UTF-8 become the replacement character."""
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:
@@ -68,7 +68,7 @@ def json_of(maps: pa.Array) -> pa.Array:
 
 
 def as_text(column: pa.Array) -> pa.Array:
-    """Turns a column into text, for a schema that has a string there."""
+    """Turns a column into text, for a schema that has a string in its place."""
     if pa.types.is_binary(column.type):
         return text_of(column)
     return json_of(column) if pa.types.is_map(column.type) else column
@@ -124,7 +124,8 @@ NOT_UNASKED = frozenset({"bornHost", "storeHost"})
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema with these columns, or with all but the hosts.  InvalidParameter names an unknown column."""
+    """Returns the schema with these columns, or with all but the hosts.  Raises InvalidParameter for an unknown
+    column."""
     known = {field.name: field for field in FIELDS}
     if columns is None:
         return pa.schema([field for field in FIELDS if field.name not in NOT_UNASKED])
@@ -135,9 +136,8 @@ def schema_of(columns: Sequence[str] | None) -> pa.Schema:
 
 
 class RecordDecoder:
-    """Makes batches of one schema from frames.  `columns`: how to make each column, by its name in lower case.
-    `expression`: selects the rows.  `most_bytes`: the most bytes of bodies in a batch.
-    """
+    """Makes batches of one schema from frames.  `columns` maps a column's name in lower case to the function that
+    makes it.  `expression` selects the rows.  `most_bytes` limits the bytes of bodies in a batch."""
 
     def __init__(
         self,
@@ -154,13 +154,14 @@ class RecordDecoder:
         self._most_bytes = most_bytes
         self._expression = None if expression is None or expression.selects_all else expression
         self._check_crcs = check_crcs
-        self._kept: np.ndarray | None = None  # the rows of the last frame that the filter selected; None: all
+        self._kept: np.ndarray | None = (
+            None  # the rows of the last frame that the filter selected; None if it selected all
+        )
         self._frame_rows = 0
 
     def batches(self, records: Records, queues: Sequence[OfQueue], broker_id: int) -> Iterator[pa.RecordBatch]:
-        """Yields a frame's rows in one batch, or in several if its unpacked bodies are large: a batch has bodies of at
-        most `most_bytes`, or a single row.  RecordError: a record is damaged.
-        """
+        """Yields a frame's rows in one batch, or in several if its unpacked bodies are large.  A batch has bodies of
+        at most `most_bytes`, or a single row.  Raises RecordError if a record is damaged."""
         self._kept, self._frame_rows = None, len(records)
         if self._check_crcs:
             records.check()
@@ -184,8 +185,8 @@ class RecordDecoder:
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
 
     def unreadable(self, records: Records) -> list[int]:
-        """The records from which `batches` cannot make rows.  Call it after `batches` has failed: it checks each record
-        by itself, which is slow."""
+        """Returns the numbers of the records from which `batches` cannot make rows.  It is for use after `batches`
+        has failed, because it checks each record by itself, which is slow."""
         return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
 
     def _is_readable(self, one: Records) -> bool:
@@ -214,7 +215,7 @@ class RecordDecoder:
 
 
 def queues_of(rows: slice, queues: Sequence[OfQueue]) -> list[OfQueue]:
-    """The parts of `queues` that belong to these rows."""
+    """Returns the parts of `queues` that belong to these rows."""
     found, row = [], 0
     for queue, size in queues:
         inside = min(row + size, rows.stop) - max(row, rows.start)
@@ -225,7 +226,7 @@ def queues_of(rows: slice, queues: Sequence[OfQueue]) -> list[OfQueue]:
 
 
 def queues_in(records: Records, topic: str, broker_name: str) -> list[OfQueue]:
-    """The queues of consecutive records of one topic."""
+    """Returns the queues of consecutive records of one topic."""
     if not len(records):
         return []
     ids = records.queue_id

@@ -1,7 +1,7 @@
-"""A cluster: asks its name servers for routes, and its brokers for bounds, offsets and ranges of records.
+"""Asks a cluster's name servers for routes, and its brokers for bounds, offsets and ranges of records.
 
 The members of a broker name are asked in RocketMQ's order (table D5).  If a broker cannot be reached, the next member
-is asked at once, and that broker is asked last for a while.
+is asked at once, and the broker that failed is asked last for a while.
 """
 
 import logging
@@ -47,27 +47,30 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-# A stream that lasts longer is opened again where it was. This bounds the wait for a broker that is dead.
+# A stream that lasts longer is opened again at the offsets that it has reached.  So a pull waits no longer than this
+# for a dead broker.
 STREAM_DEADLINE_S = 10.0
 
 
 def no_answer(topic: str, broker_name: str, only_id: int | None, failure: RocketSimError | None) -> RocketSimError:
-    """The error to raise if no member of the broker name has answered."""
+    """Returns the error to raise if no member of the broker name has answered."""
     if failure is None:
         wanted = "" if only_id is None else f"broker id {only_id} of "
         return BrokerNotExist(f"the route of topic {topic!r} has no address for {wanted}broker {broker_name!r}")
     if retry_rule_of(failure).another is Another.OF_A_SLAVE:
-        error = MasterNotExist(f"broker {broker_name!r} has no master now, and its slave may not know: {failure}")
+        error = MasterNotExist(
+            f"broker {broker_name!r} has no master now, and its slave may not know the topic: {failure}"
+        )
         error.__cause__ = failure
         return error
     return failure
 
 
 class Cluster:
-    """The brokers and name servers of a cluster, for programs that call them directly.  Thread-safe.  The first call
-    opens connections, and so does the first call in a forked child.
+    """The brokers and name servers of a cluster, for programs that call them directly.  The first call opens
+    connections, and so does the first call in a forked child.  Thread-safe.
 
-    The arguments are those of `Connection.of`.  `name_server`: `host:port;host:port`, or a Connection, which replaces
+    The arguments are those of `Connection.of`.  `name_server` is `host:port;host:port`, or a Connection, which replaces
     all other arguments except the two times.
     """
 
@@ -104,7 +107,7 @@ class Cluster:
             tls_key=tls_key,
         )
         self.connection = connection
-        self.timeout_s = connection.timeout_s  # of each call to one server
+        self.timeout_s = connection.timeout_s  # the limit of each call to one server
         self._transport = LazyTransport(connection, transport)
         self._routes = Routes(self._transport, connection.poll_interval_s, self.timeout_s, clock)
         self._unreachable = UnreachableAddresses()
@@ -133,13 +136,13 @@ class Cluster:
 
     @property
     def protocol(self) -> str:
-        """The protocol that the servers speak: `grpc` or `remoting`.  `auto`: no server has answered yet."""
+        """The protocol that the servers speak: `grpc` or `remoting`, or `auto` while no server has answered."""
         self._transport.get()
         return self._transport.connection.protocol
 
     @property
     def name_servers(self) -> list[str]:
-        """The addresses of the name servers; empty if brokers are given instead."""
+        """The addresses of the name servers.  Empty if brokers are given instead."""
         return list(self.connection.name_servers)
 
     @property
@@ -149,7 +152,7 @@ class Cluster:
 
     @property
     def first_address(self) -> str:
-        """Returns the address of one of the servers."""
+        """The address of one of the servers."""
         return self.connection.first_address
 
     # --- routes ---------------------------------------------------------------------------------------------------
@@ -163,39 +166,41 @@ class Cluster:
         return self.transport.routes.cluster_list(self.timeout_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The topic's route.  A known route is used until it is older than the poll interval, and further if no name
-        server answers.  `fresh`: always asks, and raises if no name server answers."""
+        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later
+        if no name server answers.  With `fresh` it always asks the name servers, and raises if none answers."""
         return self._routes.route(topic, fresh=fresh)
 
     def route_within(self, wait_s: float, topic: str) -> TopicRoute:
-        """Like `route`, but if a route is known, it waits for a newer one at most `wait_s`."""
+        """Returns the topic's route.  If an old route is known, waits at most `wait_s` for a newer one."""
         return self._routes.route_within(wait_s, topic)
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """`refresh_after_failure`, or with `is_old` `refresh_old_route`, but it waits at most `wait_s`."""
+        """Does the same as `refresh_after_failure`, or with `is_old` as `refresh_old_route`, but waits at most
+        `wait_s`."""
         return self._routes.refresh_within(wait_s, topic, is_old=is_old)
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
-        """Asks for the route now, unless that was done a moment ago.  Never raises."""
+        """Asks for the topic's route now, unless it was asked for a moment ago.  Never raises."""
         return self._routes.refresh_after_failure(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """Asks for the route after an answer that shows that the known one cannot be used.  Never raises."""
+        """Asks for the topic's route after an answer which shows that the known route cannot be used.  Never raises."""
         return self._routes.refresh_old_route(topic)
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
-        """The queues that can be read."""
+        """Returns the topic's queues that can be read."""
         return self.route(topic, fresh=fresh).readable_queues()
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
-        """The addresses of the broker name's members, also if the topic's route does not have the name."""
+        """Returns the addresses of the broker name's members by broker id, also if the topic's route does not have
+        the broker name."""
         return self._routes.addresses(topic, broker_name)
 
     # --- which broker to ask --------------------------------------------------------------------------------------
 
     @property
     def has_bad_addresses(self) -> bool:
-        """Returns False if `bad_addresses` is empty, without computing it."""
+        """False if `bad_addresses` would be empty.  This is cheaper than calling it."""
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:
@@ -215,14 +220,16 @@ class Cluster:
     def next_member(
         self, topic: str, broker_name: str, broker_id: int, tried: Collection[str] = (), *, only_this: bool = False
     ) -> Member | None:
-        """The member to ask next, in RocketMQ's order (table D5), without `tried` addresses; unreachable ones come
-        last.  `only_this`: only the member with that id, or None.
+        """Returns the member of the broker name to ask next, in RocketMQ's order (table D5).  Addresses in `tried` are
+        left out, and unreachable ones come last.  With `only_this`, only the member with this broker id is returned, or
+        None.
 
-        The route is first asked for again, because it may have changed, if no member is found, if the master was asked
-        for and cannot be chosen, or if a member has failed.
+        The route is asked for again in three cases, because it may have changed: no member is found, or the master was
+        wanted and cannot be chosen, or a member has failed.
         """
         member = self._find(topic, broker_name, broker_id, tried, only_this)
-        # Not for a suggested slave that is not in the route: suggestions may name ids that do not exist.
+        # For a suggested slave that is not in the route, the route is not asked for again, because suggestions may name
+        # ids that do not exist.
         if member is None or (member.broker_id != broker_id and (tried or broker_id == MASTER_ID)):
             self.refresh_after_failure(topic)
             member = self._find(topic, broker_name, broker_id, tried, only_this)
@@ -244,7 +251,7 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> T:
-        """Makes the call to members, in the order of `next_member`, and returns the first answer."""
+        """Calls one member after the other, in the order of `next_member`, and returns the first answer."""
         return self.ask_until(topic, broker_name, call, lambda _: True, broker_id=broker_id, only_this=only_this)[-1]
 
     def ask_until(
@@ -257,8 +264,8 @@ class Cluster:
         broker_id: int = MASTER_ID,
         only_this: bool = False,
     ) -> list[T]:
-        """Makes the call to members, in the order of `next_member`, until an answer is enough.  Returns all answers,
-        without those of members that failed; raises if no member answers.
+        """Calls one member after the other, in the order of `next_member`, until `is_enough` is true for an answer.
+        Returns all answers.  Raises only if no member answers.
 
         After a slave has answered, a master that recently did not answer is not asked.
         """
@@ -292,7 +299,7 @@ class Cluster:
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
-        """Like `ask_name`, but if the master does not answer, it returns the answers of all slaves that do."""
+        """Calls the master of a broker name.  If it does not answer, returns the answers of all slaves that do."""
         return self._ask_name(broker_name, call, all_slaves=True)
 
     def _ask_name(self, broker_name: str, call: Callable[[str], T], *, all_slaves: bool) -> list[T]:
@@ -323,8 +330,8 @@ class Cluster:
         fresh: bool = False,
         master_only: bool = False,
     ) -> dict[MessageQueue, QueueBounds]:
-        """First offset and end of the topic's queues, with one call to each broker name: to its master, or to a slave
-        while it has no master.  A queue that its broker does not have is absent."""
+        """Returns the first offset and the end of the topic's queues.  Each broker name gets one call, to its
+        master, or to a slave while it has no master.  A queue that its broker does not have is absent."""
         wanted = self.queues(topic, fresh=fresh) if queues is None else list(queues)
         found: dict[MessageQueue, QueueBounds] = {}
         for _, broker_name, members in by_broker(wanted):
@@ -350,12 +357,13 @@ class Cluster:
         group: str = "",
         closed: bool = False,
     ) -> dict[int, QueueBounds]:
-        """The bounds of one broker's queues by id.  If no queue is named, or a named one does not exist, the bounds of
-        all its queues: a broker refuses a question with an unknown queue as a whole.
+        """Returns the bounds of one broker's queues by queue id.  If no queue is named, or if a named queue does not
+        exist, it returns the bounds of all queues there, because a broker refuses a whole call that names an unknown
+        queue.
 
-        `read_in`: epochs in which the caller has read; the answer says where they ended.  `group`: the group whose
-        pulls of ranges are counted.  `closed`: also named queues that the topic does not have any more, if the broker
-        knows that option.
+        `read_in` has the leader epochs in which the caller has read, and the answer says at which offsets they ended.
+        `group` is the group whose pulls of ranges the answer counts.  With `closed`, the answer also has named queues
+        that the topic no longer has, if the broker knows that option.
         """
 
         def call(member: Member) -> dict[int, QueueBounds]:
@@ -370,9 +378,11 @@ class Cluster:
         return self.ask(topic, broker_name, call, only_this=master_only)
 
     def wait_for_records(self, topic: str, broker_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until one of this broker's queues has a record beyond its end, by queue id.
+        """Waits until one of this broker's queues has a record at or after its offset in `ends`, which maps queue ids
+        to the queues' ends.
 
-        Returns False if no record came within `hold_s` seconds, and at once if the cluster is Apache RocketMQ's.
+        Returns False if no record came within `hold_s` seconds.  Returns False at once if the cluster is Apache
+        RocketMQ's.
         """
 
         def call(member: Member) -> bool:
@@ -381,8 +391,8 @@ class Cluster:
         return self.ask(topic, broker_name, call)
 
     def search(self, topic: str, timestamps: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """For each queue the first offset stored at or after the timestamp (ms); the queue's end if all messages are
-        older."""
+        """Returns for each queue the first offset that was stored at or after the timestamp (ms), or the queue's end
+        if all its messages are older."""
         found: dict[MessageQueue, int] = {}
         for _, broker_name, queues in by_broker(timestamps):
             wanted = {queue.queue_id: timestamps[queue] for queue in queues}
@@ -403,11 +413,12 @@ class Cluster:
         *,
         zero_for_new_group: bool = False,
     ) -> dict[MessageQueue, int]:
-        """The next offset to read in each queue; -1: the master says that the group has none.
+        """Returns the next offset to read in each queue.  An offset of -1 means that the master says that the group has
+        none.
 
         While the master does not answer, all slaves are asked, and the newest offset counts, because a SYNC_MASTER
-        waits for one slave only.  Slaves that do not answer are left out.  A queue is absent if no slave has an offset,
-        since the master may have one.
+        waits for one slave only.  Slaves that do not answer are left out.  A queue is absent if no slave has an offset
+        for it, because the master may have one.
         """
         return group_offsets.committed(self, group, queues, zero_for_new_group=zero_for_new_group)
 
@@ -418,9 +429,9 @@ class Cluster:
         target: str = "masterFirst",
         timeout_s: float | None = None,
     ) -> CommitResult:
-        """Commits the next offsets to read.  The result says which broker took them, which brokers have them, and the
-        offsets as they are now; a queue that is absent was not taken.  A lower offset changes nothing.  All brokers are
-        tried.  CommitFailed, with the result, if any of them refused a part.
+        """Commits the next offsets to read.  The result says which broker took them, which brokers have them, and which
+        offsets the queues have now.  A queue that is absent from the result was not committed.  A lower offset changes
+        nothing.  All brokers are tried, and CommitFailed is raised, with the result, if any of them refused a part.
 
         A broker refuses a commit as a whole.  A refused commit is therefore repeated in halves, so that one bad queue
         does not keep the others from being committed.
@@ -447,14 +458,15 @@ class Cluster:
         max_failures: int = 4,
         read_in: Mapping[MessageQueue, LogEpoch] | None = None,
     ) -> Iterator[PullFrame]:
-        """The records of `ranges` in large frames, starting at the member that `broker_id_hint` names.
+        """Yields the records of `ranges` in large frames, and begins at the member that `broker_id_hint` names.
 
-        If a broker breaks off or stops answering, another member of the name is asked for the rest (`only_this`: no
-        other).  It raises after `max_failures` failures without a frame between them.  A range that a broker ends early
-        (`Segment.status`) is not asked for again; the caller has to decide that.
+        If a broker breaks off or stops answering, another member of the name is asked for the rest, but not with
+        `only_this`.  After `max_failures` failures without a frame between them it raises.  A range that a broker ends
+        early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
-        `read_in`: by queue, the epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).  If that epoch
-        ended before `until_offset`, the range ends there with OFFSET_TRUNCATED, because other messages may follow now.
+        `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
+        If that epoch ended before `until_offset`, the range ends there with OFFSET_TRUNCATED, because other messages
+        may follow now.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)
@@ -467,7 +479,7 @@ class Cluster:
             topic = open_ranges[0].topic
             member = self.next_member(topic, broker_name, broker_id_hint, tried, only_this=only_this)
             if member is None and tried:
-                tried.clear()  # all members were asked: begin with the first again
+                tried.clear()  # all members were asked, so begin with the first one again
                 member = self.next_member(topic, broker_name, broker_id_hint, only_this=only_this)
             if member is None or failures >= max_failures:
                 raise no_answer(topic, broker_name, broker_id_hint if only_this else None, failure)
@@ -486,7 +498,8 @@ class Cluster:
                     yield progress.advance(frame)
                 if progress.total() == before:
                     raise BadAnswer(
-                        f"{member.address} ended a pull of ranges without saying why", address=member.address
+                        f"{member.address} ended a pull of ranges without sending a record or a reason",
+                        address=member.address,
                     )
                 self.answered(member.address)
             except RocketSimError as error:
@@ -496,14 +509,17 @@ class Cluster:
                     failures, failure = 0, None
                     tried.clear()
                     if isinstance(error, CallTimeout):
-                        continue  # Only the stream's own deadline has passed: continue.
+                        continue  # only the stream's own deadline has passed, and the broker works
                 failure = error if tells_more(error, failure) else failure
                 failures += 1
                 tried.append(member.address)
                 logger.warning(
-                    "broker %s: what %s did not send is asked for again: %s", broker_name, member.address, error
+                    "broker %s: the records that %s did not send are asked for again: %s",
+                    broker_name,
+                    member.address,
+                    error,
                 )
                 if isinstance(error, Unreachable):
                     self.failed(member.address, error)
             finally:
-                frames.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call
+                frames.close()  # type: ignore[attr-defined]  # it is a generator, and closing it cancels the call

@@ -1,5 +1,5 @@
-"""Where a cluster is and how its servers are called: a plain value, which every client takes and Spark sends to
-executors.
+"""Where a cluster is, and how its servers are called.  A Connection is a plain value, which every client takes and
+which Spark sends to executors.
 
 It opens no connections.  A `Cluster` does so at its first call, so a process may have a Connection and fork.
 """
@@ -30,19 +30,19 @@ REGISTER = ("auto", "true", "false")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """Make one with `Connection.of`, which checks it.  Equal connections lead to the same cluster in the same way.  The
-    repr shows no secret key."""
+    """Where a cluster is, and how its servers are called.  `Connection.of` makes one and checks it.  Equal
+    connections lead to the same cluster in the same way.  The repr shows no secret key."""
 
     name_servers: tuple[str, ...] = ()
-    brokers: tuple[tuple[str, Members], ...] = ()  # instead of name servers
-    timeout_s: float = TIMEOUT_S  # of each call to one server
+    brokers: tuple[tuple[str, Members], ...] = ()  # given instead of name servers
+    timeout_s: float = TIMEOUT_S  # the limit of each call to one server
     poll_interval_s: float = POLL_INTERVAL_S  # how long a route is used
     channel_options: tuple[tuple[str, int | str], ...] = ()  # gRPC's own channel arguments
-    range_streams: bool = True  # plain sockets beside gRPC, where brokers offer them
+    range_streams: bool = True  # use plain sockets beside gRPC, if brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
     tls: Tls | None = None  # None: plaintext
-    protocol: str = "auto"  # grpc: RocketSim's servers; remoting: Apache RocketMQ's
-    # For the remoting protocol only:
+    protocol: str = "auto"  # grpc for RocketSim's servers, remoting for Apache RocketMQ's
+    # The rest is for the remoting protocol only.
     security_token: str = field(default="", repr=False)
     address_map: str = ""
     max_pulls_per_second: int = 0
@@ -74,28 +74,28 @@ class Connection:
         namespace: str = "",
         namespace_v2: str = "",
     ) -> "Connection":
-        """`name_server` (`host:port;host:port`) says where the cluster is; if that is empty, `brokers` does: broker
-        name -> broker id -> `host:port`; 0 is the master.
+        """Makes a Connection, and raises InvalidParameter, which names the wrong argument.
 
-        `timeout_s` bounds each call to one server; if another server is asked next, that is a further call.  A route is
-        asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options` are gRPC's own
-        channel arguments.  `range_streams`: ranges are pulled and messages sent over plain sockets where brokers offer
-        it, otherwise over gRPC.  `access_key` and `secret_key`: the user and password that calls are signed with, for
-        servers with access control.
+        `name_server` (`host:port;host:port`) says where the cluster is.  If it is empty, `brokers` says it: broker name
+        -> broker id -> `host:port`, where broker id 0 is the master.
 
-        `tls`: servers speak TLS.  `tls_ca`: a PEM file of the CAs with which their certificates are checked; without it
-        the public CAs.  `tls_cert`, `tls_key`: PEM files of this client's own certificate, for servers that ask for
-        one.
+        `timeout_s` is the limit of each call to one server.  If another server is asked next, that is a further call.
+        A route is asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options` are gRPC's
+        own channel arguments.  With `range_streams`, ranges are pulled and messages sent over plain sockets if brokers
+        offer them, otherwise over gRPC.  `access_key` and `secret_key` are the user and password that calls are signed
+        with, for servers with access control.
 
-        `protocol`: `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, `auto` to look which one it is.
-        For RocketMQ's servers only: `security_token` belongs to temporary keys of a cloud.  `address_map`
-        (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine reaches addresses that brokers advertise.
-        `max_pulls_per_second` bounds the pulls of this process; 0: no limit.  `register_group` (`auto`, `true` or
-        `false`) makes a group that commits visible to RocketMQ's tools.  `namespace`: the instance of a cloud, which
-        the servers have before each topic and group (`INSTANCE%topic`).  `namespace_v2`: the namespace of RocketMQ 5,
-        which is sent beside the names.
+        With `tls`, connections use TLS.  `tls_ca` is a PEM file of the CAs with which servers' certificates are
+        checked.  Without it these are the public CAs.  `tls_cert` and `tls_key` are PEM files of this client's own
+        certificate, for servers that ask for one.
 
-        Raises InvalidParameter, which names the argument.
+        `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
+        of them a server speaks.  The other arguments are for RocketMQ's servers only.  `security_token` belongs to
+        temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
+        reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
+        means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's
+        tools.  `namespace` is the instance of a cloud, which the servers write before each topic and group
+        (`INSTANCE%topic`).  `namespace_v2` is the namespace of RocketMQ 5, which is sent beside the names.
         """
         for name, value, words in (("protocol", protocol, PROTOCOLS), ("register_group", register_group, REGISTER)):
             if value not in words:
@@ -143,9 +143,9 @@ class Connection:
 def connection_of(
     where: Where, *, timeout_s: float | None = None, poll_interval_s: float | None = None, **keywords: Any
 ) -> Connection:
-    """Makes a Connection from a client's arguments, or takes the one that was given.
+    """Makes a Connection from a client's arguments, or returns the Connection that the client got.
 
-    With a given Connection only the two times are allowed, for this client alone.  Other keywords raise
+    With a given Connection only the two times are allowed, and they hold for this client alone.  Other keywords raise
     InvalidParameter.
     """
     given = {"timeout_s": timeout_s, "poll_interval_s": poll_interval_s}
@@ -154,12 +154,12 @@ def connection_of(
         return Connection.of(where, **times, **keywords)
     defaults = Connection.of.__kwdefaults__ or {}
     if given_twice := [name for name, value in keywords.items() if value != defaults[name]]:
-        raise InvalidParameter(f"{', '.join(given_twice)}: the Connection says that; leave the keyword out")
+        raise InvalidParameter(f"{', '.join(given_twice)}: the Connection has this already; leave the keyword out")
     return replace(where, **times)
 
 
 def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
-    """Returns the access key and its secret key; None if neither is given."""
+    """Returns the access key and its secret key, or None if neither is given."""
     if not access_key and not secret_key:
         return None
     if not access_key or not secret_key:
@@ -171,5 +171,5 @@ def credentials_of(access_key: str, secret_key: str) -> Credentials | None:
 
 
 def unless(default: float, value_s: float) -> float | None:
-    """Returns None if the time is the default, so that the time of a given Connection is used."""
+    """Returns None if the time is the default, so that a given Connection's own time is used."""
     return None if value_s == default else value_s

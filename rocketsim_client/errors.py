@@ -1,7 +1,7 @@
-"""The errors of the client: first those that the caller causes, then those of the cluster or network.  Expected
-outcomes, such as a late slave or an empty queue, are values and not errors.
+"""The errors of the client: first those that the caller causes, then those of the cluster or network.  An expected
+outcome, such as a late slave or an empty queue, is a value and not an error.
 
-Every class has the RocketMQ response code that it stands for; `BrokerRefused` has the code that the broker sent.
+Every class has the RocketMQ response code that it stands for.  A `BrokerRefused` has the code that the broker sent.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class RocketSimError(Exception):
-    """The base of the client's errors.  `code`: RocketMQ's response code.  `address`: the server that answered; empty:
-    none."""
+    """The base of the client's errors.  `code` is RocketMQ's response code.  `address` is that of the server that
+    answered, and empty if none did."""
 
     code = 1  # SYSTEM_ERROR
 
@@ -26,7 +26,8 @@ class RocketSimError(Exception):
         return _rebuilt, (type(self), self.args, self.__dict__)
 
     def again(self) -> "RocketSimError":
-        """A copy of the error.  Raising one object in several places would make its traceback longer each time."""
+        """Returns a copy of the error, because raising one object in several places would make its traceback longer
+        each time."""
         other: RocketSimError = _rebuilt(type(self), self.args, self.__dict__)
         other.__cause__ = self.__cause__
         return other
@@ -43,7 +44,7 @@ def _rebuilt(kind: type[RocketSimError], args: tuple[Any, ...], facts: dict[str,
 
 
 class MessageIllegal(RocketSimError):
-    """A message breaks a rule; sending it again cannot help."""
+    """A message breaks a rule.  Sending it again cannot help."""
 
     code = 13
 
@@ -70,25 +71,25 @@ class TopicNotExist(RocketSimError):
 
 
 class NoRoute(TopicNotExist):
-    """No name server that answers knows a broker with the topic.  The topic was never made, none of its brokers runs,
-    or the name servers have just started; so the topic may exist.
-    """
+    """No name server that answers knows a broker with the topic.  Either the topic was never created, or none of its
+    brokers runs, or the name servers have just started.  The topic may therefore exist."""
 
 
 class NoPermission(RocketSimError):
-    """The topic, the broker or the group does not allow this: reading or writing is not permitted, or the group may not
-    consume."""
+    """The topic, the broker or the group does not allow the call: reading or writing is not permitted, or the group
+    may not consume."""
 
     code = 16
 
 
 class NotSupported(NoPermission):
-    """This client cannot make the call: no name server was given, or the protocol does not have it."""
+    """This client cannot make the call, because no name server was given, or because the protocol does not have the
+    call."""
 
 
 class AccessDenied(NoPermission):
-    """Access control: a server does not know the user or its secret key, or the user may not do this.  The message
-    names user, action and resource."""
+    """Access control refuses the call: a server does not know the user or its secret key, or the user lacks the
+    right.  The message names user, action and resource."""
 
 
 class TooNew(RocketSimError):
@@ -96,7 +97,7 @@ class TooNew(RocketSimError):
 
 
 class GroupNotExist(RocketSimError):
-    """The broker does not have the consumer group, and does not make groups by itself."""
+    """The broker does not have the consumer group, and does not create groups by itself."""
 
     code = 26
 
@@ -114,8 +115,8 @@ class InvalidParameter(RocketSimError):
 
 
 class OffsetIllegal(RocketSimError):
-    """The queue does not have these offsets: retention has deleted them, they are beyond the end, or they were cut when
-    a slave was promoted."""
+    """The queue does not have these offsets: retention has deleted the messages, the offsets are beyond the end, or
+    the messages were cut when a slave was promoted."""
 
     code = 21
 
@@ -127,10 +128,10 @@ class NotFound(RocketSimError):
 
 
 class InvalidReceiptHandle(RocketSimError):
-    """An ack, nack or extension came after the delivery was over: its deadline has passed, it was settled before, or
-    its topic or group was reset.  The message is delivered again, unless it was acknowledged."""
+    """An ack, nack or extension came after the delivery was over: the deadline had passed, the delivery was settled
+    before, or the topic or group was reset.  The message is delivered again, unless it was acknowledged."""
 
-    code = 40013  # RocketMQ 5's
+    code = 40013  # the code of RocketMQ 5's protocol
 
 
 class TlsFailed(RocketSimError):
@@ -150,8 +151,8 @@ class BrokerRefused(RocketSimError):
 
 
 class ServiceNotAvailable(BrokerRefused):
-    """The broker takes no writes now: it is a slave, a newer epoch has fenced it, it is shutting down, or its disk is
-    full."""
+    """The broker takes no writes now: it is a slave, another master with a newer epoch has replaced it, it is
+    shutting down, or its disk is full."""
 
     code = 14
 
@@ -187,20 +188,19 @@ class BrokerNotExist(RocketSimError):
 
 
 class MasterNotExist(BrokerNotExist):
-    """The broker name has no master now, and its slave does not know the topic, queue or group, of which it may not
-    have heard yet.
-    """
+    """The broker name has no master now, and its slave does not know the topic, queue or group.  The slave may
+    simply not have heard of it yet."""
 
 
 class BadAnswer(RocketSimError):
-    """An answer contradicts itself or the question: its records are damaged or of another topic, or a count is
+    """An answer contradicts itself or the request: its records are damaged or belong to another topic, or a count is
     wrong."""
 
 
 class SendFailed(RocketSimError):
     """No broker has acknowledged the message within the timeout and the retries.  `__cause__` is the last failure.
 
-    `maybe_stored`: the message may be stored, because the answer to an attempt was lost.
+    If `maybe_stored` is True, the message may be stored, because the answer to an attempt was lost.
     """
 
     def __init__(self, message: str, *, attempts: int, maybe_stored: bool, code: int | None = None) -> None:
@@ -223,27 +223,27 @@ class SpoolUnusable(RocketSimError):
 
 
 class CommitFailed(RocketSimError):
-    """At least one broker name did not take the commit.  `result` says what the others did."""
+    """At least one broker name did not take the commit.  `result` says what the other broker names did."""
 
     def __init__(self, message: str, result: "CommitResult") -> None:
         super().__init__(message)
         self.result = result
 
 
-# A class that defines a code is the error for refusals with that code.  Classes below it tell cases of it apart.
+# A class that defines a code is the error for refusals with that code.  Its subclasses are special cases of it.
 _BY_CODE = {
     kind.code: kind
     for kind in (*RocketSimError.__subclasses__(), *BrokerRefused.__subclasses__())
     if "code" in vars(kind)
 }
-# Statuses of gRPC with which our servers tell errors apart that have one code in RocketMQ.
+# RocketMQ has one code for several errors.  RocketSim's servers tell some of them apart by gRPC's status.
 _BY_STATUS = {"DATA_LOSS": StoreDamaged, "UNAUTHENTICATED": AccessDenied}
 
 
 def refusal(code: int, message: str, address: str, status: str = "") -> RocketSimError:
     """Returns the error for a server's refusal.
 
-    `code` is RocketMQ's response code; over gRPC the status has its name.
+    `code` is RocketMQ's response code.  `status` is the name of gRPC's status, or empty over another protocol.
     """
     kind = _BY_STATUS.get(status) or _BY_CODE.get(code, BrokerRefused)
     return kind(message, address=address, code=code)

@@ -13,7 +13,7 @@ from rocketsim_proto.records.record import PROPERTY_TAGS
 from rocketsim_client.errors import ExpressionInvalid
 
 ALL = "*"
-# Not imported, because the start of a query would wait for it.
+# These types are not imported, because a query would wait for the imports at its start.
 Records = Any  # `rocketsim_proto.records.columnar.Records`
 Mask = Any  # npt.NDArray[np.bool_]
 
@@ -27,7 +27,7 @@ class TagExpression:
 
     @classmethod
     def parse(cls, text: str | None) -> "TagExpression":
-        """`TagA || TagB`, or `*` (also None and empty text) for all.  Raises ExpressionInvalid."""
+        """Parses `TagA || TagB`.  `*`, an empty text and None select all messages.  Raises ExpressionInvalid."""
         if text is None or text.strip() in ("", ALL):
             return cls(ALL, frozenset())
         tags = [tag.strip() for tag in text.split("||")]
@@ -39,7 +39,7 @@ class TagExpression:
 
     @property
     def asked(self) -> str:
-        """What the broker is asked to select."""
+        """The expression that the broker gets."""
         return self.text
 
     @property
@@ -48,7 +48,7 @@ class TagExpression:
         return not self.tags
 
     def selects(self, records: Records) -> Mask:
-        """A mask of the records: True where the tag is one of those asked for."""
+        """Returns a mask of the records, True where the tag is one of those that are wanted."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -59,10 +59,9 @@ class TagExpression:
 
 @dataclass(frozen=True, slots=True)
 class SqlExpression:
-    """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`; the tag is
-    the property TAGS.  ExpressionInvalid: the text is not such a condition.  In pulls the client evaluates it, so all
-    messages travel to it.
-    """
+    """A condition in RocketMQ's SQL92 over the properties of messages, as in `region = 'eu' AND price > 20`.  The
+    tag is the property TAGS.  Raises ExpressionInvalid if the text is not such a condition.  In pulls the client
+    evaluates the condition, so brokers send it all messages."""
 
     text: str
     parsed: Any = field(init=False, repr=False, compare=False)
@@ -77,7 +76,7 @@ class SqlExpression:
 
     @property
     def asked(self) -> str:
-        """What the broker is asked to select: everything, because the client evaluates the condition."""
+        """The expression that the broker gets.  It selects everything, because the client evaluates the condition."""
         return ALL
 
     @property
@@ -86,7 +85,7 @@ class SqlExpression:
         return False
 
     def selects(self, records: Records) -> Mask:
-        """A mask of the records: True where the condition holds."""
+        """Returns a mask of the records, True where the condition holds."""
         from rocketsim_proto.records import sql_filter
 
         return sql_filter.matches(self.parsed, records)
@@ -96,5 +95,5 @@ Expression = TagExpression | SqlExpression
 
 
 def expression_of(given: "str | Expression | None") -> Expression:
-    """Turns a text into tags; None selects everything."""
+    """Parses a text as tags.  None selects everything, and an expression is returned as it is."""
     return given if isinstance(given, (TagExpression, SqlExpression)) else TagExpression.parse(given)

@@ -1,4 +1,4 @@
-"""Has objects in a forked child replace the parent's channels and locks.  Spark's workers are forked."""
+"""Lets objects in a forked child replace the channels and locks of the parent, because Spark's workers are forked."""
 
 import os
 import weakref
@@ -17,6 +17,7 @@ _live: "weakref.WeakSet[ForkAware]" = weakref.WeakSet()
 
 
 def watch(thing: ForkAware) -> None:
+    """Registers an object, whose `forget_parent` is then called in each forked child."""
     _live.add(thing)
 
 

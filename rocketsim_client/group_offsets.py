@@ -1,4 +1,4 @@
-"""The offsets of groups: reads them from the brokers of each name, and commits them there."""
+"""Reads the committed offsets of groups from the brokers of each name, and commits offsets there."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -15,8 +15,9 @@ COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 
 def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
-    """The offsets of one broker name, by (topic, queue id).  If the master, which answers last, is among the answers,
-    its offsets count; otherwise the newest, by generation, then offset.  Pure."""
+    """Returns the offsets of one broker name by (topic, queue id).  The master answers last, and if it is among the
+    answers, its offsets count.  Otherwise the newest offset of each queue counts, by generation and then by offset.
+    Pure."""
     newest: dict[tuple[str, int], tuple[int, int]] = {}
     for answer in answers:
         if answer.broker_id == MASTER_ID:
@@ -80,7 +81,7 @@ def _commit(
         taker, status = cluster.ask(topic, broker_name, call, only_this=target == "masterOnly")
         result.broker_ids[broker_name] = taker
         if result.statuses.get(broker_name, CommitStatus.COMMIT_OK) is CommitStatus.COMMIT_OK:
-            result.statuses[broker_name] = status  # OK only if all queues of the name are
+            result.statuses[broker_name] = status  # a broker name is OK only if all its queues are
         if target == "both":
             for broker_id in cluster.addresses(topic, broker_name):
                 if broker_id != taker:
@@ -97,7 +98,7 @@ def _commit(
 
 
 def _by_name(queues: Collection[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-    """Yields (broker name, a topic whose route has it, its queues)."""
+    """Groups queues by broker name, and yields (broker name, a topic whose route has that name, its queues)."""
     groups: dict[str, list[MessageQueue]] = {}
     for queue in queues:
         groups.setdefault(queue.broker_name, []).append(queue)

@@ -54,12 +54,12 @@ class MessageView:
 
     @property
     def queue_offset(self) -> int:
-        """The message's place in the queue, whose first message has 0."""
+        """The message's position in the queue, whose first message has 0."""
         return self.record.queue_offset
 
     @property
     def message_queue(self) -> MessageQueue:
-        """Topic, broker name and queue id together."""
+        """The topic, broker name and queue id together."""
         return MessageQueue(self.record.topic, self.broker_name, self.record.queue_id)
 
     @property
@@ -74,7 +74,7 @@ class MessageView:
             raise BadAnswer(f"the body of message {self.msg_id} cannot be unpacked: {error}") from error
 
     def json(self) -> Any:
-        """The value that the body has as JSON.  ValueError, with topic and message id: it is no JSON."""
+        """Parses the body as JSON.  Raises ValueError, with topic and message id, if the body is not JSON."""
         body = self.body
         try:
             return json.loads(body)
@@ -85,12 +85,13 @@ class MessageView:
 
     @property
     def msg_id(self) -> str:
-        """The producer's id (UNIQ_KEY), which all attempts of a send share; if it is missing, the offset message id."""
+        """The id that the producer gave the message (UNIQ_KEY), which all attempts of a send share.  If the message
+        has none, this is the offset message id."""
         return self.record.message_id
 
     @property
     def offset_msg_id(self) -> str:
-        """RocketMQ's other id, made of the address of the broker and the place in its log."""
+        """RocketMQ's other id, made from the broker's address and the position in its log."""
         return record.offset_message_id(self.record.store_host, self.record.commit_log_offset)
 
     @property
@@ -100,17 +101,17 @@ class MessageView:
 
     @property
     def tags(self) -> str | None:
-        """RocketMQ's TAGS; None: it has none."""
+        """RocketMQ's property TAGS, or None if the message has none."""
         return self.record.properties.get(record.PROPERTY_TAGS)
 
     @property
     def keys(self) -> str | None:
-        """RocketMQ's KEYS, separated by spaces; None: it has none."""
+        """RocketMQ's property KEYS, separated by spaces, or None if the message has none."""
         return self.record.properties.get(record.PROPERTY_KEYS)
 
     @property
     def message_group(self) -> str | None:
-        """RocketMQ 4's sharding key: messages of one group lie in one queue in the order of their sends."""
+        """RocketMQ 4's sharding key.  Messages of one group are in one queue, in the order of their sends."""
         return self.record.properties.get(record.PROPERTY_SHARDING_KEY)
 
     @property
@@ -140,17 +141,17 @@ class MessageView:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered before; only retry copies and dead letters count it."""
+        """How often the message was delivered before.  Only retry copies and dead letters have this count."""
         return self.record.reconsume_times
 
     @property
     def born_host(self) -> tuple[str, int]:
-        """Address and port of the producer."""
+        """The address and port of the producer."""
         return record.decode_host(self.record.born_host)
 
     @property
     def store_host(self) -> tuple[str, int]:
-        """Address and port of the master that stored the message."""
+        """The address and port of the master that stored the message."""
         return record.decode_host(self.record.store_host)
 
     def __repr__(self) -> str:
@@ -159,7 +160,8 @@ class MessageView:
 
 
 class FoundMessages(list[MessageView]):
-    """The messages that a search found.  `more`: it has not looked at everything, so older ones may exist."""
+    """The messages that a search found.  If `more` is True, the search has not looked at all messages, so older ones
+    may exist."""
 
     def __init__(self, messages: Iterable[MessageView], *, more: bool) -> None:
         super().__init__(messages)
@@ -167,7 +169,7 @@ class FoundMessages(list[MessageView]):
 
 
 class Messages(Sequence[MessageView]):
-    """Received messages; those of a pull are in queue order.  `records` has the same messages as columns."""
+    """Received messages.  Those of a pull are in queue order.  `records` has the same messages as columns."""
 
     def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
         self.records = records
@@ -175,7 +177,7 @@ class Messages(Sequence[MessageView]):
         self._broker_name = broker_name
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The messages as a table, with the columns of `PullConsumer.read`; compressed bodies are unpacked."""
+        """Returns the messages as a table with the columns of `PullConsumer.read`.  Compressed bodies are unpacked."""
         from rocketsim_client import arrow
 
         schema = arrow.schema_of(columns)

@@ -1,6 +1,7 @@
-"""The values that callers use: messages, queues and results.  It knows neither gRPC nor generated code.
+"""The values that callers use: messages, queues and results.  It uses neither gRPC nor generated code.
 
-A queue offset counts the messages of one queue; an offset to commit or to pull from is the next one to read.
+A queue offset counts the messages of one queue.  An offset to commit or to pull from is that of the next message to
+read.
 """
 
 import json
@@ -20,8 +21,9 @@ from rocketsim_client.errors import MessageIllegal
 
 
 class SendStatus(IntEnum):
-    """RocketMQ's SendStatus (table D4), with the numbers of broker.proto: the message is stored on the master.
-    SPOOLED: it is on this machine's disk and, as far as is known, on no broker."""
+    """RocketMQ's SendStatus (table D4), with the numbers of broker.proto.  With every status but SPOOLED the message
+    is stored on the master.  SPOOLED means that it is on this machine's disk and, as far as the producer knows, on
+    no broker."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -31,23 +33,24 @@ class SendStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Which brokers have a commit, a settlement (an ack or nack) or an operator's change.  The numbers are those of
+    """Says which brokers have a commit of an offset, an ack or nack, or an operator's change.  The numbers are those of
     message.proto.
 
-    After `COMMIT_OK` of a SYNC_MASTER, one of its slaves has it, too: it survives the loss of one broker while the
-    slaves of the name answer.  After an ASYNC_MASTER's it may not.
+    After `COMMIT_OK` of a SYNC_MASTER one of its slaves has the change, too.  The change then survives the loss of one
+    broker, as long as the slaves of the name answer.  After `COMMIT_OK` of an ASYNC_MASTER it may be lost with the
+    master.
     """
 
-    UNSAID = 0  # from a broker that is too old to tell
-    COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves; an ASYNC_MASTER
-    FLUSH_SLAVE_TIMEOUT = 2  # the master; its slave did not acknowledge in time
-    SLAVE_NOT_AVAILABLE = 3  # the master; it had no slave
-    MASTER_NOT_AVAILABLE = 4  # the slave that answered, which will pass it on to its master
-    FLUSH_DISK_TIMEOUT = 5  # the master, whose disk did not flush its log in time; never of an offset
+    UNSAID = 0  # the broker is too old to tell
+    COMMIT_OK = 1  # a SYNC_MASTER and one of its slaves have it, or an ASYNC_MASTER has it
+    FLUSH_SLAVE_TIMEOUT = 2  # the master has it, and its slave did not acknowledge in time
+    SLAVE_NOT_AVAILABLE = 3  # the master has it, and had no slave
+    MASTER_NOT_AVAILABLE = 4  # the slave that answered has it, and will pass it on to its master
+    FLUSH_DISK_TIMEOUT = 5  # the master has it, but did not flush its log in time; never of an offset
 
 
 def commit_status(number: int) -> CommitStatus:
-    """A status that only newer brokers know is UNSAID here, not OK."""
+    """Returns the status with this number.  A status that only newer brokers know becomes UNSAID, and not OK."""
     try:
         return CommitStatus(number)
     except ValueError:
@@ -55,7 +58,7 @@ def commit_status(number: int) -> CommitStatus:
 
 
 def worst(statuses: Iterable[CommitStatus]) -> CommitStatus:
-    """The least safe of several statuses; `COMMIT_OK` if the list is empty."""
+    """Returns the least safe of several statuses, and `COMMIT_OK` if the list is empty."""
     return max((one for one in statuses if one is not CommitStatus.COMMIT_OK), default=CommitStatus.COMMIT_OK)
 
 
@@ -69,7 +72,8 @@ class PullStatus(Enum):
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic.  A topic has queues on several broker names.  Ordered, hashable, small when pickled."""
+    """One queue of a topic.  A topic has queues on several broker names.  The value is ordered, hashable, and small
+    when pickled."""
 
     topic: str
     broker_name: str
@@ -80,12 +84,15 @@ class MessageQueue(NamedTuple):
 
 
 class Message:
-    """A message to send.  `keys` may be several, separated by spaces or given as a list; `properties` are the caller's
-    own: names and values are text that is not empty, and no name is one to which RocketMQ gives a meaning.
+    """A message to send.  `keys` may be several keys, separated by spaces or given as a list.  `properties` are the
+    caller's own.  Their names and values are text that is not empty, and no name is one to which RocketMQ gives a
+    meaning.
 
-    When it is delivered: `delay_level` (1 to 18 with RocketMQ's levels: 1 s to 2 h) after it is stored, or at
-    `deliver_at`, a datetime or seconds since 1970, not both.  In which order: messages of one `message_group` go to one
-    queue.  `Producer.send` says what both promise, and takes the last two for messages that do not have them."""
+    The message is delivered after a delay if `delay_level` is set (1 to 18 with RocketMQ's levels: 1 s to 2 h), or at
+    the time `deliver_at`, a datetime or seconds since 1970, but not both.  Messages with the same `message_group` go to
+    one queue, in the order of their sends.  `Producer.send` says what delivery times and message groups promise.  It
+    also has arguments for both, for messages that do not have them.
+    """
 
     __slots__ = (
         "body",
@@ -142,8 +149,8 @@ class Message:
         deliver_at: datetime | float | None = None,
         message_group: str | None = None,
     ) -> "Message":
-        """A message whose body is the value as JSON in UTF-8.  `MessageView.json` reads it.  MessageIllegal: the value
-        has something that JSON does not know, such as a datetime or NaN."""
+        """Makes a message whose body is the value as JSON in UTF-8.  `MessageView.json` reads it.  Raises
+        MessageIllegal if JSON cannot express the value, for example a datetime or NaN."""
         try:
             body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
@@ -166,10 +173,9 @@ class Message:
 
 
 class SendResult:
-    """The result of sending one message.  With a `send_status` other than SEND_OK it is stored, but less safely than
-    its broker's mode asks for.  A SPOOLED message (only with a spool) has the offset -1, and no queue unless the caller
-    named it.
-    """
+    """The result of sending one message.  With a `send_status` other than SEND_OK the message is stored, but less
+    safely than its broker's mode asks for.  A SPOOLED message (only with a spool) has the offset -1, and has no
+    queue unless the caller named one."""
 
     __slots__ = ("_commit_log_offset", "_store_host", "message_queue", "msg_id", "queue_offset", "send_status")
 
@@ -191,7 +197,8 @@ class SendResult:
 
     @property
     def offset_msg_id(self) -> str:
-        """RocketMQ's other id, which names the place of the message; empty: the broker did not tell it."""
+        """RocketMQ's other id, which says where the broker has stored the message.  Empty if the broker did not tell
+        that."""
         if self._commit_log_offset < 0 or not self._store_host:
             return ""
         return record.offset_message_id(self._store_host, self._commit_log_offset)
@@ -203,8 +210,7 @@ class SendResult:
 
 
 class SendResults(Sequence[SendResult]):
-    """The results of a batch, one for each message, made at their first use.  `send_status` is the least safe of
-    them."""
+    """The results of a batch, one for each message, each made when it is first used."""
 
     __slots__ = ("_message_ids", "_parts", "_starts")
 
@@ -251,12 +257,12 @@ class BatchPart:
     queue_offsets: Sequence[int]
     store_host: bytes = b""
     commit_log_offsets: Sequence[int] = field(default_factory=list)
-    # For rows that had to go to several brokers: each message's frame, and its number there.
+    # If the rows had to go to several brokers: each message's frame, and the message's number in that frame.
     places: "Sequence[tuple[BatchPart, int]]" = ()
 
     @classmethod
     def joined(cls, parts: "Sequence[tuple[BatchPart, Sequence[int]]]") -> "BatchPart":
-        """Joins frames, each with the numbers of its messages in the whole."""
+        """Joins frames to one part.  Each frame comes with the numbers that its messages have in the joined part."""
         places = dict(sorted((row, (part, at)) for part, rows in parts for at, row in enumerate(rows))).values()
         return cls(
             max(part.send_status for part, _ in parts),
@@ -269,7 +275,7 @@ class BatchPart:
         )
 
     def result(self, index: int) -> SendResult:
-        """The result of one message of the frame, by its number there."""
+        """Returns the result of one message by its number in this part."""
         if self.places:
             part, at = self.places[index]
             return part.result(at)
@@ -281,28 +287,28 @@ class BatchPart:
 
 @dataclass(frozen=True, slots=True)
 class QueueBounds:
-    """First offset and exclusive end of a queue.  `broker_id`: the broker that answered; 0 is the master.  A queue that
-    is not `readable` (`writable`) exists, but is beyond the topic's read (write) queues, so that it cannot be pulled
-    (sent to)."""
+    """The first offset of a queue and its exclusive end.  `broker_id` is that of the broker that answered, and 0 is
+    the master.  If the topic's number of read (write) queues was reduced, a queue beyond that number still exists,
+    but is not `readable` (`writable`): it cannot be pulled (sent to)."""
 
     min_offset: int
     max_offset: int
     last_store_timestamp: int = 0
     size_bytes: int = 0
     broker_id: int = 0
-    is_master: bool = True  # and it has not lost anything, as far as it knows
+    is_master: bool = True  # the broker is a master that has lost nothing, as far as it knows
     readable: bool = True
     writable: bool = True
     log_epoch: LogEpoch = field(default=NO_EPOCH, compare=False)
-    # By epoch: where those of the given epochs ended that are over.
+    # Each of the caller's leader epochs that are over -> the offset at which it ended in this queue.
     ends_in: Mapping[LogEpoch, int] = field(default_factory=dict, compare=False)
-    offers_streams: bool = field(default=False, compare=False)  # plain sockets for pulls of ranges
+    offers_streams: bool = field(default=False, compare=False)  # the broker offers plain sockets for pulls of ranges
     # How often the named group has pulled ranges of the topic since the broker's start: over plain sockets, over gRPC.
     ranges_pulled: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 class QueueRange(NamedTuple):
-    """Messages [from_offset, until_offset) of one queue of the broker that the call names."""
+    """The messages [from_offset, until_offset) of one queue.  The call that takes the range names the broker."""
 
     topic: str
     queue_id: int
@@ -311,7 +317,7 @@ class QueueRange(NamedTuple):
 
 
 class OffsetRange(NamedTuple):
-    """Messages [from_offset, until_offset) of a queue, which also names its broker."""
+    """The messages [from_offset, until_offset) of one queue, with the broker name in the queue."""
 
     queue: MessageQueue
     from_offset: int
@@ -353,8 +359,8 @@ _RANGE_CONTINUES = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE,
 
 @dataclass(slots=True)
 class PullFrame:
-    """Records of one or many ranges as they are in the log.  `sizes`: a little-endian uint32 for each record; may be
-    empty."""
+    """Records of one or several ranges, as they are in the log.  `sizes` has a little-endian uint32 for each record,
+    or is empty."""
 
     records: bytes | memoryview
     sizes: bytes
@@ -370,8 +376,8 @@ class PullFrame:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a commit: `broker_ids` took it, by broker name (0: the master); `offsets` as they are now;
-    `failures` and `statuses` by broker name."""
+    """The result of a commit of offsets.  `broker_ids`: the broker that took the commit, by broker name (0 is the
+    master).  `offsets`: the offsets after the commit.  `failures` and `statuses`: by broker name."""
 
     broker_ids: dict[str, int] = field(default_factory=dict)
     offsets: dict[MessageQueue, int] = field(default_factory=dict)
@@ -381,9 +387,9 @@ class CommitResult:
 
 @dataclass(slots=True)
 class ProducerStats:
-    """Counts messages, not calls.  `sent_again`: messages in attempts after the first.  In the end each sent message is
-    acknowledged, spooled or failed.  Messages that a spool sends later are not counted.
-    """
+    """Counts of a producer's messages, not of its calls.  `sent_again` counts messages in attempts after the first.
+    In the end each sent message is acknowledged, spooled or failed.  Messages that a spool sends later are not
+    counted."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -394,10 +400,11 @@ class ProducerStats:
 
 @dataclass(frozen=True, slots=True)
 class SpoolStatus:
-    """The state of a producer's spool.  `size_bytes`, which includes dead records, is bounded by `spool_bytes`.
-    `oldest_timestamp`: when the oldest waiting record was spooled (ms; 0: none waits).  `replayed`: how many records
-    this producer has sent to brokers; `less_safe`: how many of them with another status than SEND_OK, as `spool_until`
-    allows.  `last_error`: why the spool takes no more, or why the last replay failed; empty: neither."""
+    """The state of a producer's spool.  `size_bytes` includes dead records, and `spool_bytes` is its limit.
+    `oldest_timestamp` is when the oldest waiting record was spooled (ms), or 0 if none waits.  `replayed` counts the
+    records that this producer has sent from the spool to brokers.  `less_safe` counts those of them that a broker
+    stored with another status than SEND_OK, as `spool_until` allows.  `last_error` says why the spool takes no more,
+    or why the last replay failed, and is empty otherwise."""
 
     records: int
     size_bytes: int
@@ -409,7 +416,7 @@ class SpoolStatus:
 
 
 def by_broker(queues: Iterable[MessageQueue]) -> Iterator[tuple[str, str, list[MessageQueue]]]:
-    """Groups queues: yields (topic, broker name, its queues)."""
+    """Groups queues by topic and broker name, and yields (topic, broker name, its queues)."""
     groups: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in queues:
         groups.setdefault((queue.topic, queue.broker_name), []).append(queue)

@@ -59,37 +59,37 @@ T = TypeVar("T")
 
 
 class Producer:
-    """Sends messages.  Thread-safe.  `close` (or leaving a `with` block) first sends the messages that were accepted.
+    """Sends messages.  `close` (or leaving a `with` block) first sends the messages that were accepted.  Thread-safe.
 
-    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
     Durations are in seconds:
 
-    `timeout_s` (3): of a send over all attempts; for an asynchronous message it begins when its batch leaves.
-    `attempt_timeout_s`: of one attempt; none by default.  `linger_s` (0.002): how long an asynchronous message waits
-    for others to share its batch.  `poll_interval_s` (30): how long a route is used.
+    `timeout_s` (3) is the limit of a send over all attempts.  For an asynchronous message it begins when its batch
+    leaves.  `attempt_timeout_s` is the limit of one attempt, and there is none by default.  An asynchronous message
+    waits for `linger_s` (0.002) for others to share its batch.  A route is used for `poll_interval_s` (30).
 
-    `batch_bytes`: the size of a batch; columns travel in frames of eight times as much, 4 MiB at most.
-    `max_in_flight`: how many batches a lane (broker, topic, kind) may have under way.  `buffer_bytes`: how many bytes
-    may be accepted and not acknowledged; beyond that a send waits.
+    `batch_bytes` is the size of a batch.  Columns travel in frames of eight times that size, 4 MiB at most.
+    `max_in_flight` limits the batches that a lane (broker, topic, kind) may have under way.  `buffer_bytes` limits the
+    bytes that are accepted and not acknowledged.  A send waits while they are reached.
 
-    `spool`: a directory, for this producer alone, with the messages that no broker takes.  A SPOOLED message is on this
-    machine's disk, which the spool uses up to `spool_bytes`.  It is sent later, if this producer ends by the next one
-    with the same directory.  SpoolUnusable: the spool cannot be opened.  `spool_until`: the statuses with which a
-    message may leave the spool; with any other it stays, and is sent again under the same id.
+    `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
+    is on this machine's disk, of which the spool uses `spool_bytes` at most.  It is sent later, if this producer ends
+    by the next one with the same directory.  The constructor raises SpoolUnusable if the spool cannot be opened.
+    `spool_until` has the statuses with which a message may leave the spool.  With any other status the message stays,
+    and is sent again under the same id.
 
-    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+    `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
-    `tls`, `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
+    `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
 
-    `checker`: called with a message when a broker asks how its transaction, which nobody has ended, should end.  It
-    returns True to commit it, False to roll it back, or None if that is not known yet.  It is called in a thread of the
-    producer, also for transactions of other producers of the topic.
+    `checker` is called with a message when a broker asks how its transaction, which nobody has ended, should end.  It
+    returns True to commit the transaction, False to roll it back, or None if that is not known yet.  It is called in a
+    thread of the producer, also for transactions of other producers of the topic.
 
-    The other options have RocketMQ's names and meanings; `send_msg_timeout_ms`,
-    `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
-    durations, in milliseconds.
+    The other options have RocketMQ's names and meanings.  `send_msg_timeout_ms`, `send_msg_max_timeout_per_request_ms`,
+    `linger_ms` and `poll_name_server_interval_ms` are older names of the durations, in milliseconds.
     """
 
     def __init__(
@@ -167,8 +167,8 @@ class Producer:
         self._clock = clock
         self._is_closed = False
         self._start(spool_options, chance or random.Random())
-        # At the end of the process, a producer that was not closed still sends the messages that it has accepted.
-        # Sender threads keep its outbox.
+        # At the end of the process, a producer that was not closed still sends the messages that it has accepted.  The
+        # reference is weak: sender threads keep the outbox alive, and an outbox without them has nothing to send.
         self._at_exit = _close_if_alive(weakref.ref(self._outbox))
         atexit.register(self._at_exit)
         forks.watch(self)
@@ -203,7 +203,8 @@ class Producer:
         )
 
     def forget_parent(self) -> None:
-        """Starts without the parent's threads and accepted messages, which belong to the parent."""
+        """Starts without the parent's threads, and without the messages that the parent has accepted, because the
+        parent sends them."""
         self._outbox.start_anew()
         self._counts.start_anew()
         self._transactions = self._own_transactions()
@@ -228,7 +229,7 @@ class Producer:
         return self._cluster
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of the topic can go to now."""
+        """Returns the queues that messages of the topic can go to now."""
         return list(self._publish_table.queues(topic))
 
     # --- one message ----------------------------------------------------------------------------------------------
@@ -243,18 +244,19 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> SendResult:
-        """Sends a message, and returns when a broker has acknowledged it; look at `send_status`.  Messages of one
-        `message_group` (RocketMQ 4's sharding key) go to the same queue, in the order of their sends, while the same
-        brokers take writes.  With `queue` the message goes to that queue.  `key` is an older name of `message_group`.
-        The message may have its message group and delivery time itself.
+        """Sends a message, and returns when a broker has acknowledged it.  The result's `send_status` says how safely
+        it is stored.  Messages of one `message_group` (RocketMQ 4's sharding key) go to the same queue, in the order of
+        their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key` is an
+        older name of `message_group`.  The message itself may also have its message group and delivery time.
 
-        `deliver_at`: the message reaches its topic at that time of the broker's clock, or up to a second later.  It is
-        a datetime (without a time zone: this machine's local time), or seconds since 1970, at most three days ahead; a
-        time that has passed means no delay.  The result's offset is then that of the topic where the message waits, and
-        messages of one `message_group` are in the order of their times, within a second in that of their sends.
+        With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.  It
+        is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most three days ahead.
+        A time that has passed means no delay.  The result's offset is then that of the topic where the message waits.
+        Delayed messages of one `message_group` are delivered in the order of their times, and within a second in the
+        order of their sends.
 
-        SendFailed: no broker has acknowledged the message within the timeout and the retries; with a spool it is only
-        SpoolFailed.  MessageIllegal: the message breaks a rule.
+        Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  With a spool
+        only SpoolFailed is raised.  Raises MessageIllegal if the message breaks a rule.
         """
         timeout = self._options.timeout_s if timeout_s is None else timeout_s
         deadline = self._clock() + timeout
@@ -277,9 +279,9 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
-        """Accepts the message and returns at once; it waits only while `buffer_bytes` are accepted and not
+        """Accepts the message and returns at once.  It waits only while `buffer_bytes` are accepted and not
         acknowledged.  The timeout begins when the message's batch leaves.  Callbacks run in a sender thread, so they
-        must not send and wait.  `deliver_at`: as for `send`."""
+        must not send and wait.  `deliver_at` is as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
 
     def send_oneway(
@@ -294,7 +296,8 @@ class Producer:
         self._accept(message, queue, one_of(message_group, key), Kind.ONEWAY)
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when all accepted messages, also those accepted meanwhile, are acknowledged or have failed."""
+        """Returns when all accepted messages are acknowledged or have failed, also those that are accepted while it
+        waits."""
         self._outbox.flush(timeout_s)
 
     # --- batches --------------------------------------------------------------------------------------------------
@@ -302,8 +305,8 @@ class Producer:
     def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """Sends messages of one topic into one queue, with consecutive offsets, in as few frames as `max_message_size`
-        allows.  Raises unless all are acknowledged; SendFailed says how many were."""
+        """Sends messages of one topic into one queue, with consecutive offsets, in as few frames as
+        `max_message_size` allows.  Raises unless all are acknowledged.  SendFailed says how many were."""
         frames = self._admission.frames(messages)
         topic = messages[0].topic
         target = self._queue_choice.choose(topic) if queue is None else own_queue(queue, topic)
@@ -324,12 +327,12 @@ class Producer:
         timeout_s: float | None = None,
         sharding_keys: pa.Array | None = None,
     ) -> SendResults:
-        """Sends Arrow columns (binary bodies; string tags, keys, message groups; a map of properties), a message for
-        each row, without making Python objects for them.  Returns when all are acknowledged.  Results are in the order
-        of the frames, which is that of the rows if no row has a message group.  Rows of one message group keep their
-        order; a null counts as none.  `msg_ids`: the rows' ids (UNIQ_KEY), for a caller that may send the same rows
-        again.  `sharding_keys` is an older name of `message_groups`.
-        """
+        """Sends Arrow columns, one message for each row, without making Python objects for the rows.  Bodies are
+        binary; tags, keys and message groups are strings; properties are a map.  Returns when all rows are
+        acknowledged.  The results are in the order of the frames, which is that of the rows if no row has a message
+        group.  Rows of one message group keep their order.  A null counts as no message group.  `msg_ids` are the
+        rows' ids (UNIQ_KEY), for a caller that may send the same rows again.  `sharding_keys` is an older name of
+        `message_groups`."""
         return self.wait_for(
             self.send_columns_async(
                 topic,
@@ -358,7 +361,8 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_keys: pa.Array | None = None,
     ) -> "list[Future[BatchPart]]":
-        """Like `send_columns`, but returns when all rows are accepted, with a future for each frame."""
+        """Accepts Arrow columns like `send_columns`, and returns when all rows are accepted, with a future for each
+        frame."""
         self._admission.check_topic(topic)
         if not len(bodies):
             return []
@@ -379,12 +383,13 @@ class Producer:
         return futures
 
     def wait_for(self, futures: "Sequence[Future[BatchPart]]", timeout_s: float | None = None) -> SendResults:
-        """Waits for the results of `send_columns_async`; raises the first failure when all frames are done."""
+        """Waits for the futures of `send_columns_async`, and returns the results.  Raises the first failure when all
+        frames are done."""
         return results_of(futures, timeout_s)
 
     def close(self) -> None:
         """Sends the accepted messages, waits for the answers, then stops.  A second call does nothing.  Spooled
-        messages stay for the next producer with the directory."""
+        messages stay for the next producer that uses the directory."""
         self._is_closed = True
         self._transactions.close()
         self._outbox.close()
@@ -397,15 +402,15 @@ class Producer:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
-        """Begins one of RocketMQ's transactions: one message, never spooled, that readers see only when it is
-        committed.  The end of a `with` block commits it, unless it ends with an exception.
+        """Begins one of RocketMQ's transactions: one message that readers see only when it is committed.  It is never
+        spooled.  The end of a `with` block commits the message, unless the block ends with an exception.
 
             with producer.transaction() as transaction:
                 transaction.send(Message("Orders", b"paid"))
                 database.commit()
 
-        `timeout_s`: of the send and of the commit.  If a transaction does not end, because this process has died or the
-        answer was lost, the broker asks about it: see `checker`.
+        `timeout_s` is the limit of the send, and again of the commit.  If a transaction does not end, because this
+        process has died or the answer was lost, the broker asks the `checker` of a producer about it.
         """
         self._check_open()
         return Transaction(self._transactions, self._half, self._options.timeout_s if timeout_s is None else timeout_s)
@@ -431,13 +436,14 @@ class Producer:
     # --- the spool ------------------------------------------------------------------------------------------------
 
     def spool_status(self) -> SpoolStatus:
-        """What waits in the spool, and what happened to the rest.  InvalidParameter: the producer has no spool."""
+        """Returns how many messages wait in the spool, and what happened to the others.  Raises InvalidParameter if
+        the producer has no spool."""
         return self._own_spool().status()
 
     def drain_spool(self, timeout_s: float | None = None) -> None:
-        """Returns when no message waits in the spool any more.  CallTimeout: some still wait.  It raises at once if
-        this producer will not send them: ClientClosed after `close`, SpoolUnusable if the spool has failed or belongs
-        to the parent process."""
+        """Returns when no message waits in the spool any more.  Raises CallTimeout if some still wait after
+        `timeout_s`.  Raises at once if this producer will not send them: ClientClosed after `close`, or
+        SpoolUnusable if the spool has failed or belongs to the parent process."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
             raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")

@@ -1,4 +1,5 @@
-"""The pull consumer: the caller decides what to pull and when to commit.  Blocking; any thread may call it."""
+"""The pull consumer, whose caller decides what to pull and when to commit.  Its calls block, and any thread may make
+them."""
 
 import threading
 import time
@@ -35,8 +36,8 @@ from rocketsim_client.tls import File
 from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
-MAX_REMEMBERED = 10_000  # positions whose epoch is kept
-CALL_MARGIN_S = 3.0  # how much longer than its suspension a held call may take
+MAX_REMEMBERED = 10_000  # how many positions keep their leader epoch
+CALL_MARGIN_S = 3.0  # how much longer than its `suspend` time a call may take
 
 _STATUS_BY_CODE = {
     0: PullStatus.FOUND,
@@ -48,8 +49,8 @@ _STATUS_BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class PullResult:
-    """`next_begin_offset`: where to pull next, whatever the status.  `broker_id`: the broker that answered; 0: the
-    master."""
+    """The answer to a pull.  `next_begin_offset` is where to pull next, whatever the status.  `broker_id` is that of
+    the broker that answered, and 0 is the master."""
 
     status: PullStatus
     next_begin_offset: int
@@ -62,15 +63,15 @@ class PullResult:
 
 
 class PullConsumer:
-    """Reads queues and keeps a group's offsets.  Offsets are the next ones to read.
+    """Reads queues and keeps a group's offsets.  An offset is that of the next message to read.
 
-    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
     called.  Without a name server, `brokers` says where the brokers are: broker name -> broker id -> `host:port`.
 
-    `timeout_s` (3, or the Connection's) bounds each call to one broker.  `poll_interval_s` (30): how long a route is
-    used.  `timeout_ms` and `poll_name_server_interval_ms` are older names of these two, in milliseconds.  `access_key`
-    and `secret_key`: the user and password that calls are signed with, for servers with access control.  `tls`,
-    `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
+    `timeout_s` (3, or the Connection's) is the limit of each call to one broker.  A route is used for `poll_interval_s`
+    (30).  `timeout_ms` and `poll_name_server_interval_ms` are older names of these two, in milliseconds.  `access_key`
+    and `secret_key` are the user and password that calls are signed with, for servers with access control.  `tls`,
+    `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class PullConsumer:
         self._timeout_s = self._cluster.timeout_s if cluster is None else validation.seconds(timeout_s, timeout_ms)
         self._clock = clock
         self._suggestions = Suggestions()
-        # The broker's epoch in which a queue was read up to an offset.  The next pull from there sends it.
+        # (queue, offset) -> the leader epoch in which the queue was read up to that offset, sent with the next pull.
         self._read_in: dict[tuple[MessageQueue, int], LogEpoch] = {}
         self._closed = threading.Event()
 
@@ -132,7 +133,7 @@ class PullConsumer:
         return self._cluster
 
     def message_queues(self, topic: str) -> list[MessageQueue]:
-        """All readable queues of the topic, by the newest route."""
+        """Returns all readable queues of the topic, by the newest route."""
         return self._cluster.queues(topic)
 
     # --- pulling --------------------------------------------------------------------------------------------------
@@ -149,12 +150,12 @@ class PullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Pulls once from the broker that was suggested last; if that cannot be reached, from another of its name.
-        `suspend`: the broker holds the call while nothing can be read, for 15 seconds or as many as given.
-        `expression`: tags, as in "TagA || TagB", or an `SqlExpression`.
+        """Pulls once from the broker that was suggested last.  If that broker cannot be reached, pulls from another one
+        of its name.  With `suspend` the broker holds the call while nothing can be read, for 15 seconds or for the
+        given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an `SqlExpression`.
 
-        OFFSET_ILLEGAL with OFFSET_TRUNCATED: a slave was promoted that did not have all messages that this consumer has
-        read.  The messages from `next_begin_offset` on are others, which were not read yet.
+        OFFSET_ILLEGAL with OFFSET_TRUNCATED means that a slave was promoted which did not have all messages that this
+        consumer has read.  The messages from `next_begin_offset` on are others, which were not read yet.
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
@@ -207,7 +208,7 @@ class PullConsumer:
         if answer.count or answer.records:
             messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                # The filter selected none: the tags only had the same hash code, or the condition did not hold.
+                # The client's filter selected no message: the tags only had the same hash code, or the condition failed.
                 status = PullStatus.NO_MATCHED_MSG
         return PullResult(
             status,
@@ -222,7 +223,8 @@ class PullConsumer:
 
     @staticmethod
     def _checked(queue: MessageQueue, answer: PullAnswer, selection: Expression) -> Records:
-        """The records of the answer.  BadAnswer: the answer is wrong, and the caller gets no part of it."""
+        """Returns the records of the answer.  Raises BadAnswer if the answer is wrong, and the caller gets no part
+        of it."""
         try:
             records = Records.walk(answer.records, answer.count, answer.sizes or None)
             records.check()
@@ -249,7 +251,7 @@ class PullConsumer:
         broker_id_hint: int = 0,
         max_frame_bytes: int = FRAME_BYTES,
     ) -> Iterator[PullFrame]:
-        """Yields ranges of one or many queues of a broker in large frames, for callers that read whole batches."""
+        """Yields the records of ranges of one broker's queues in large frames, for callers that read whole batches."""
         return self._cluster.pull_range(
             broker_name,
             ranges,
@@ -270,15 +272,17 @@ class PullConsumer:
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatchReader:
         """Reads the topic's messages as Arrow batches, up to the present ends of its queues.  Messages of a queue are
-        in order.
+        in order.  Commits no offsets.
 
-        `queues`: reads only these.  `start`: `"earliest"`; `"committed"`, the group's offsets (the first message where
-        it has none); a store time in ms since 1970; or an offset for each queue (others are not read).  `end`: for each
-        queue, the offset to stop before.  `expression`: as in `pull`.  `columns`: some of topic, brokerName, queueId,
-        queueOffset, msgId, keys, tags, body, flag, bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup,
-        properties, bornHost, storeHost (None: all but the hosts).  It commits no offsets.
+        `queues`: reads only these queues.  `start` is `"earliest"`; or `"committed"` for the group's offsets, and the
+        first message in queues without one; or a store time in ms since 1970; or an offset for each queue, and then
+        other queues are not read.  `end` has for each queue the offset to stop before.  `expression` selects messages
+        as in `pull`.  `columns` are some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag,
+        bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties, bornHost, storeHost.  None means all of
+        these but the hosts.
 
-        OffsetIllegal, here or while batches are read: the queue does not have these offsets, or not any more.
+        Raises OffsetIllegal, here or while batches are read, if the queue does not have these offsets, or no longer has
+        them.
         """
         from rocketsim_client import arrow, topic_read
 
@@ -334,13 +338,14 @@ class PullConsumer:
     # --- the group's offsets --------------------------------------------------------------------------------------
 
     def committed(self, queue: MessageQueue) -> int:
-        """The next offset to read; -1: the queue's master says that the group has none.  While the master does not
-        answer, it is the newest offset of its slaves.  MasterNotExist: no slave has one, but the master may."""
+        """Returns the next offset to read, or -1 if the queue's master says that the group has none.  While the
+        master does not answer, returns the newest offset of its slaves.  Raises MasterNotExist if no slave has one,
+        because the master may have one."""
         return self.committed_all([queue])[queue]
 
     def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """`committed` for many queues.  MasterNotExist names the queues for which only a slave answered, without an
-        offset."""
+        """Returns the next offset to read of many queues, like `committed`.  MasterNotExist names the queues for
+        which only a slave answered, and had no offset."""
         found = self._cluster.committed(self.group, queues)
         if unknown := sorted(set(queues) - found.keys()):
             raise MasterNotExist(
@@ -351,30 +356,31 @@ class PullConsumer:
 
     def commit(self, queue: MessageQueue, offset: int) -> int:
         """Commits the next offset to read, at the master, or at another broker of the name while the master does not
-        answer.  Returns the offset as it is now; a lower one changes nothing.  `commit_all` says which brokers have it:
-        after COMMIT_OK of a SYNC_MASTER the offset survives the loss of one broker."""
+        answer.  Returns the queue's offset after the commit.  A lower offset changes nothing.  `commit_all` also
+        says which brokers have the offset: after COMMIT_OK of a SYNC_MASTER it survives the loss of one broker."""
         return self.commit_all({queue: offset}).offsets[queue]
 
     def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
-        """`commit` for several queues."""
+        """Commits the next offsets to read of several queues, like `commit`."""
         return self._cluster.commit(self.group, offsets)
 
     # --- the queues' offsets --------------------------------------------------------------------------------------
 
     def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
-        """First offset and exclusive end of each readable queue of the topic."""
+        """Returns the first offset and the exclusive end of each readable queue of the topic."""
         return self._cluster.bounds(topic)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that can be read; from a slave while the master does not answer."""
+        """Returns the first offset that can be read.  A slave answers while the master does not."""
         return self._bounds(queue).min_offset
 
     def max_offset(self, queue: MessageQueue) -> int:
-        """The offset after the last message."""
+        """Returns the offset after the last message."""
         return self._bounds(queue).max_offset
 
     def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the timestamp; the queue's end if all messages are older."""
+        """Returns the first offset that was stored at or after the timestamp, or the queue's end if all messages are
+        older."""
         return self._cluster.search(queue.topic, {queue: timestamp_ms})[queue]
 
     def _bounds(self, queue: MessageQueue) -> QueueBounds:

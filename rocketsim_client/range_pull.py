@@ -1,21 +1,21 @@
-"""The progress of a pull of ranges, with which it can continue at another broker.  Pure."""
+"""Keeps the progress of a pull of ranges, so that the pull can continue at another broker.  Pure."""
 
 from typing import TYPE_CHECKING
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import MessageQueue, OffsetRange, PullFrame, QueueRange, Ranges
 
-if TYPE_CHECKING:  # the start of a query would wait for the import
+if TYPE_CHECKING:  # a query would wait for this import at its start
     import numpy as np
     import numpy.typing as npt
 
-# The fixed cost of a frame is small at this size; larger frames were not faster.
+# Bytes of a frame.  Its fixed cost is small at this size, and larger frames were not faster.
 FRAME_BYTES = 3 << 20
 
 
 class RangeProgress:
-    """Segments have the numbers of the caller's ranges; each new stream asks only for the open ranges, from where they
-    are."""
+    """How far each range of a pull is.  The numbers of ranges in segments are translated to the caller's, because
+    each new stream asks only for the rest of the ranges that are not finished."""
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges: list[QueueRange | OffsetRange] = list(ranges)
@@ -25,12 +25,13 @@ class RangeProgress:
         self._steps = 0
 
     def open_ranges(self) -> list[QueueRange | OffsetRange]:
-        """The ranges to ask for now.  The segments of the next frames are numbered by this list."""
+        """Returns the rest of the ranges that are not finished.  The segments of the next frames are numbered by
+        this list."""
         self._asked = [index for index, is_open in enumerate(self._open) if is_open]
         return [self._ranges[index]._replace(from_offset=self._next[index]) for index in self._asked]
 
     def total(self) -> int:
-        """A count that grows with every segment that makes progress."""
+        """Returns a count that grows with every segment that makes progress."""
         return self._steps
 
     def advance(self, frame: PullFrame) -> PullFrame:

@@ -1,11 +1,12 @@
-"""A message that a consumer has received, to be acknowledged.  Pure."""
+"""A message that a consumer has received and has to acknowledge.  Pure."""
 
 from rocketsim_client.message_view import MessageView
 
 
 class ReceivedMessage(MessageView):
-    """`topic` is the subscribed topic.  If the message is delivered again, `queue_id` and `queue_offset` are those of
-    the group's retry topic.  `delivery_attempt` counts from 1.  `receipt_handle` names this delivery."""
+    """A message that a consumer has received.  `topic` is the subscribed topic.  If the message is delivered again,
+    `queue_id` and `queue_offset` are those of the group's retry topic.  `delivery_attempt` counts from 1.
+    `receipt_handle` names this delivery."""
 
     __slots__ = ("_topic", "delivery_attempt", "receipt_handle")
 
@@ -33,7 +34,7 @@ class ReceivedMessage(MessageView):
 
     @property
     def store_size(self) -> int:
-        """The bytes of its stored record: the body (compressed, if the producer compressed it), the properties, and
+        """The bytes of the stored record: the body (compressed, if the producer compressed it), the properties, and
         about 100 more."""
         return int.from_bytes(self._data[self._start : self._start + 4], "big")
 

@@ -1,5 +1,6 @@
-"""Which calls are repeated after an error, and after which pause: one table for the client, the Spark sink, and the
-source's tasks and driver.  Pure: `now` is an argument. docs/spark.md and docs/client.md show the same table to users.
+"""Decides which calls are repeated after an error, and after which pause.  The client, the Spark sink, and the source's
+tasks and driver all use this table.  Pure: the caller passes the time. docs/spark.md and docs/client.md show the same
+table to users.
 
 `another`  another member of the broker name is asked at once
 `read`     the same question is asked again a moment later: pulls by a task (pullRetries), bounds, searches and offsets
@@ -37,8 +38,8 @@ from rocketsim_client.model import MASTER_ID
 
 class Another(StrEnum):
     YES = "yes"
-    OF_A_SLAVE = "if a slave says it"  # a slave may not have heard of it yet, but a master's answer is final
-    BY_A_TASK = "by a task"  # a reader of single messages gets the error
+    OF_A_SLAVE = "if a slave says it"  # a slave may not know a new topic or group yet, but a master's answer is final
+    BY_A_TASK = "by a task"  # a task asks another member, but a pull of single messages raises the error
     NO = "no"
 
 
@@ -69,7 +70,7 @@ RETRY_RULES: dict[type[RocketSimError], RetryRule] = {
     TlsFailed: RetryRule(Another.NO, read=False, send=True),
 }
 NO_RETRY = RetryRule(Another.NO, read=False, send=False)
-# The codes of a broker's other refusals (BrokerRefused) after which a send is repeated.
+# Other refusals of a broker (BrokerRefused) have one of these codes if a send is repeated after them.
 SENT_AGAIN = frozenset({1, 204, 205})
 
 
@@ -100,9 +101,8 @@ def is_worth_sending_again(error: BaseException) -> bool:
 
 
 def tells_more(error: RocketSimError, than: RocketSimError | None) -> bool:
-    """True if the caller should get `error` rather than `than`.  Of several members' failures an answer tells more than
-    a timeout, and a slave's answer that something does not exist tells least.
-    """
+    """Returns True if the caller should get `error` rather than `than`, when several members have failed.  A
+    server's answer tells more than a timeout, and a slave's answer that something does not exist tells least."""
     return than is None or _rank(error) >= _rank(than)
 
 

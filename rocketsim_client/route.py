@@ -22,8 +22,9 @@ class QueueData:
 
 @dataclass(frozen=True, slots=True)
 class BrokerData:
-    """The members of one broker name: broker id -> address; 0 is the master.  `epoch` is the newest known one.
-    `roles`: ASYNC_MASTER, SYNC_MASTER or SLAVE by broker id, of members that tell it."""
+    """The members of one broker name: broker id -> address, where 0 is the master.  `epoch` is the newest known
+    leader epoch.  `roles` maps broker ids to ASYNC_MASTER, SYNC_MASTER or SLAVE, for members whose version tells
+    their role."""
 
     cluster_name: str
     broker_name: str
@@ -59,8 +60,9 @@ class TopicRoute:
         ]
 
     def writable_queues(self) -> list[MessageQueue]:
-        """The queues of brokers with write permission and a registered master, as RocketMQ's producers choose them.
-        Neighbours belong to different brokers, so that a producer that uses them in turn spreads its load."""
+        """Returns the queues of brokers with write permission and a registered master, as RocketMQ's producers
+        choose them.  Neighbours in the list belong to different brokers, so that a producer that uses the queues in
+        turn spreads its load."""
         queues = [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in self.queues
@@ -70,17 +72,18 @@ class TopicRoute:
         return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
 
     def addresses(self, broker_name: str) -> Mapping[int, str]:
-        """Addresses by broker id (0 is the master); empty for an unknown broker name."""
+        """Returns the addresses by broker id (0 is the master), or an empty mapping for an unknown broker name."""
         broker = self.brokers.get(broker_name)
         return broker.addresses if broker else {}
 
     def epoch(self, broker_name: str) -> int:
-        """The newest known epoch of the broker name; 0 if none is known."""
+        """Returns the newest known leader epoch of the broker name, or 0 if none is known."""
         broker = self.brokers.get(broker_name)
         return broker.epoch if broker else 0
 
     def for_new_topic(self, topic: str, queue_nums: int) -> "TopicRoute":
-        """Makes the route that `topic` will have once a broker has made it; this route is the default topic's."""
+        """Returns the route that `topic` will have once a broker has created it.  This route must be that of the
+        default topic."""
         queues = tuple(
             QueueData(
                 data.broker_name,

@@ -18,8 +18,8 @@ File = str | os.PathLike[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Paths of PEM files.  An empty `ca` stands for the CAs that come with gRPC.  `cert` and `key` are this client's
-    own, for servers that ask for a certificate."""
+    """The paths of PEM files.  An empty `ca` stands for the CAs that come with gRPC.  `cert` and `key` are this
+    client's own certificate, for servers that ask for one."""
 
     ca: str = ""
     cert: str = ""
@@ -27,7 +27,7 @@ class Tls:
 
     @classmethod
     def of(cls, tls: bool, ca: File = None, cert: File = None, key: File = None) -> "Tls | None":
-        """None: plaintext.  Raises InvalidParameter."""
+        """Returns None for plaintext.  Raises InvalidParameter."""
         given = {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
         paths = {name: os.fspath(path) for name, path in given.items() if path}
         if paths and not tls:
@@ -42,7 +42,7 @@ def files_of(tls: Tls) -> PemFiles:
 
 
 def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
-    """Reads the files for a connection to that address.  TlsFailed names the option and the file."""
+    """Reads the files for a connection to that address.  Raises TlsFailed, which names the option and the file."""
     try:
         return files_of(tls).read(server=False)
     except PemError as error:
@@ -50,8 +50,8 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
-    """Finds out by test connections why a server that accepts connections closes them, because gRPC does not say it;
-    empty: TLS is not the reason."""
+    """Returns the reason why a server that accepts connections closes them, because gRPC does not say it.  Finds it
+    by test connections.  Returns an empty text if TLS is not the reason."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS
@@ -61,7 +61,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
         )
     found = _handshake(address, pem.context)
     if found is HandshakeOutcome.CLOSED:
-        found = _handshake(address, pem.context)  # the server may have been ending just then
+        found = _handshake(address, pem.context)  # the server may just have been shutting down
     if isinstance(found, ssl.SSLCertVerificationError):
         checked = f"tlsCa={tls.ca}" if tls.ca else "the public CAs, since tlsCa is not given"
         host = address.rpartition(":")[0]
@@ -74,7 +74,7 @@ def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
 
 
 def needs_certificate(tls: Tls) -> str:
-    """What the error says if a server refuses a client for its certificate, or for having none."""
+    """Returns the error's text for a server that refuses a client for its certificate, or for having none."""
     own = f"tlsCert={tls.cert} is not one" if tls.cert else "set tlsCert and tlsKey"
     return f"the server takes only clients with a certificate of a CA that it knows: {own}"
 
@@ -85,9 +85,9 @@ SPEAKS_TLS = "the server speaks TLS, and this client plaintext: set the option t
 class HandshakeOutcome(Enum):
     """The outcome of a TLS handshake with a server."""
 
-    OPEN = auto()  # TLS, and the server's first byte came
-    CLOSED = auto()  # TLS, and then the server closed: it does so if it refuses the client's certificate
-    ALERT = auto()  # TLS, and a refusal
+    OPEN = auto()  # the server speaks TLS, and its first byte came
+    CLOSED = auto()  # the server speaks TLS, and then closed: perhaps it refuses the client's certificate
+    ALERT = auto()  # the server speaks TLS, and has refused the client
     PLAINTEXT = auto()
     NOTHING = auto()
 
@@ -127,7 +127,7 @@ def _of_handshake(reason: str) -> HandshakeOutcome:
 
 
 def _trusting() -> ssl.SSLContext:
-    """Accepts any certificate, because it only tests if the server speaks TLS."""
+    """Returns a context that accepts any certificate, to test only whether the server speaks TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,7 +1,7 @@
 """Reads ranges of a topic's queues as Arrow batches, one broker after the other.
 
-A wrong answer raises, and the caller gets no part of it. Missing messages raise, too: messages may be deleted, or cut
-by the promotion of a slave, while they are read.
+A wrong answer raises an error, and the caller gets no part of it.  Missing messages raise an error, too, because
+messages may be deleted, or cut by the promotion of a slave, while they are read.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +21,7 @@ from rocketsim_client.range_pull import check_rows
 def batches(
     cluster: Cluster, group: str, ranges: Collection[OffsetRange], expression: Expression, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Yields the messages of the ranges that `expression` selects; those of a queue are in order."""
+    """Yields the messages of the ranges that `expression` selects.  Messages of a queue are in order."""
     decoder = RecordDecoder(schema, expression=expression)
     of_queue = {one.queue: one for one in ranges}
     for topic, broker_name, queues in by_broker(of_queue):
@@ -62,6 +62,7 @@ def _advance(
 
 
 def _check_whole(queue: MessageQueue, segment: Segment, start: int, until: int) -> None:
+    """Raises OffsetIllegal if the broker has ended the range before its end."""
     match segment.status:
         case GetMessageStatus.FOUND | GetMessageStatus.NO_MATCHED_MESSAGE:
             return

@@ -1,4 +1,4 @@
-"""Checks messages and arguments before they are sent; MessageIllegal gives the reason.  Pure."""
+"""Checks messages and arguments before they are sent.  MessageIllegal gives the reason.  Pure."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,11 @@ MAX_GROUP_SIZE = 255
 # The bytes of a record beside body, topic and the caller's properties: the fixed fields and UNIQ_KEY.
 OVERHEAD = record.MIN_SIZE + len(record.PROPERTY_UNIQ_KEY) + 32 + 2
 
-_LONG_TEXT = 500  # far fewer characters than fit into a record
+_LONG_TEXT = 500  # characters; a record has room for far more
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*")  # the broker makes them, and they may be read
+_RETRY_TOPIC = re.compile(
+    rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*"
+)  # the broker creates these topics, and clients may read them
 NOT_FOR_SENDING = frozenset(
     {
         SCHEDULE_TOPIC,
@@ -28,7 +30,7 @@ NOT_FOR_SENDING = frozenset(
         DEFAULT_TOPIC,
     }
 )
-# The arguments that set a property; a column of Spark's sink has the same name or a similar one.
+# Property -> the argument that sets it.  A column of Spark's sink has the same name or a similar one.
 _ARGUMENTS = {
     record.PROPERTY_TAGS: "tags",
     record.PROPERTY_KEYS: "keys",
@@ -41,7 +43,7 @@ _ARGUMENTS = {
 
 
 def seconds(value_s: float | None, older_name_ms: float) -> float:
-    """The duration in seconds, or the one given by its older name in milliseconds."""
+    """Returns the duration in seconds, or the one that was given in milliseconds by its older name."""
     return older_name_ms / 1000 if value_s is None else value_s
 
 
@@ -71,8 +73,8 @@ def check_topic_for_sending(topic: str) -> None:
 
 
 def property_problem(name: object, value: object) -> str:
-    """What is wrong with a sender's own property; empty: nothing.  `sending/property_columns.py` has the same rule for
-    columns."""
+    """Returns what is wrong with a sender's own property, or an empty text.  `sending/property_columns.py` has the
+    same rule for columns."""
     if not isinstance(name, str) or not name:
         return f"property name {name!r}: a string that is not empty expected"
     if name in PROPERTIES:
@@ -87,8 +89,8 @@ def property_problem(name: object, value: object) -> str:
 
 
 def text_problem(name: str, text: str) -> str:
-    """What is wrong with the text of any property; empty: nothing.  An empty text means that the property is
-    missing."""
+    """Returns what is wrong with the text of any property, or an empty text.  A property with an empty text counts
+    as missing."""
     try:
         (name + text).encode()
     except UnicodeEncodeError:
@@ -102,8 +104,8 @@ def check_message_group(message_group: str) -> None:
 
 
 def check(message: Message, max_message_size: int) -> int:
-    """Returns about the size of the message's record.  MessageIllegal says what is wrong with the message.  The topic
-    is checked elsewhere."""
+    """Returns the approximate size of the message's record.  Raises MessageIllegal if the message breaks a rule.
+    The topic is checked elsewhere."""
     body = message.body
     if type(body) is not bytes:
         cure = "; body.encode() makes bytes of a text" if isinstance(body, str) else ""
@@ -125,7 +127,8 @@ def check(message: Message, max_message_size: int) -> int:
 
 
 def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
-    """The sum of `check` over the messages of a batch if all are ordinary; None: each has to be checked by itself."""
+    """Returns the sum of `check` over the messages of a batch if all are ordinary.  Returns None if each has to be
+    checked by itself."""
     first, count = messages[0], len(messages)
     bodies = [message.body for message in messages]
     tags, keys = [message.tags for message in messages], [message.keys for message in messages]
@@ -133,7 +136,7 @@ def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | N
         set(map(type, bodies)) != {bytes}
         or [message.topic for message in messages].count(first.topic) < count
         or [message.wait_store_msg_ok for message in messages].count(first.wait_store_msg_ok) < count
-        or any([message.delay_level for message in messages])  # as a list: a generator takes twice as long
+        or any([message.delay_level for message in messages])  # a list, because a generator takes twice as long
         or any([message.properties for message in messages])
         or any([message.message_group for message in messages])
         or [message.deliver_at for message in messages].count(None) < count
@@ -172,7 +175,7 @@ def _check_properties(message: Message) -> int:
         text = name + value
         size += len(text) if text.isascii() else len(text.encode())
         size += 2
-    most = record.MAX_PROPERTIES_SIZE - 128  # UNIQ_KEY, WAIT, DELAY and the broker's own properties have to fit, too.
+    most = record.MAX_PROPERTIES_SIZE - 128  # the rest is for UNIQ_KEY, WAIT, DELAY and the broker's properties
     if size > most:
         raise MessageIllegal(f"topic {message.topic!r}: properties of {size} bytes; {most} at most")
     return size

@@ -12,12 +12,13 @@ from rocketsim_client.errors import InvalidParameter
 
 class BrokerCommands(Commands):
     def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Takes the write permission of a broker's topics away, at every name server.  Returns the number of topics by
-        name server."""
+        """Takes away the write permission of a broker's topics, at every name server.  Returns the number of topics
+        that each name server has changed, by its address."""
         return self._cluster.transport.routes.write_perm(broker_name, False, self._timeout_s)
 
     def add_write_perm(self, broker_name: str) -> dict[str, int]:
-        """Gives back the write permission that `wipe_write_perm` took.  Returns the number of topics by name server."""
+        """Gives back the write permission that `wipe_write_perm` took.  Returns the number of topics that each name
+        server has changed, by its address."""
         return self._cluster.transport.routes.write_perm(broker_name, True, self._timeout_s)
 
     def ha_status(self, *, broker_addr: str | None = None, cluster_name: str | None = None) -> list[HaStatus]:
@@ -64,10 +65,12 @@ class BrokerCommands(Commands):
         broker_role: str = "",
         force: bool = False,
     ) -> Promotion:
-        """Makes a slave the master of its name, with a new epoch.  Without `force` it is refused while the old master
-        answers, or while another slave has a longer log or does not answer.  The answer says what is lost.
+        """Makes a slave the master of its broker name, with a new epoch.  Without `force` the promotion is refused
+        while the old master answers, or while another slave has a longer log or does not answer.  The answer says what
+        is lost.
 
-        `broker_role`: SYNC_MASTER or ASYNC_MASTER; empty: the old master's role, so that `SEND_OK` keeps its meaning.
+        `broker_role` is SYNC_MASTER or ASYNC_MASTER.  If it is empty, the new master gets the old master's role, so
+        that `SEND_OK` keeps its meaning.
         """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]
@@ -87,7 +90,8 @@ class BrokerCommands(Commands):
         return plain(Promotion, answer, address=broker_addr, forfeits=forfeits)
 
     def remove_slave(self, broker_addr: str, broker_id: int) -> SlavesLeft:
-        """Makes that broker forget a slave that will not come back.  Returns the slaves that it still knows, by id."""
+        """Makes the broker forget a slave that will not come back.  Returns the slaves that the broker still knows,
+        by broker id."""
         answer = self._call(broker_addr, pb.RemoveSlaveRequest(broker_id=broker_id))
         return SlavesLeft(answer.known_slaves, status_of(answer))
 

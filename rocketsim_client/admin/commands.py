@@ -19,7 +19,7 @@ T = TypeVar("T")
 def at_each(
     places: Iterable[str], call: Callable[[str], T], absent: type[RocketSimError] | None = None
 ) -> dict[str, T]:
-    """Calls all places (addresses, or names of brokers without one) at once; returns their answers by place.
+    """Calls all places (addresses, or broker names that have no address) at once, and returns their answers by place.
 
     Leaves out places whose call raises `absent`, because they do not have the topic, group or user.  If a place
     refuses, all others are still called: for example, a user that was disabled must be disabled wherever that is
@@ -52,7 +52,7 @@ class Commands:
     # --- which brokers --------------------------------------------------------------------------------------------
 
     def cluster_list(self, cluster_name: str | None = None) -> list[ClusterMember]:
-        """Every live broker, slaves included."""
+        """Returns every live broker, slaves included."""
         return [
             ClusterMember(
                 *(data.cluster_name, data.broker_name, broker_id, address, data.epoch),
@@ -64,7 +64,8 @@ class Commands:
         ]
 
     def masters(self, broker_addr: str | None = None, cluster_name: str | None = None) -> list[str]:
-        """Returns the addresses that a change goes to: the given one, or all masters, of one cluster if it is named."""
+        """Returns the addresses that a change goes to: the given address, or those of all masters, of one cluster if
+        it is named."""
         if broker_addr:
             return [broker_addr]
         members = self.cluster_list(cluster_name)
@@ -86,7 +87,7 @@ class Commands:
         return found
 
     def topic_route(self, topic: str) -> TopicRoute:
-        """Which brokers have the topic, asked of the name servers.  Raises NoRoute."""
+        """Asks the name servers which brokers have the topic.  Raises NoRoute."""
         return self._cluster.route(topic, fresh=True)
 
     def _names_of(self, topic: str) -> list[str]:
@@ -95,11 +96,12 @@ class Commands:
     # --- calls ----------------------------------------------------------------------------------------------------
 
     def _call(self, address: str, request: Message) -> Any:
-        """Returns the broker's answer to the command, a message of admin.proto."""
+        """Returns the broker's answer to the command, which is a message of admin.proto."""
         return self._cluster.transport.admin.command(address, request, self._timeout_s)
 
     def _call_name(self, broker_name: str, request: Message, read: Callable[[Any], T]) -> T:
-        """Calls the master of this name, or a slave while there is no master; `read` makes a value of the answer."""
+        """Calls the master of this broker name, or a slave while there is no master.  `read` makes a value of the
+        answer."""
         return self._cluster.ask_name(broker_name, lambda address: read(self._call(address, request)))
 
     def _call_members(
@@ -117,7 +119,7 @@ class Commands:
         absent: type[RocketSimError] | None = None,
         missing: str = "",
     ) -> dict[str, T]:
-        """Calls all masters (`at_each`).  If all of them raise `absent`, it is raised with the text of `missing`."""
+        """Calls all masters (`at_each`).  If all of them raise `absent`, raises it with the text of `missing`."""
         masters = self.masters(broker_addr, cluster_name)
         answers = at_each(masters, lambda at: read(self._call(at, request)), absent)
         if absent is not None and not answers:
@@ -140,11 +142,11 @@ def status_of(answer: Any) -> CommitStatus:
     return commit_status(answer.status)
 
 
-_OF_THE_ANSWER = ("commit_status",)  # no message of a setting has these fields
+_OF_THE_ANSWER = ("commit_status",)  # the protobuf messages of settings do not have these fields
 
 
 def values_of(setting: Any) -> dict[str, Any]:
-    """Returns the fields of a dataclass that its message has, too, under the same names."""
+    """Returns the fields of a setting's dataclass that its protobuf message has, too, under the same names."""
     return {field.name: getattr(setting, field.name) for field in fields(setting) if field.name not in _OF_THE_ANSWER}
 
 

@@ -17,7 +17,7 @@ class GroupCommands(Commands):
     def update_sub_group(
         self, config: SubscriptionGroupConfig, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, SubscriptionGroupConfig]:
-        """Makes the group, or replaces all its settings.  Returns the new settings by broker address."""
+        """Creates the group, or replaces all its settings.  Returns the new settings by broker address."""
         request = pb.UpdateSubGroupRequest(group=GroupMessage(**values_of(config)))
 
         def made(answer: Any) -> SubscriptionGroupConfig:
@@ -33,10 +33,11 @@ class GroupCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> ChangedAt:
-        """Deletes the group.  Returns the brokers that had it; `statuses`: which brokers have the change.
+        """Deletes the group.  Returns the brokers that had it, and in `statuses` which brokers have stored the
+        deletion.
 
-        `remove_offset`: also deletes the group's offsets, its messages under way, and its retry topics.  Otherwise a
-        later group of that name continues where this one was.
+        With `remove_offset` it also deletes the group's offsets, its messages under way, and its retry topics.
+        Otherwise a later group with the same name continues where this one was.
         """
         request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
         return self._delete(request, broker_addr, cluster_name, GroupNotExist, f"consumer group {group!r} is not")
@@ -47,8 +48,8 @@ class GroupCommands(Commands):
         return [plain(SubscriptionGroupConfig, group) for group in answer.groups]
 
     def consumer_progress(self, group: str | None = None, topic: str | None = None) -> list[ConsumeProgress]:
-        """The progress of groups in each queue.  While a broker name's master is gone, a queue has the figures of the
-        slave with the newest offset (`broker_id`)."""
+        """Returns the progress of groups in each queue.  While a broker name has no master, a queue has the figures
+        of the slave with the newest offset (`broker_id`)."""
         request = pb.ConsumerProgressRequest(group=group or "", topic=topic or "")
         found: list[ConsumeProgress] = []
         for name in sorted({member.broker_name for member in self.cluster_list()}):
@@ -74,8 +75,8 @@ class GroupCommands(Commands):
         queue_ids: Iterable[int] = (),
         broker_name: str | None = None,
     ) -> list[ResetOffset]:
-        """Moves a group to the first message stored at or after the timestamp; -1: to the end.  Without `force` only
-        backwards.  Only masters can do this."""
+        """Moves a group to the first message stored at or after the timestamp, or with -1 to the end.  Without
+        `force` the group is only moved backwards.  Only masters can do this."""
         request = pb.ResetOffsetByTimeRequest(
             group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
         )

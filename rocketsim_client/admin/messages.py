@@ -18,7 +18,7 @@ MAX_QUERY_MESSAGES = 64
 
 class MessageCommands(Commands):
     def query_msg_by_id(self, topic: str, msg_id: str) -> MessageView:
-        """One message by its id: the one that the producer made, or the offset message id."""
+        """Finds one message by its id, which is the one that the producer made, or the offset message id."""
         request = pb.QueryMsgByIdRequest(topic=topic, message_id=msg_id)
         failure: RocketSimError | None = None
         for name in self._names_of(topic):
@@ -27,7 +27,7 @@ class MessageCommands(Commands):
             except NotFound:
                 continue
             except RocketSimError as error:
-                failure = error  # Another broker may have the message.
+                failure = error  # another broker may have the message
                 continue
             if found:
                 return found[0]
@@ -42,8 +42,9 @@ class MessageCommands(Commands):
         begin_timestamp: int = 0,
         end_timestamp: int | None = None,
     ) -> FoundMessages:
-        """The newest messages with the key, newest first, from all brokers of the topic; at most 64.  They were stored
-        from `begin_timestamp` to `end_timestamp` (ms; None: now).  `more`: older ones may exist."""
+        """Returns the newest messages with the key, newest first, from all brokers of the topic, and at most 64.
+        They were stored from `begin_timestamp` to `end_timestamp` (ms; None: now).  If the result's `more` is True,
+        older messages may exist."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:
             raise InvalidParameter(f"max_num {max_num}: it must be 1 to {MAX_QUERY_MESSAGES}")
         until = time.monotonic() + self._timeout_s
@@ -71,7 +72,7 @@ class MessageCommands(Commands):
         return FoundMessages(found[:max_num], more=more or len(found) > max_num)
 
     def query_msg_by_offset(self, queue: MessageQueue, offset: int) -> MessageView:
-        """The message at that offset.  NotFound: the queue has none there."""
+        """Returns the message at that offset.  Raises NotFound if the queue has none at this offset."""
         request = pb.QueryMsgByOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
         found = self._call_name(queue.broker_name, request, partial(_messages, queue.broker_name))
         if not found:
@@ -80,7 +81,8 @@ class MessageCommands(Commands):
 
 
 def _page(broker_name: str, answer: Any) -> tuple[Messages, int | None]:
-    """Returns messages, newest first, and the `before` of the next request for older ones, or None if none exist."""
+    """Returns messages, newest first, and the `before` of the next request for older messages.  It is None if no
+    older messages exist."""
     return _messages(broker_name, answer), answer.more_before if answer.HasField("more_before") else None
 
 

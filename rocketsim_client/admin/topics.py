@@ -29,9 +29,9 @@ class TopicCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, TopicConfig]:
-        """Makes or changes the topic.  Returns its new settings by broker address.
+        """Creates or changes the topic.  Returns its new settings by broker address.
 
-        `attributes`: all attributes of the topic, as in {"message.type": "FIFO"}.
+        `attributes` are all attributes of the topic, as in {"message.type": "FIFO"}.
         """
         config = TopicConfig(
             topic_name=topic,
@@ -46,7 +46,8 @@ class TopicCommands(Commands):
         return at_each(masters, lambda at: _made(config, self._call(at, request), at))
 
     def delete_topic(self, topic: str, *, broker_addr: str | None = None, cluster_name: str | None = None) -> ChangedAt:
-        """Deletes the topic.  Returns the brokers that had it; `statuses`: which brokers have the change."""
+        """Deletes the topic.  Returns the brokers that had it, and in `statuses` which brokers have stored the
+        deletion."""
         request = pb.DeleteTopicRequest(topic=topic)
         return self._delete(request, broker_addr, cluster_name, TopicNotExist, f"topic {topic!r} is not")
 
@@ -70,6 +71,7 @@ class TopicCommands(Commands):
 
 
 def _made(wanted: TopicConfig, answer: Any, address: str) -> TopicConfig:
+    """Raises InvalidParameter if an older broker has replaced a setting by its default."""
     made = plain(TopicConfig, answer.topic, commit_status=status_of(answer))
     for name in ("read_queue_nums", "write_queue_nums", "perm"):
         if getattr(made, name) != getattr(wanted, name):

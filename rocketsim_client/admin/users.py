@@ -21,7 +21,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """Makes a user.  `user_type`: Super or Normal.  Returns the user by broker address."""
+        """Creates a user.  `user_type` is Super or Normal.  Returns the user by broker address."""
         request = pb.CreateUserRequest(user=User(username=username, password=password, user_type=user_type))
         return self._call_masters(request, broker_addr, cluster_name, _changed_user)
 
@@ -35,7 +35,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, UserInfo]:
-        """Changes a user; what is None stays as it is.  `user_status`: enable or disable."""
+        """Changes a user.  An argument that is None leaves its value as it is.  `user_status` is enable or disable."""
         changes = {"password": password, "user_type": user_type, "user_status": user_status}
         for what, value in changes.items():
             if value == "":
@@ -46,15 +46,15 @@ class UserCommands(Commands):
     def delete_user(
         self, username: str, *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """Deletes a user with its policies.  Returns the addresses of the brokers that had it; `statuses`: which
-        brokers have the deletion."""
+        """Deletes a user with its policies.  Returns the addresses of the brokers that had the user, and in
+        `statuses` which brokers have stored the deletion."""
         request = pb.DeleteUserRequest(username=username)
         return self._delete(request, broker_addr, cluster_name, NotFound, f"User:{username} is not")
 
     def users(
         self, username: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> dict[str, list[UserInfo]]:
-        """Returns all users, or the one of that name, by broker address, without their passwords."""
+        """Returns all users, or the user with that name, by broker address.  The passwords are left out."""
 
         def read(answer: pb.ListUsersResponse) -> list[UserInfo]:
             return [UserInfo(user.username, user.user_type, user.user_status) for user in answer.users]
@@ -70,8 +70,8 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """Gives a user policies.  `subject`: `User:name`.  A policy replaces the one for the same resource; the others
-        stay.  Returns the policies by broker address."""
+        """Gives policies to a user.  `subject` is `User:name`.  A policy replaces the user's policy for the same
+        resource, and other policies stay.  Returns the policies by broker address."""
         request = pb.CreateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 
@@ -83,15 +83,15 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """Like `create_acl`, for a user that already has policies."""
+        """Changes the policies of a user that already has some.  It is otherwise the same as `create_acl`."""
         request = pb.UpdateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 
     def delete_acl(
         self, subject: str, resource: str = "", *, broker_addr: str | None = None, cluster_name: str | None = None
     ) -> ChangedAt:
-        """Deletes the user's policy for a resource, or all.  Returns the addresses of the brokers that had them;
-        `statuses`: which brokers have the deletion."""
+        """Deletes the user's policy for one resource, or all its policies.  Returns the addresses of the brokers
+        that had them, and in `statuses` which brokers have stored the deletion."""
         request = pb.DeleteAclRequest(subject=subject, resource=resource)
         missing = f"{subject} has no policy{f' for {resource}' if resource else ''}"
         return self._delete(request, broker_addr, cluster_name, NotFound, missing)
@@ -104,7 +104,8 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, list[AclInfo]]:
-        """Returns the policies of all users or of one, for all resources or one, by broker address."""
+        """Returns the policies of all users or of one user, for all resources or for one resource, by broker
+        address."""
 
         def read(answer: pb.ListAclsResponse) -> list[AclInfo]:
             return [_acl(acl) for acl in answer.acls]

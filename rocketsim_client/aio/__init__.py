@@ -1,6 +1,7 @@
-"""Producer and consumers for programs that use asyncio: the same clients, whose blocking calls run in threads.
+"""Producer and consumers for programs that use asyncio.  They use the same clients, and make their blocking calls in
+threads.
 
-If a task is cancelled, a call that it has made continues in its thread, and only the wait for it ends.  A receive takes
+If a task is cancelled, the call that it waits for continues in its thread, and only the wait ends.  A receive takes
 messages in the task itself, so a cancelled receive has taken none.
 """
 

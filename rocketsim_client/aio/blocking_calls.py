@@ -1,4 +1,4 @@
-"""Blocking calls of a client, made in threads and awaited by tasks."""
+"""Makes the blocking calls of a client in threads, so that tasks can await them."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ class BlockingCalls:
         self._under_way: set[Future[Any]] = set()
 
     def start(self, call: Callable[[], T]) -> "Future[T]":
-        """Starts a call and returns its future, which is never cancelled.  ClientClosed: `finish` was called before."""
+        """Starts a call and returns its future, which is never cancelled.  Raises ClientClosed after `finish`."""
         try:
             future = self._threads.submit(call)
         except RuntimeError:
@@ -33,12 +33,12 @@ class BlockingCalls:
         return future
 
     async def result(self, call: Callable[[], T]) -> T:
-        """Makes the call, and returns or raises what it does.  It continues if the task is cancelled."""
+        """Makes the call, and returns or raises what the call does.  If the task is cancelled, the call continues."""
         return await outcome(self.start(call))
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Blocks until the calls under way have ended, at most for `timeout_s`.  Calls that have not begun by then are
-        not made."""
+        """Blocks until the calls that are under way have ended, at most for `timeout_s`.  Calls that have not begun
+        by then are not made."""
         self._threads.shutdown(wait=False)
         wait(list(self._under_way), timeout_s)
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -51,7 +51,8 @@ class Closing:
         self._future: Future[None] | None = None
 
     async def result(self, call: Callable[[], None]) -> None:
-        """Makes the call unless it was made before, and waits for its end.  It continues if the task is cancelled."""
+        """Makes the call unless it was made before, and waits for its end.  If the task is cancelled, the call
+        continues."""
         if self._future is None:
             thread = ThreadPoolExecutor(1, thread_name_prefix="closing")
             self._future = thread.submit(call)
@@ -60,8 +61,8 @@ class Closing:
 
 
 async def outcome(future: "Future[T]") -> T:
-    """Waits for a future that a thread completes.  Unlike with `asyncio.wrap_future`, cancelling the task does not
-    cancel the future.  ClientClosed: the client was closed before the call began."""
+    """Waits for a future that a thread completes.  Cancelling the task does not cancel the future, as
+    `asyncio.wrap_future` would.  Raises ClientClosed if the client was closed before the call began."""
     if not future.done():
         loop = asyncio.get_running_loop()
         heard: asyncio.Future[None] = loop.create_future()
@@ -78,7 +79,7 @@ async def outcome(future: "Future[T]") -> T:
 
 
 def wake(waiter: "asyncio.Future[None]") -> None:
-    """Completes a future for which a task waits, unless the task was cancelled."""
+    """Completes a future that a task waits for, unless the task was cancelled."""
     if not waiter.done():
         waiter.set_result(None)
 
@@ -86,7 +87,7 @@ def wake(waiter: "asyncio.Future[None]") -> None:
 def arguments_of(
     constructor: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """A decorator: the method takes the arguments of this constructor, for type checkers and for `help`."""
+    """Decorates a method so that it has the arguments of this constructor, for type checkers and for `help`."""
 
     def decorate(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         return cast(Callable[Concatenate[Any, P], None], functools.wraps(constructor)(method))

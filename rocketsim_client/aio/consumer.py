@@ -18,7 +18,7 @@ from rocketsim_client.errors import ClientClosed, InvalidParameter
 from rocketsim_client.model import CommitStatus
 from rocketsim_client.received_message import ReceivedMessage
 
-MOST_THREADS = 8  # for acks and similar calls
+MOST_THREADS = 8  # threads that make acks and similar calls
 
 
 class AsyncConsumer:
@@ -40,7 +40,7 @@ class AsyncConsumer:
         self._asking = BlockingCalls("AsyncConsumer", 1)
         self._settling = BlockingCalls("AsyncConsumer", MOST_THREADS)
         self._closing = Closing()
-        self._round: Future[None] | None = None  # the thread asks brokers until it is done
+        self._round: Future[None] | None = None  # done when the thread has stopped asking brokers
         self._waiters: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> "AsyncConsumer":
@@ -51,7 +51,7 @@ class AsyncConsumer:
 
     @property
     def blocking(self) -> Consumer:
-        """The Consumer that this one uses.  Call its other methods with `asyncio.to_thread`."""
+        """The Consumer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -61,12 +61,12 @@ class AsyncConsumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, also those that no task has got yet."""
+        """How many messages are received and not settled, also those that no task has taken yet."""
         return self._blocking.in_flight
 
     @property
     def in_flight_bytes(self) -> int:
-        """The bytes of the messages in flight, as stored."""
+        """The bytes of the stored records of the messages in flight."""
         return self._blocking.in_flight_bytes
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class AsyncConsumer:
 
     async def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most; an empty list if none came.  Errors are those of `Consumer.receive`."""
+        most.  Returns an empty list if none came.  Errors are those of `Consumer.receive`."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return await self._receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -103,11 +103,12 @@ class AsyncConsumer:
 
     @property
     def _poller(self) -> Poller:
-        return self._blocking._poller  # of the same package; a forked child has another one
+        return self._blocking._poller  # a property, because a forked child has another poller
 
     async def _ask(self, batch: int, left_s: float) -> bool:
-        """Returns when the inbox may have a message, or the time is over.  False: a settlement has woken the task, and
-        brokers are still being asked.  Raises errors that asking again would repeat."""
+        """Lets brokers be asked, and returns when the inbox may have a message, or when the time is over.  Returns
+        False if a settlement has woken the task while brokers are still being asked.  Raises errors that another
+        call would repeat."""
         loop = asyncio.get_running_loop()
         asked = self._round
         if asked is None or asked.done():
@@ -152,7 +153,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Gives back messages that could not be processed, like `Consumer.nack`."""
+        """Gives back messages that could not be processed.  It is the same as `Consumer.nack`."""
         return await self._settle(partial(self._blocking.nack, messages, delay_s, timeout_s=timeout_s))
 
     async def extend(
@@ -162,7 +163,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Keeps the messages for `invisible_s` from now on, like `Consumer.extend`."""
+        """Keeps the messages for `invisible_s` from now on.  It is the same as `Consumer.extend`."""
         return await self._settle(partial(self._blocking.extend, messages, invisible_s, timeout_s=timeout_s))
 
     async def _settle(self, call: "partial[CommitStatus]") -> CommitStatus:
@@ -174,9 +175,9 @@ class AsyncConsumer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float = 5.0) -> None:
-        """Waits for acks that are under way, at most for `timeout_s`.  Then ends receives, and gives back messages that
-        are not settled, so that other consumers get them at once, again at most for `timeout_s`.  If the task is
-        cancelled, closing continues, and a second `close` waits for it."""
+        """Waits for acks that are under way, at most for `timeout_s`.  Then ends receives, and gives back messages
+        that are not settled, so that other consumers get them at once, again at most for `timeout_s`.  If the task
+        is cancelled, closing continues, and a second `close` waits for its end."""
         await self._closing.result(partial(self._close, timeout_s))
 
     def _close(self, timeout_s: float) -> None:

@@ -11,7 +11,7 @@ from rocketsim_client.aio.blocking_calls import BlockingCalls, Closing, argument
 from rocketsim_client.model import Message, MessageQueue, ProducerStats, SendResult, SendResults
 from rocketsim_client.producer import Producer
 
-MOST_THREADS = 8  # of calls that wait for brokers: batches, columns, flushes
+MOST_THREADS = 8  # threads for calls that wait for brokers: batches, columns, flushes
 
 
 class AsyncProducer:
@@ -26,7 +26,7 @@ class AsyncProducer:
     @arguments_of(Producer.__init__)
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._blocking = Producer(*arguments, **options)
-        # One thread accepts messages, so that they keep the order of the calls.  It may wait for a route or for room.
+        # One thread accepts messages, so that they keep the order of the calls.  It may wait for a route or the buffer.
         self._accepting = BlockingCalls("AsyncProducer", 1)
         self._calls = BlockingCalls("AsyncProducer", MOST_THREADS)
         self._closing = Closing()
@@ -39,7 +39,7 @@ class AsyncProducer:
 
     @property
     def blocking(self) -> Producer:
-        """The Producer that this one uses.  Call its other methods with `asyncio.to_thread`."""
+        """The Producer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -60,8 +60,9 @@ class AsyncProducer:
         message_group: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> SendResult:
-        """Sends the message, and returns when a broker has acknowledged it.  Messages of many tasks share batches.
-        Arguments, errors and order are those of `Producer.send_async`, in the order in which `send` is called."""
+        """Sends the message, and returns when a broker has acknowledged it.  Messages of many tasks share batches,
+        and are sent in the order in which `send` is called.  Arguments and errors are those of
+        `Producer.send_async`."""
         accept = partial(
             self._blocking.send_async, message, queue=queue, message_group=message_group, deliver_at=deliver_at
         )
@@ -70,7 +71,7 @@ class AsyncProducer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """Like `Producer.send_batch`."""
+        """Sends messages of one topic into one queue.  It is the same as `Producer.send_batch`."""
         return await self._calls.result(partial(self._blocking.send_batch, messages, queue=queue, timeout_s=timeout_s))
 
     async def send_columns(
@@ -86,7 +87,7 @@ class AsyncProducer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResults:
-        """Like `Producer.send_columns`."""
+        """Sends Arrow columns, one message for each row.  It is the same as `Producer.send_columns`."""
         send = partial(
             self._blocking.send_columns,
             topic,
@@ -102,13 +103,14 @@ class AsyncProducer:
         return await self._calls.result(send)
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Returns when all messages passed to `send` are acknowledged or have failed.  CallTimeout: some still wait."""
+        """Returns when all messages passed to `send` are acknowledged or have failed.  Raises CallTimeout if some
+        still wait."""
         await self._accepting.result(lambda: None)  # runs after all sends before it
         await self._calls.result(partial(self._blocking.flush, timeout_s))
 
     async def close(self) -> None:
-        """Sends the accepted messages, waits for the answers, then stops.  If the task is cancelled, closing continues,
-        and a second `close` waits for it."""
+        """Sends the accepted messages, waits for the answers, then stops.  If the task is cancelled, closing
+        continues, and a second `close` waits for its end."""
         await self._closing.result(self._close)
 
     def _close(self) -> None:

@@ -11,8 +11,8 @@ from rocketsim_client.expression import SqlExpression
 from rocketsim_client.model import CommitResult, MessageQueue, QueueBounds
 from rocketsim_client.pull_consumer import PullConsumer, PullResult
 
-MOST_READS = 32  # a pull that a broker holds has a thread for as long
-MOST_CALLS = 8  # calls that are answered at once
+MOST_READS = 32  # threads for reads; a pull that a broker holds keeps its thread
+MOST_CALLS = 8  # threads for calls that brokers answer at once
 
 
 class AsyncPullConsumer:
@@ -23,7 +23,7 @@ class AsyncPullConsumer:
                 pulled = await consumer.pull(queue, await consumer.min_offset(queue))
 
     A pull changes nothing, so it can be repeated after a cancellation.  A cancelled commit continues.  At most 32 pulls
-    and reads are under way; others wait until one of these ends.  Each call returns and raises the same as the call of
+    and reads are under way at a time, and further ones wait.  Each call returns and raises the same as the call of
     PullConsumer with its name.
     """
 
@@ -42,7 +42,7 @@ class AsyncPullConsumer:
 
     @property
     def blocking(self) -> PullConsumer:
-        """The PullConsumer that this one uses.  Call its other methods with `asyncio.to_thread`."""
+        """The PullConsumer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -66,7 +66,7 @@ class AsyncPullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Pulls once, like `PullConsumer.pull`."""
+        """Pulls once.  It is the same as `PullConsumer.pull`."""
         pull = partial(
             self._blocking.pull,
             queue,
@@ -99,15 +99,15 @@ class AsyncPullConsumer:
             yield batch
 
     async def committed(self, queue: MessageQueue) -> int:
-        """The next offset that the group has to read; -1: it has none."""
+        """Returns the next offset that the group has to read, or -1 if it has none."""
         return await self._calls.result(partial(self._blocking.committed, queue))
 
     async def committed_all(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int]:
-        """`committed` for many queues."""
+        """Returns the next offset that the group has to read in each of many queues."""
         return await self._calls.result(partial(self._blocking.committed_all, queues))
 
     async def commit(self, queue: MessageQueue, offset: int) -> int:
-        """Commits the next offset to read, and returns the offset as it is now."""
+        """Commits the next offset to read, and returns the queue's offset after the commit."""
         return await self._calls.result(partial(self._blocking.commit, queue, offset))
 
     async def commit_all(self, offsets: Mapping[MessageQueue, int]) -> CommitResult:
@@ -115,24 +115,25 @@ class AsyncPullConsumer:
         return await self._calls.result(partial(self._blocking.commit_all, offsets))
 
     async def bounds(self, topic: str) -> dict[MessageQueue, QueueBounds]:
-        """First offset and exclusive end of each readable queue of the topic."""
+        """Returns the first offset and the exclusive end of each readable queue of the topic."""
         return await self._calls.result(partial(self._blocking.bounds, topic))
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        """The first offset that can be read."""
+        """Returns the first offset that can be read."""
         return await self._calls.result(partial(self._blocking.min_offset, queue))
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset after the last message."""
+        """Returns the offset after the last message."""
         return await self._calls.result(partial(self._blocking.max_offset, queue))
 
     async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
-        """The first offset stored at or after the timestamp; the queue's end if all messages are older."""
+        """Returns the first offset that was stored at or after the timestamp, or the queue's end if all messages are
+        older."""
         return await self._calls.result(partial(self._blocking.search_offset, queue, timestamp_ms))
 
     async def close(self) -> None:
-        """Waits for commits and other short calls, ends pulls and reads, then stops.  If the task is cancelled, closing
-        continues, and a second `close` waits for it."""
+        """Waits for commits and other short calls, ends pulls and reads, then stops.  If the task is cancelled,
+        closing continues, and a second `close` waits for its end."""
         await self._closing.result(self._close)
 
     def _close(self) -> None:

@@ -7,14 +7,16 @@ from rocketsim_client.model import MASTER_ID
 
 
 class Member(NamedTuple):
+    """A broker: one of the master and slaves that share a broker name."""
+
     broker_id: int
     address: str
     is_slave: bool
 
 
 def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this: bool = False) -> Member | None:
-    """RocketMQ's findBrokerAddressInSubscribe: the member with that id; for a slave's id else the next id; else the
-    lowest id."""
+    """Follows RocketMQ's findBrokerAddressInSubscribe.  Returns the member with that id.  For a slave's id that is
+    missing, returns the member with the next id.  Otherwise returns the member with the lowest id."""
     if broker_id in addresses:
         return Member(broker_id, addresses[broker_id], broker_id != MASTER_ID)
     if broker_id != MASTER_ID and broker_id + 1 in addresses:
@@ -26,8 +28,8 @@ def find_broker_address(addresses: Mapping[int, str], broker_id: int, only_this:
 
 
 def candidates(addresses: Mapping[int, str], broker_id: int, unreachable: frozenset[str] = frozenset()) -> list[Member]:
-    """All members in the order in which to ask them: the member that table D5 of docs/decision_tables.md chooses, then
-    the other reachable ones by id, then the unreachable ones."""
+    """Returns all members in the order in which to ask them: the member that table D5 of docs/decision_tables.md
+    chooses, then the other reachable ones by id, then the unreachable ones."""
     chosen = find_broker_address(addresses, broker_id)
     if chosen is None:
         return []

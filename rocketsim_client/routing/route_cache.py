@@ -1,4 +1,4 @@
-"""Keeps the known routes, and decides when to ask for one again.  Pure: `now` is an argument."""
+"""Keeps the known routes, and decides when to ask for a route again.  Pure: the caller passes the time."""
 
 from dataclasses import dataclass, field
 
@@ -13,8 +13,8 @@ class _Known:
 
 @dataclass(slots=True)
 class RouteCache:
-    """A topic's route is asked for again every `poll_interval_s`, and after a failure, but then at most once in
-    `retry_interval_s`."""
+    """The known routes.  A topic's route is asked for again every `poll_interval_s`, and after a failure, but then
+    at most once in `retry_interval_s`."""
 
     poll_interval_s: float = 30.0
     retry_interval_s: float = 0.2
@@ -31,8 +31,8 @@ class RouteCache:
         return known is None or now - known.asked_at >= self.poll_interval_s
 
     def may_refresh(self, topic: str, now: float) -> bool:
-        """True if the route may be asked for again after a failure, which is noted; False if it was asked for a moment
-        ago."""
+        """Returns True if the route may be asked for again after a failure, and notes that it is.  Returns False if
+        it was asked for a moment ago."""
         last = self._refreshed_at.get(topic)
         if last is not None and now - last < self.retry_interval_s:
             return False
@@ -40,14 +40,14 @@ class RouteCache:
         return True
 
     def refresh_failed(self, topic: str, now: float) -> None:
-        """Notes that no name server answered, or none knows the topic.  It is not asked for again for a while, because
-        each question may cost a timeout."""
+        """Notes that no name server answered, or that none knows the topic.  The route is not asked for again for
+        `failed_interval_s`, because each call may cost a timeout."""
         self._refreshed_at[topic] = now + self.failed_interval_s - self.retry_interval_s
 
     def learned(self, topic: str, route: TopicRoute, now: float) -> None:
         self._routes[topic] = _Known(route, now)
 
     def ask_failed(self, topic: str, now: float) -> None:
-        """Keeps the old route, as RocketMQ does, until the next poll."""
+        """Keeps the old route until the next poll, as RocketMQ does."""
         if known := self._routes.get(topic):
             known.asked_at = now

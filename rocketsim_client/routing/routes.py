@@ -1,4 +1,4 @@
-"""The routes of topics: asks the name servers for them, and keeps what they have answered.
+"""Asks the name servers for the routes of topics, and keeps the answers.
 
 A route is asked for again when it is old, and as soon as it proves wrong.
 """
@@ -15,16 +15,16 @@ from rocketsim_client.transport.opening import LazyTransport
 
 logger = logging.getLogger(__name__)
 
-LIST_FOR_S = 1.0  # how long the list of all brokers is used
+LIST_FOR_S = 1.0  # the list of all brokers is asked for again after this time
 
 
 class Routes:
-    """Thread-safe.  The first call opens connections."""
+    """The routes of one client.  The first call opens connections.  Thread-safe."""
 
     def __init__(
         self, transport: LazyTransport, poll_interval_s: float, timeout_s: float, clock: Callable[[], float]
     ) -> None:
-        """`timeout_s`: of each call to a name server."""
+        """`timeout_s` is the limit of each call to a name server."""
         self._transport = transport
         self._timeout_s = timeout_s
         self._clock = clock
@@ -32,20 +32,21 @@ class Routes:
         self._list: Mapping[str, Mapping[int, str]] | None = None
         self._listed_at = 0.0
         self._asking = threading.Lock()
-        self._asked_aside: dict[str, threading.Thread] = {}  # by topic
+        self._asked_aside: dict[str, threading.Thread] = {}  # topic -> the thread that asks for its route
         forks.watch(self)
 
     def forget_parent(self) -> None:
         self._asking, self._asked_aside = threading.Lock(), {}
 
     def close(self) -> None:
-        """Waits for the threads that ask for routes.  The transport is closed before, which ends their calls."""
+        """Waits for the threads that ask for routes.  The transport must be closed before, because that ends their
+        calls."""
         for thread in list(self._asked_aside.values()):
             thread.join()
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """The topic's route.  A known route is used until it is older than the poll interval, and further if no name
-        server answers.  `fresh`: always asks, and raises if no name server answers."""
+        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later
+        if no name server answers.  With `fresh` it always asks the name servers, and raises if none answers."""
         known = self._known.get(topic)
         if known and not fresh and not self._known.is_due(topic, self._clock()):
             return known
@@ -64,7 +65,7 @@ class Routes:
                 return known
 
     def route_within(self, wait_s: float, topic: str) -> TopicRoute:
-        """Like `route`, but if a route is known, it waits for a newer one at most `wait_s`."""
+        """Returns the topic's route.  If an old route is known, waits at most `wait_s` for a newer one."""
         known = self._known.get(topic)
         if known is None:
             return self.route(topic)
@@ -73,13 +74,14 @@ class Routes:
         return self._known.get(topic) or known
 
     def refresh_within(self, wait_s: float, topic: str, *, is_old: bool = False) -> TopicRoute | None:
-        """Like `refresh_after_failure`, or with `is_old` like `refresh_old_route`, but waits at most `wait_s`, because
-        a name server that does not answer may take more time than a send has left."""
+        """Does the same as `refresh_after_failure`, or with `is_old` as `refresh_old_route`, but waits at most
+        `wait_s`, because a name server that does not answer may take more time than a send has left."""
         self._ask_aside(self.refresh_old_route if is_old else self.refresh_after_failure, topic, wait_s)
         return self._known.get(topic)
 
     def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
-        """Runs `ask` in a thread of its own, one at a time for a topic.  Returns after `wait_s` at the latest."""
+        """Runs `ask` in a thread of its own, and returns after `wait_s` at the latest.  A topic has one such thread
+        at a time."""
 
         def run() -> None:
             try:
@@ -93,23 +95,23 @@ class Routes:
             try:
                 thread.start()
             except RuntimeError:
-                # Python 3.12 starts no thread at its end, when producers that were not closed are closed.
+                # Python 3.12 starts no thread while it ends, and that is when forgotten producers are closed.
                 run()
                 return
             self._asked_aside[topic] = thread
         thread.join(max(wait_s, 0.0))
 
     def refresh_after_failure(self, topic: str) -> TopicRoute | None:
-        """Asks for the route now, unless that was done a moment ago.  Never raises, because the old route is better
-        than none."""
+        """Asks for the route now, unless it was asked for a moment ago.  Never raises, because the old route is
+        better than none."""
         if self._known.may_refresh(topic, self._clock()):
             with self._asking:
                 return self._refreshed(topic)
         return self._known.get(topic)
 
     def refresh_old_route(self, topic: str) -> TopicRoute | None:
-        """Like `refresh_after_failure`, but for a route that an answer has shown to be old.  The old route cannot be
-        used, so if another thread is asking, this waits for its answer."""
+        """Asks for the route after an answer which has shown that the known route is old.  The old route cannot be
+        used, so if another thread is asking, this waits for its answer.  Never raises."""
         known = self._known.get(topic)
         with self._asking:
             if self._known.get(topic) is known and self._known.may_refresh(topic, self._clock()):
@@ -133,9 +135,9 @@ class Routes:
         return route
 
     def addresses(self, topic: str, broker_name: str) -> Mapping[int, str]:
-        """The addresses of the broker name's members.  If the topic's route does not have the name (the topic was
-        deleted there, or its brokers did not run a moment ago), the list of all brokers is asked.
-        """
+        """Returns the addresses of the broker name's members by broker id.  If the topic's route does not have the
+        broker name (because the topic was deleted there, or its brokers did not run a moment ago), the list of all
+        brokers is asked."""
         try:
             found = self.route(topic).addresses(broker_name)
         except NoRoute:

@@ -1,4 +1,5 @@
-"""Keeps the brokers' suggestions from which broker to pull a queue next, and replaces those that do not help.  Pure."""
+"""Keeps the brokers' suggestions from which broker to pull a queue next, and replaces suggestions that do not help.
+Pure."""
 
 from dataclasses import dataclass, field
 
@@ -8,8 +9,8 @@ from rocketsim_client.retry import PULLS
 
 @dataclass(slots=True)
 class Suggestions:
-    """The suggested broker of each queue, like RocketMQ's pullFromWhichNodeTable.  The default is 0, every answer
-    updates it, and it stays when a broker cannot be reached.
+    """The suggested broker of each queue, like RocketMQ's pullFromWhichNodeTable.  The default is broker id 0.  Every
+    answer updates the suggestion, and a failure to reach a broker does not.
 
     In addition to RocketMQ: after an answer PULL_RETRY_IMMEDIATELY with the same offset, the next pull goes to the
     master.  Such an answer comes from a slave that is behind the offset that this client has read.  Before that pull
@@ -30,5 +31,5 @@ class Suggestions:
             self._stuck[queue] = self._stuck.get(queue, 0) + 1
 
     def pause_s(self, queue: MessageQueue) -> float:
-        """How long to wait before the next pull of this queue."""
+        """Returns how long to wait before the next pull of this queue."""
         return PULLS.pause_s(self._stuck.get(queue, 0))

@@ -62,7 +62,7 @@ def test_a_clients_own_times_go_before_those_of_the_connection() -> None:
     "twice", [KEYS, TLS, {"brokers": {"broker-a": {0: "h:1"}}}, {"range_streams": False}, {"channel_options": {"a": 1}}]
 )
 def test_what_the_connection_says_is_not_said_again(twice: dict) -> None:
-    with pytest.raises(InvalidParameter, match=f"{next(iter(twice))}.*the Connection says that; leave"):
+    with pytest.raises(InvalidParameter, match=f"{next(iter(twice))}.*the Connection has this already; leave"):
         Cluster(Connection.of("a:1"), **twice)
 
 
