@@ -208,7 +208,7 @@ class PullConsumer:
         if answer.count or answer.records:
             messages = Messages(self._checked(queue, answer, selection), answer.records, queue.broker_name)
             if status is PullStatus.FOUND and not messages:
-                # The client's filter selected no message: the tags only had the same hash code, or the condition failed.
+                # The client's filter selected no message: tags only had the same hash code, or the condition is false.
                 status = PullStatus.NO_MATCHED_MSG
         return PullResult(
             status,

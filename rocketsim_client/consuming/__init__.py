@@ -1,1 +1,2 @@
-"""The consumer of a group: it receives messages, settles them and renews their deadlines."""
+"""The consumer of a group: receives messages, settles them (acknowledges them or gives them back), and renews their
+deadlines."""

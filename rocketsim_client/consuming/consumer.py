@@ -1,6 +1,8 @@
-"""The consumer of a group: receives messages, and acknowledges each.  The broker knows which messages are under way.
+"""The consumer of a group: receives messages, and acknowledges each.  The broker knows which messages are being
+processed.
 
-`Poller` asks brokers, `Settler` acknowledges and gives back, `Renewal` moves deadlines.  They share an `Inbox`.
+`Poller` asks brokers, `Settler` acknowledges messages and gives them back, and `Renewal` extends deadlines.  They share
+an `Inbox`.
 """
 
 import logging
@@ -35,37 +37,37 @@ from rocketsim_client.tls import File
 
 logger = logging.getLogger(__name__)
 
-BATCH = 32  # of one call, as in RocketMQ
+BATCH = 32  # messages of one call, as in RocketMQ
 RENEW_FOR_S = 3 * 3600.0
 MAX_IN_FLIGHT_BYTES = 64 << 20  # as in RocketMQ 5's push consumers
 
 
 class Consumer:
-    """Receives messages of topics for a group.  Each message is delivered to one consumer of the group, and delivered
-    again until it is acknowledged.  Thread-safe.  `close` (or leaving a `with` block) gives back messages that are not
-    acknowledged.
+    """Receives messages of topics for a group.  Each message is delivered to one consumer of the group, and is
+    delivered again until it is acknowledged.  `close` (or leaving a `with` block) gives back messages that are not
+    acknowledged.  Thread-safe.
 
         with Consumer(name_server, "billing", "TopicTest") as consumer:
             for message in consumer:
                 consumer.ack(message)
 
-    `name_server`: `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
-    called; empty with `brokers` (broker name -> broker id -> `host:port`).  `topics`: a topic, several, or topic ->
-    filter: tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their `enablePropertyFilter`).
-    Durations are in seconds:
+    `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
+    called.  It is empty with `brokers` (broker name -> broker id -> `host:port`).  `topics` is a topic, or several, or
+    topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their
+    `enablePropertyFilter`).  Durations are in seconds:
 
-    `invisible_s` (60): how long the broker gives a message to no other consumer. After half of that time this consumer
-    asks for more, until `renew_for_s` after it received the message (three hours; 0: never). `timeout_s` (3): the
-    longest that an ack or a similar call takes, over all attempts, and how much longer than its own wait a call that
-    receives may take. `poll_interval_s` (30): how long a route is used.
+    For `invisible_s` (60) the broker gives a message to no other consumer.  After half of that time this consumer asks
+    for more, until `renew_for_s` after it received the message (three hours; 0: never).  `timeout_s` (3) is the longest
+    that an ack or a similar call takes, over all attempts.  A call that receives may take `timeout_s` longer than its
+    own wait.  A route is used for `poll_interval_s` (30).
 
-    `access_key` and `secret_key`: the user and password that calls are signed with, for servers with access control.
+    `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
-    `max_in_flight` (1000), `max_in_flight_bytes` (64 MiB): how many messages may be received and not settled, and the
-    bytes of their stored records.  A receive waits at either limit.  The last answer may exceed the bytes by less than
-    4 MiB and one message, so a larger message is received, too.  The order in which a group consumes, the number of
-    deliveries before a message becomes a dead letter, and the back-off are settings of the group
-    (`Admin.update_sub_group`).  `tls`, `tls_ca`, `tls_cert`, `tls_key`: as for Cluster.
+    `max_in_flight` (1000) limits how many messages may be received and not settled, and `max_in_flight_bytes` (64 MiB)
+    the bytes of their stored records.  A receive waits at either limit.  The last answer may exceed the bytes by less
+    than 4 MiB and one message, so a larger message is received, too.  The group's settings (`Admin.update_sub_group`)
+    say in which order the group consumes, after how many deliveries a message becomes a dead letter, and how long the
+    back-off is.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
     """
 
     def __init__(
@@ -147,12 +149,12 @@ class Consumer:
 
     @property
     def in_flight(self) -> int:
-        """How many messages are received and not settled, also those that no caller has got yet."""
+        """How many messages are received and not settled, also those that no caller has taken yet."""
         return len(self._inbox.in_flight)
 
     @property
     def in_flight_bytes(self) -> int:
-        """The bytes of the messages in flight, as stored."""
+        """The bytes of the stored records of the messages in flight."""
         return self._inbox.in_flight.size_bytes
 
     # --- receiving ------------------------------------------------------------------------------------------------
@@ -169,15 +171,15 @@ class Consumer:
         return message
 
     def poll(self, timeout_s: float | None = None) -> ReceivedMessage | None:
-        """The next message, as in an iteration: up to 32 are received in advance.  None: no message came in `timeout_s`
-        (None: no limit).  Errors are those of `receive`."""
+        """Returns the next message, as an iteration does: up to 32 messages are received in advance.  Returns None
+        if no message came within `timeout_s` (None: no limit).  Errors are those of `receive`."""
         found = self._poller.receive(1, BATCH, timeout_s)
         return found[0] if found else None
 
     def receive(self, max_messages: int = BATCH, timeout_s: float | None = None) -> list[ReceivedMessage]:
         """Waits up to `timeout_s` (None: no limit) for a message, and returns it with others that have come, 32 at
-        most; an empty list if none came.  Brokers that do not answer are asked again; raises if none has answered in
-        that time."""
+        most.  Returns an empty list if none came.  Brokers that do not answer are asked again, and the call raises
+        if none has answered in that time."""
         if max_messages < 1:
             raise InvalidParameter(f"receive of {max_messages} messages: ask for at least 1")
         return self._poller.receive(max_messages, min(max_messages, BATCH), timeout_s)
@@ -187,15 +189,16 @@ class Consumer:
     def ack(
         self, messages: ReceivedMessage | Iterable[ReceivedMessage], *, timeout_s: float | None = None
     ) -> CommitStatus:
-        """Acknowledges the messages: they are not delivered again.  The status says which brokers have the ack; with
-        several brokers it is the least safe one.  `COMMIT_OK`: the ack is final in the broker's mode.
-        `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave; if it is lost before a slave has caught up, the messages are
-        delivered again.
+        """Acknowledges the messages, so that they are not delivered again.  The status says which brokers have stored
+        the ack.  If the messages are on several brokers, it is the least safe status.  `COMMIT_OK` means that the ack
+        is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If that master is
+        lost before a slave has caught up, the messages are delivered again.
 
-        InvalidReceiptHandle: some deliveries were over, and these messages are delivered again; the others are
-        acknowledged.  TopicNotExist: the topic was deleted, and the messages are not delivered again.  After any other
-        error it is unknown which messages are acknowledged; the consumer keeps them, so acknowledge them again.  Such
-        an error is also raised if a disk or slave does not take the ack before `timeout_s` is over.
+        Raises InvalidReceiptHandle if some deliveries were over.  Their messages are delivered again, and the others
+        are acknowledged.  Raises TopicNotExist if the topic was deleted, and the messages are not delivered again.
+        After any other error it is unknown which messages are acknowledged.  The consumer keeps them, so acknowledge
+        them again.  Such an error is also raised if a disk or slave does not confirm the ack before `timeout_s` is
+        over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)
@@ -207,9 +210,9 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Gives back messages that could not be processed.  Each is delivered again after `delay_s` (None: the group's
-        back-off), and becomes a dead letter after the last delivery that the group allows.  Status and errors are those
-        of `ack`."""
+        """Gives back messages that could not be processed.  Each is delivered again after `delay_s` (None: the
+        group's back-off).  After the last delivery that the group allows, a message becomes a dead letter.  Status
+        and errors are those of `ack`."""
         if delay_s is not None and not 0 <= delay_s <= MAX_INVISIBLE_S:
             raise InvalidParameter(f"delay_s {delay_s}: it must be 0 to {MAX_INVISIBLE_S:g} s")
         self._inbox.check_open()
@@ -222,8 +225,8 @@ class Consumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Keeps the messages for `invisible_s` from now on, and longer while the consumer renews them (`renew_for_s`),
-        which it does after half of that time.  Status and errors are those of `ack`."""
+        """Keeps the messages for `invisible_s` from now on.  After half of that time the consumer renews them, as
+        long as `renew_for_s` allows.  Status and errors are those of `ack`."""
         check_invisible(invisible_s)
         self._inbox.check_open()
         status = self._settler.extend(_listed(messages), invisible_s, timeout_s)
@@ -233,8 +236,8 @@ class Consumer:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Ends receives, and gives back messages that are not settled, so that other consumers get them at once.  It
-        takes `timeout_s` at most.  Messages that could not be given back are delivered again after their invisible
+        """Ends receives, and gives back messages that are not settled, so that other consumers get them at once.
+        Takes `timeout_s` at most.  Messages that could not be given back are delivered again after their invisible
         time."""
         until = self._clock() + timeout_s
         with self._inbox.changed:
@@ -244,7 +247,9 @@ class Consumer:
             self._renewal.sooner.set()
             self._inbox.changed.notify_all()
         self._poller.end(until)
-        self._renewal.join(max(0.0, until - self._clock()) / 2)  # the other half is for giving back
+        self._renewal.join(
+            max(0.0, until - self._clock()) / 2
+        )  # the other half of the time is for giving back messages
         with self._inbox.changed:
             handed_out, waiting = self._inbox.in_flight.take_all()
         try:

@@ -1,4 +1,5 @@
-"""The messages that a consumer has received and not settled.  Pure: `now` (seconds) is an argument."""
+"""The messages that a consumer has received and not yet settled, which means acknowledged or given back.  Pure: the
+caller passes the time in seconds."""
 
 import math
 from collections import deque
@@ -6,14 +7,14 @@ from dataclasses import dataclass
 
 from rocketsim_client.received_message import ReceivedMessage
 
-# For a group that consumes in order: broker name, the topic of the record, queue, message group.
+# (broker name, topic of the record, queue id, message group), for a group that consumes in order.
 OrderKey = tuple[str, str, int, str]
 
 
 @dataclass(slots=True)
 class _Held:
-    """`deadline`: until then the broker gives the message to no other consumer, as far as is known here.  The consumer
-    asks for more time from `renew_at` to `renew_until`."""
+    """A received message.  Until `deadline` the broker gives it to no other consumer, as far as this client knows.
+    The consumer asks for more time between `renew_at` and `renew_until`."""
 
     message: ReceivedMessage
     deadline: float
@@ -24,20 +25,19 @@ class _Held:
 
 
 class InFlight:
-    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  With `most_bytes` or
-    more no further messages are asked for.  Messages are handed out once, in the order in which they came.  In a group
-    that consumes in order, one message of a message group is handed out at a time.
-    """
+    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  While it holds
+    `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order in which
+    they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
 
     def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
         self._most = most
         self._most_bytes = most_bytes
         self._invisible_s = invisible_s
         self._renew_for_s = renew_for_s
-        self.size_bytes = 0  # of all held messages, as stored
-        self._held: dict[str, _Held] = {}  # by receipt handle
+        self.size_bytes = 0  # bytes of the stored records of all held messages
+        self._held: dict[str, _Held] = {}  # receipt handle -> message
         self._waiting: deque[str] = deque()
-        self._busy: dict[OrderKey | None, str] = {}  # the message that is handed out, by its order key
+        self._busy: dict[OrderKey | None, str] = {}  # order key -> receipt handle of the message that is handed out
 
     def __len__(self) -> int:
         return len(self._held)
@@ -47,7 +47,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many messages may be asked for; 0 at one of the two limits."""
+        """How many more messages may be asked for.  It is 0 at one of the two limits."""
         return self._most - len(self._held) if self.size_bytes < self._most_bytes else 0
 
     @property
@@ -67,14 +67,15 @@ class InFlight:
         self._held[handle] = _Held(message, deadline, deadline - self._invisible_s / 2, now + self._renew_for_s, key)
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
-        """Called when the broker delivers this message group again.  A message past its deadline is forgotten, because
-        it may never be settled, and with it the messages behind it, which are delivered again after the new delivery.
-        """
+        """Forgets a message of this group that is past its deadline, because it may never be settled.  The messages
+        behind it are forgotten, too, because they are delivered again after it.  Is called when the broker delivers
+        the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)
 
     def hand_out(self, at_most: int, now: float) -> list[ReceivedMessage]:
+        """Returns waiting messages that a caller may process now, `at_most` of them."""
         found: list[ReceivedMessage] = []
         passed_over: list[str] = []
         while self._waiting and len(found) < at_most:
@@ -115,7 +116,7 @@ class InFlight:
             del self._busy[held.order_key]
 
     def behind(self, handle: str) -> list[ReceivedMessage]:
-        """The messages that wait behind this one in its message group."""
+        """Returns the messages that wait behind this message in its message group."""
         first = self._held.get(handle)
         if first is None or first.order_key is None:
             return []
@@ -124,8 +125,7 @@ class InFlight:
         ]
 
     def settle_with_those_behind(self, handle: str) -> None:
-        """Forgets the message and those behind it, which are delivered again after the next delivery of this
-        message."""
+        """Forgets the message and those behind it in its group.  They are all delivered again."""
         for message in self.behind(handle):
             self._remove(message.receipt_handle)
         self.settle(handle)
@@ -136,22 +136,22 @@ class InFlight:
             self.settle(handle)
 
     def to_renew(self, now: float) -> list[ReceivedMessage]:
-        """The messages that have less than half of their invisible time left."""
+        """Returns the messages that have less than half of their invisible time left."""
         return [held.message for held in self._held.values() if held.renew_at < now < held.renew_until]
 
     def next_renewal(self, now: float) -> float:
-        """When the next renewal is due; infinity: no message is renewed."""
+        """Returns when the next renewal is due, or infinity if no message has to be renewed."""
         renewed = (one for one in self._held.values() if max(one.renew_at, now) < one.renew_until)
         return min((one.renew_at for one in renewed), default=math.inf)
 
     def moved(self, handle: str, now: float, invisible_s: float) -> None:
-        """Notes that the broker has given the message `invisible_s` from `now` on."""
+        """Notes that the broker has reserved the message for `invisible_s` from `now` on."""
         if (held := self._held.get(handle)) is not None:
             held.deadline = now + invisible_s
             held.renew_at = now + invisible_s / 2
 
     def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-        """Empties it.  Returns (messages that were handed out, messages that were not)."""
+        """Removes all messages.  Returns those that were handed out, and those that were not."""
         held, self._held = list(self._held.values()), {}
         self.size_bytes = 0
         self._waiting.clear()

@@ -1,4 +1,5 @@
-"""The state that a consumer's threads share: its messages, and a mark that it is closed."""
+"""The state that a consumer's threads share: the messages that it has received, and an event that says that it is
+closed."""
 
 import os
 import socket
@@ -12,7 +13,7 @@ from rocketsim_client.errors import ClientClosed
 
 
 class Inbox:
-    """`changed` guards `in_flight`, and is notified when messages are added or removed."""
+    """The condition `changed` guards `in_flight`, and is notified when messages are added or removed."""
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.group = options.group
@@ -32,7 +33,7 @@ class Inbox:
             raise ClientClosed(f"the consumer of group {self.group} has been closed")
 
     def settle(self, handles: Iterable[str]) -> None:
-        """Removes messages that do not have to be settled any more."""
+        """Removes messages that do not have to be acknowledged or given back any more."""
         with self.changed:
             for handle in handles:
                 self.in_flight.settle(handle)

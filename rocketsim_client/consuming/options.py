@@ -10,7 +10,7 @@ from rocketsim_client.errors import InvalidParameter
 from rocketsim_client.expression import SqlExpression, TagExpression, expression_of
 
 MAX_INVISIBLE_S = MAX_INVISIBLE_MS / 1000
-RENEWALS = 6  # how often within an invisible time due renewals are looked for
+RENEWALS = 6  # how often in an invisible time the consumer looks for messages to renew
 
 Topics = str | Iterable[str] | Mapping[str, str | SqlExpression | None]
 
@@ -18,12 +18,12 @@ Topics = str | Iterable[str] | Mapping[str, str | SqlExpression | None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
     group: str
-    expressions: Mapping[str, TagExpression | SqlExpression]  # by topic
+    expressions: Mapping[str, TagExpression | SqlExpression]  # topic -> filter
     max_in_flight: int
     max_in_flight_bytes: int
     invisible_s: float
     renew_for_s: float
-    timeout_s: float  # of an ack and similar calls, over all attempts
+    timeout_s: float  # the limit of an ack or a similar call, over all attempts
 
     def __post_init__(self) -> None:
         validation.check_group(self.group)

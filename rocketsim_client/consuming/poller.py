@@ -1,4 +1,4 @@
-"""Asks brokers for messages.  One thread at a time does that, and all others wait for its messages."""
+"""Asks brokers for messages.  One thread at a time asks, and all others wait for the messages that come."""
 
 import itertools
 import logging
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-POLL_S = 15.0  # how long a broker holds a call
-LAST_ANSWER_S = 1.0  # how long a consumer that is closed waits for the answer to its last pop
+POLL_S = 15.0  # a broker holds a long poll for this time
+LAST_ANSWER_S = 1.0  # a consumer that is being closed waits this long for the answer to its last pop
 
 
 @dataclass(slots=True)
 class Source:
-    """A topic on a broker name.  `attempt_id`: the id of a pop that was not answered; "" otherwise."""
+    """A topic on a broker name.  `attempt_id` is the id of a pop that was not answered, and otherwise empty."""
 
     topic: str
     broker_name: str
@@ -43,7 +43,7 @@ class Source:
 
 
 class Poller:
-    """Thread-safe.  Messages from brokers go to the inbox."""
+    """Asks brokers for messages, and puts the messages into the inbox.  Thread-safe."""
 
     def __init__(
         self,
@@ -62,37 +62,39 @@ class Poller:
         self._sources: dict[tuple[str, str], Source] = {}
         self._is_asking = False  # guarded by the inbox's condition
         self._asks: threading.Thread | None = None  # the last thread that asked
-        self._asked: tuple[str, PopCall] | None = None  # the broker's address, and the last pop there
+        self._asked: tuple[str, PopCall] | None = None  # the last pop, and the broker's address
         self._under_way = UnderWay()
 
     def receive(self, at_most: int, batch: int, timeout_s: float | None) -> list[ReceivedMessage]:
-        """Returns messages of the inbox; while it has none, asks brokers for `batch` at a time.  Empty: no message came
-        in time.  Raises if every source has failed."""
+        """Returns messages of the inbox.  While the inbox has none, asks brokers for `batch` messages at a time.
+        Returns an empty list if no message came in time.  Raises if every source has failed."""
         found = self._wait_until(lambda now: self._inbox.in_flight.hand_out(at_most, now), batch, timeout_s)
         if not found and (error := self.failure()) is not None:
             raise error
         return found or []
 
     def take(self, at_most: int) -> list[ReceivedMessage]:
-        """Messages that the inbox has now.  Asks no broker and waits for nothing."""
+        """Returns messages that the inbox has now.  Asks no broker and waits for nothing."""
         with self._inbox.changed:
             self._inbox.check_open()
             return self._inbox.in_flight.hand_out(at_most, self._clock())
 
     def wait(self, batch: int, timeout_s: float) -> None:
-        """Asks brokers as `receive` does, until `take` would return a message or the time is over.  Hands out none."""
+        """Asks brokers as `receive` does, until `take` would return a message or the time is over.  Takes no
+        message."""
         self._wait_until(self._inbox.in_flight.has_ready, batch, timeout_s)
 
     def failure(self) -> RocketSimError | None:
-        """The last error, if every source has failed.  None while the inbox is full: nobody asks them then."""
+        """Returns the last error if every source has failed.  Returns None while the inbox is full, because then no
+        source is asked."""
         failed = [source.error for source in self._sources.values() if source.error is not None]
         if failed and len(failed) == len(self._sources) and self._inbox.in_flight.room > 0:
             return failed[-1].again()
         return None
 
     def _wait_until(self, look: Callable[[float], T], batch: int, timeout_s: float | None) -> T | None:
-        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  None: it found nothing in
-        time."""
+        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  Returns None if it found
+        nothing in time."""
         until = float("inf") if timeout_s is None else self._clock() + timeout_s
         has_asked = was_told = False
         while True:
@@ -129,9 +131,9 @@ class Poller:
             has_asked = True
 
     def ask(self, room: int, left_s: float, *, has_to_return_soon: bool) -> None:
-        """Asks each topic and broker once.  A single source is long-polled.  With several, each is first asked without
-        a wait; then one of them, in turns, is long-polled for 0.1 s per source, 1 s at most.  A message at another
-        source waits for that time."""
+        """Asks each topic and broker (source) once.  A single source is long-polled.  Several sources are first
+        asked without a wait, and then one of them, in turns, is long-polled for 0.1 s per source, 1 s at most.  A
+        message at another source waits for that time."""
         sources = self._turned(self.current_sources())
         open_ones = [source for source in sources if source.retry_at <= self._clock()]
         if not open_ones:
@@ -148,7 +150,7 @@ class Poller:
             self._pop(waits_for, room, min(left_s, longest_s))
 
     def current_sources(self) -> list[Source]:
-        """The sources by the current routes.  NoRoute: no route of a topic was ever known."""
+        """Returns the sources by the current routes.  Raises NoRoute if no route of a topic was ever known."""
         self._sources = {
             (topic, name): self._sources.get((topic, name)) or Source(topic, name, expression)
             for topic, expression in self._options.expressions.items()
@@ -163,7 +165,7 @@ class Poller:
         return sources[first:] + sources[:first]
 
     def _pop(self, source: Source, room: int, poll_s: float) -> bool:
-        """True if messages came.  Raises an error that asking again would repeat."""
+        """Returns True if messages came.  Raises errors that another call would repeat."""
         source.attempt_id = source.attempt_id or uuid.uuid4().hex
         is_sql = isinstance(source.expression, SqlExpression)
         call = PopCall(
@@ -214,11 +216,13 @@ class Poller:
         source.retry_at = self._clock() + (10.0 if holds_up_others else POLLS.pause_s(source.failures))
 
     def end(self, until: float) -> None:
-        """Ends the call of the thread that asks brokers, and waits for that thread, which keeps what they answer.
+        """Ends the call of the thread that asks brokers, and waits for that thread, which keeps the messages that the
+        brokers answer.
 
-        The broker is asked to answer its poll.  If it does not within a second, the call is cancelled, and messages
-        that were on their way are delivered again after their invisible time.  A signal's handler may close the
-        consumer in the thread that asks: that thread is not waited for."""
+        The broker is asked to answer its long poll.  If it does not within a second, the call is cancelled, and
+        messages that were on their way are delivered again after their invisible time.  A signal handler may close the
+        consumer in the very thread that asks.  Then this does not wait for the thread.
+        """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()
         while True:

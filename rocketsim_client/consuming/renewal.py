@@ -1,4 +1,4 @@
-"""Moves the deadlines of messages that are being processed, in a thread of its own."""
+"""Extends the deadlines of messages that are being processed, in a thread of its own."""
 
 import logging
 import math
@@ -16,14 +16,15 @@ logger = logging.getLogger(__name__)
 
 
 class Renewal:
-    """The thread starts with the first messages, and ends when the consumer is closed or garbage."""
+    """The thread that extends deadlines.  It starts with the first messages, and ends when the consumer is closed or
+    garbage-collected."""
 
     def __init__(self, settler: Settler, options: ConsumerOptions, inbox: Inbox, clock: Callable[[], float]) -> None:
         self._settler = settler
         self._options = options
         self._inbox = inbox
         self._clock = clock
-        self.sooner = threading.Event()  # set to look for due renewals before the pause is over
+        self.sooner = threading.Event()  # set this to look for due renewals before the pause is over
         self.thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -42,8 +43,9 @@ class Renewal:
             self.thread.join(timeout_s)
 
     def renew(self) -> float:
-        """Moves the deadlines that are due.  Returns in how many seconds the next one is due, or a negative number.
-        The brokers share the time equally, so that one that does not answer leaves time to the others."""
+        """Extends the deadlines that are due.  Returns in how many seconds the next one is due, or a negative number
+        if it is overdue.  The brokers share the time equally, so that a broker that does not answer leaves time for
+        the others."""
         until = self._clock() + min(self._options.timeout_s, self._options.renewal_interval_s)
         with self._inbox.changed:
             left = _by_broker_name(self._inbox.in_flight.to_renew(self._clock()))

@@ -1,4 +1,4 @@
-"""Settles messages: acknowledges them, gives them back, moves their deadlines."""
+"""Settles messages: acknowledges them, gives them back, or moves their deadlines."""
 
 import threading
 import time
@@ -24,17 +24,17 @@ from rocketsim_client.retry import SETTLEMENTS, is_worth_asking_again
 from rocketsim_client.routing.members import Member
 from rocketsim_client.transport.consumption import MAX_HANDLES, Change, Settled
 
-UNSUPPORTED = 3  # a broker that is too old for these calls
+UNSUPPORTED = 3  # RocketMQ's code of a broker that is too old for these calls
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """A way to settle messages.
+    """One of the ways to settle messages.
 
-    `what` names it in errors.  `call` settles messages of one topic and broker, at an address, within some seconds.
-    `done` takes the receipt handle of each message for which it is done.  `gives_back`: the call ends deliveries, so a
-    repeated call may find them ended.  `renews`: no caller waits for it, and messages that were settled meanwhile do
-    not need it.
+    `what` names it in errors.  `call` settles messages of one topic and broker, at an address, within a number of
+    seconds.  `done` is called with the receipt handle of each settled message.  With `gives_back` the call ends
+    deliveries, so a repeated call may find that they have ended.  With `renews` no caller waits for the settlement, and
+    messages that were settled meanwhile do not need it.
     """
 
     what: str
@@ -46,8 +46,8 @@ class Settlement:
 
 @dataclass(slots=True)
 class Batch:
-    """The messages of one call: of one topic and broker, and at most as many as a broker takes.  `error` is that of the
-    last attempt."""
+    """The messages of one call, which are of one topic and broker, and at most as many as a broker takes.  `error`
+    is that of the last attempt."""
 
     messages: list[ReceivedMessage]
     error: RocketSimError | None = None
@@ -59,14 +59,16 @@ class Batch:
 
 
 class Settler:
-    """Thread-safe.  Status and errors of its calls are those of `Consumer.ack`."""
+    """Settles messages for the caller's threads and for renewal.  Status and errors of its calls are those of
+    `Consumer.ack`.  Thread-safe."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, inbox: Inbox, clock: Callable[[], float]) -> None:
         self._cluster = cluster
         self._options = options
         self._inbox = inbox
         self._clock = clock
-        # By broker name: one call at a time moves deadlines there, so that an older call cannot overtake a newer one.
+        # Broker name -> lock: one call at a time moves deadlines at a broker, so that an older call cannot overtake a
+        # newer one.
         self._deadlines: dict[str, threading.Lock] = {}
 
     def ack(self, messages: Sequence[ReceivedMessage], timeout_s: float | None) -> CommitStatus:
@@ -80,8 +82,8 @@ class Settler:
 
     def nack(self, messages: Sequence[ReceivedMessage], delay_s: float | None, timeout_s: float | None) -> CommitStatus:
         with self.moving(messages):
-            # The messages behind the failed ones are given back as well, to be delivered after them.  They are kept
-            # until the broker has answered, because the caller may settle the failed ones in another way.
+            # In an ordered group the messages behind the given ones are given back as well, to be delivered after them.
+            # They are kept until the broker has answered, because the caller may still settle the given ones otherwise.
             in_flight = self._inbox.in_flight
             with self._inbox.changed:
                 behind = {one.receipt_handle: in_flight.behind(one.receipt_handle) for one in messages}
@@ -97,7 +99,8 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            # Not those that are behind it by now: the broker may have delivered the message again before it answered.
+            # This settles the messages that were behind it before the call.  By now others may be behind it, because
+            # the broker may have delivered the message again before it answered.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
                     in_flight.settle(other.receipt_handle)
@@ -109,8 +112,8 @@ class Settler:
     def give_back(
         self, handed_out: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage], timeout_s: float
     ) -> CommitStatus:
-        """Gives all messages back, to be delivered again at once.  Deliveries of messages that no caller has got do not
-        count as attempts."""
+        """Gives all messages back, to be delivered again at once.  Deliveries of messages that no caller has taken
+        do not count as attempts."""
         uncounted = {message.receipt_handle for message in waiting}
 
         def call(some: Sequence[ReceivedMessage], address: str, left_s: float) -> Settled:
@@ -128,6 +131,7 @@ class Settler:
 
     @contextmanager
     def moving(self, messages: Sequence[ReceivedMessage]) -> Iterator[None]:
+        """Holds the locks of the messages' brokers, so that one call at a time moves deadlines at a broker."""
         with ExitStack() as held:
             for name in sorted({message.broker_name for message in messages}):
                 held.enter_context(self._deadlines.setdefault(name, threading.Lock()))
@@ -160,7 +164,7 @@ class Settler:
     ) -> CommitStatus:
         """Makes the calls, one for each topic and broker, and repeats those that have failed while that may help and
         time is left.  In each round a call gets an equal share of the remaining time, so that a broker that does not
-        answer leaves time to the others.  An error is raised after the last call."""
+        answer leaves time for the others.  An error is raised after the last call."""
         until = self._clock() + (self._options.timeout_s if timeout_s is None else timeout_s)
         left, over, failures = [Batch(some) for some in _chunks(messages)], list[ReceivedMessage](), 0
         given_up: list[RocketSimError] = []
@@ -174,14 +178,14 @@ class Settler:
                 except RocketSimError as error:
                     if not may_succeed_later(error):
                         given_up.append(error)
-                        if _is_deleted(error):  # nobody needs to settle them
+                        if _is_deleted(error):  # nobody needs to settle these messages
                             self._inbox.settle(message.receipt_handle for message in batch.messages)
                         continue
                     batch.failed(error)
                     again.append(batch)
                 else:
                     over += self._note_settled(settlement, batch, answer.valid)
-                    # The broker does not check again what an earlier attempt, whose answer was lost, has done.
+                    # A lost earlier answer may have settled some messages, and the broker does not check those again.
                     statuses.append(answer.status if all(answer.valid) else CommitStatus.UNSAID)
             left, failures = again, failures + 1
             pause_s = SETTLEMENTS.pause_s(failures)
@@ -226,7 +230,9 @@ class Settler:
                 if is_valid or (batch.may_be_done and settlement.gives_back):
                     settlement.done(handle)
                     continue
-                if not settlement.renews or handle in self._inbox.in_flight:  # otherwise it was settled meanwhile
+                if (
+                    not settlement.renews or handle in self._inbox.in_flight
+                ):  # otherwise the message was settled meanwhile
                     over.append(message)
                 self._inbox.in_flight.settle(handle)
             self._inbox.changed.notify_all()
@@ -246,7 +252,7 @@ def _is_deleted(error: RocketSimError) -> bool:
 
 
 def _chunks(messages: Iterable[ReceivedMessage]) -> Iterator[list[ReceivedMessage]]:
-    """The messages of each call: of one topic and broker, and at most as many as a broker takes."""
+    """Yields the messages of each call, which are of one topic and broker, and at most as many as a broker takes."""
     by_source: dict[tuple[str, str], list[ReceivedMessage]] = {}
     for message in messages:
         by_source.setdefault((message.topic, message.broker_name), []).append(message)

@@ -1,1 +1,1 @@
-"""Brings a message to its acknowledgement: outbox (lanes, threads) -> sender (batches) -> attempts (retries)."""
+"""Sends a producer's messages: outbox (lanes, threads) -> sender (batches) -> attempts (retries)."""

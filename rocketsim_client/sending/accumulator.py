@@ -1,8 +1,8 @@
 """Gathers messages into batches, in one lane for each broker, topic, kind and WAIT flag, and decides which batch may be
 sent.  Pure: it has no lock and no clock.
 
-A batch is sent in three cases: it is full; or its first message has waited for the linger time, and at most one other
-batch of the lane is unanswered; or no batch of the lane is unanswered, and a caller waits for the result (SYNC,
+A batch is sent in three cases.  It is full.  Or its first message has waited for the linger time, and at most one other
+batch of the lane is unanswered.  Or no batch of the lane is unanswered, and a caller waits for the result (SYNC,
 ORDERED).  So batches grow with the load, which matters because a call costs as much as some hundred messages.
 
 An ordered lane has one unanswered batch at a time, so that neither the network nor a retry can reorder two messages of
@@ -23,8 +23,8 @@ class Kind(IntEnum):
     ASYNC = 2
     ORDERED = 3
     ONEWAY = 4
-    ALONE = 5  # delayed messages: RocketMQ takes them in no batch
-    COLUMNS = 6  # a batch from the start
+    ALONE = 5  # delayed messages, which RocketMQ takes in no batch
+    COLUMNS = 6  # Arrow columns, which are a batch already
 
 
 LEAVES_WHEN_IDLE = frozenset({Kind.SYNC, Kind.ORDERED})
@@ -51,7 +51,8 @@ class Lane(Generic[E]):
 
 @dataclass(slots=True)
 class Batch(Generic[E]):
-    """Entries that are sent together.  Pass it to `Accumulator.done` after the send, whether or not that succeeded."""
+    """Entries that are sent together.  `Accumulator.done` must be called with the batch after the send, even if the
+    send has failed."""
 
     lane: Lane[E]
     entries: Sequence[E]
@@ -59,7 +60,8 @@ class Batch(Generic[E]):
 
 
 class Accumulator(Generic[E]):
-    """`size_bytes` counts all entries that are accepted and not done, in lanes and under way."""
+    """Lanes of entries.  `size_bytes` counts all entries that are accepted and not done, both in lanes and under
+    way."""
 
     def __init__(self, *, linger_s: float, batch_bytes: int, max_in_flight: int) -> None:
         self.linger_s = linger_s
@@ -82,7 +84,8 @@ class Accumulator(Generic[E]):
         return lane
 
     def add(self, lane: Lane[E], entry: E, size_bytes: int, now: float) -> bool:
-        """Accepts an entry.  True: a sender has to be notified, because a batch is ready or a linger time has begun."""
+        """Accepts an entry.  Returns True if a sender has to be notified, because a batch is ready or a linger time
+        has begun."""
         self.size_bytes += size_bytes
         if lane.open and lane.open_bytes + size_bytes > self.batch_bytes:
             self._close_open(lane)
@@ -94,12 +97,12 @@ class Accumulator(Generic[E]):
         if lane.open_bytes >= self.batch_bytes or lane.key.kind in ALWAYS_FULL:
             self._close_open(lane)
             began = True
-        # A lane at its limit of batches under way is looked at again when one of them is done.
+        # A lane at its limit of batches under way is looked at again when a batch is done.
         return began and lane.in_flight < self._limit(lane)
 
     def start_alone(self, lane: Lane[E], entry: E, size_bytes: int) -> Batch[E] | None:
-        """Returns a batch of only this entry if its lane is idle.  The caller sends it itself, without waiting for
-        another thread."""
+        """Returns a batch of only this entry if its lane is idle.  The caller then sends the batch itself, without
+        waiting for another thread."""
         if lane.open or lane.full or lane.in_flight:
             return None
         self.size_bytes += size_bytes
@@ -107,7 +110,7 @@ class Accumulator(Generic[E]):
         return Batch(lane, [entry], size_bytes)
 
     def take(self, now: float) -> Batch[E] | None:
-        """Returns the next batch that may leave; within a lane the oldest one."""
+        """Returns the next batch that may be sent, or None.  Within a lane it is the oldest one."""
         for lane in self._lanes.values():
             if lane.in_flight >= self._limit(lane):
                 continue
@@ -120,7 +123,8 @@ class Accumulator(Generic[E]):
         return None
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until `take` may return a batch even if no batch under way ends before; None: it will not."""
+        """Returns in how many seconds `take` may return a batch even if no batch under way ends before.  Returns
+        None if it will not."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()
@@ -134,7 +138,7 @@ class Accumulator(Generic[E]):
         self.size_bytes -= batch.size_bytes
         assert lane.in_flight >= 0 and self.size_bytes >= 0
         if not (lane.in_flight or lane.open or lane.full) and len(self._lanes) > 64:
-            self._lanes.pop(lane.key, None)  # Lanes of topics that are no longer used must not pile up.
+            self._lanes.pop(lane.key, None)  # lanes of unused topics must not pile up
 
     def is_empty(self) -> bool:
         return not any(lane.open or lane.full or lane.in_flight for lane in self._lanes.values())
@@ -147,7 +151,7 @@ class Accumulator(Generic[E]):
         return 1 if lane.key.kind is Kind.ORDERED else self.max_in_flight
 
     def _due(self, lane: Lane[E]) -> float:
-        """The time at which the open batch leaves even if it is not full."""
+        """Returns the time at which the open batch is sent even if it is not full."""
         if not lane.open:
             return float("inf")
         if self.closing or (lane.key.kind in LEAVES_WHEN_IDLE and not lane.in_flight):

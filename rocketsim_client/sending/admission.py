@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Admission:
-    """Thread-safe."""
+    """Checks messages before they are accepted.  Thread-safe."""
 
     def __init__(self, max_message_size: int) -> None:
         self._max_message_size = max_message_size
@@ -40,8 +40,8 @@ class Admission:
         choice: "PublishTable | AcceptingTable",
         deliver_at: datetime | float | None = None,
     ) -> tuple[Kind, Pending, int]:
-        """Returns how the message is sent, its entry with the queue, and its size. MessageIllegal says what is wrong
-        with it.
+        """Returns how the message is sent, its entry with the queue, and its size.  MessageIllegal says what is wrong
+        with the message.
 
         An empty message group counts as none, like an empty property.
         """
@@ -70,6 +70,7 @@ class Admission:
         return kind, entry, size
 
     def frames(self, messages: Sequence[Message]) -> list[Sequence[Message]]:
+        """Checks a caller's batch, and cuts it into frames of at most `max_message_size` bytes."""
         if not messages:
             raise MessageIllegal("an empty batch")
         first = messages[0]
@@ -111,7 +112,7 @@ def own_queue(queue: MessageQueue, topic: str) -> MessageQueue:
 
 
 def delivered_at(message: Message, given: datetime | float | None) -> Message:
-    """A copy of the message with its delivery time, which is that of the message or the one that is given."""
+    """Returns a copy of the message with its delivery time, which the message or the call has given."""
     deliver_at = _given_once(message, "deliver_at", given)
     if message.delay_level:
         raise MessageIllegal(
@@ -133,7 +134,8 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
 
 
 def _given_once(message: Message, name: str, given: Any) -> Any:
-    """The message's own value of this name, or that of the call.  InvalidParameter: both are given and differ."""
+    """Returns the message's own value of this name, or that of the call.  Raises InvalidParameter if both are given
+    and differ."""
     own = getattr(message, name)
     if own is None:
         return given

@@ -1,8 +1,10 @@
-"""Sends one batch until a broker acknowledges it.  It blocks its caller and knows nothing of threads or futures.
+"""Sends one batch again and again until a broker acknowledges it.  Blocks its caller, and knows nothing of threads or
+futures.
 
 All attempts share one timeout.  After a failed attempt the route is asked for again, and a batch that may move goes to
-a broker that has not failed yet.  A batch that may not move, or for which all brokers have failed, pauses before the
-next attempt.  If the error shows that the route was old, the batch goes to the queues of the new route instead.
+a broker that has not failed yet.  A batch that may not move, or for which all brokers have failed, waits for a back-off
+before the next attempt.  If the error shows that the route was old, the batch goes to the queues of the new route
+instead.
 """
 
 import logging
@@ -34,13 +36,13 @@ from rocketsim_client.transport.sends import SendCall, SendCalls
 
 logger = logging.getLogger(__name__)
 
-# The error text for a missing queue from older brokers, which have no code of its own for it.
+# Older brokers have no code for a missing queue, which is recognised by this error text.
 OLDER_BROKERS_WORDS = re.compile(r"queue -?\d+ of topic .*, which has \d+ write queues")
 OLD_ROUTE_PAUSE_S = 0.2  # the pause before an old route is asked for again
 
 
 class SendAttempts:
-    """Thread-safe.  `sends`: the calls to send with; None: the transport's."""
+    """Sends batches with retries.  Without `sends` it uses the calls of the cluster's transport.  Thread-safe."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class SendAttempts:
         self._sends = sends
 
     def over(self, sends: SendCalls) -> "SendAttempts":
-        """Returns attempts with the same counters that send with other calls than the transport's."""
+        """Returns an object with the same counters that makes other calls than the transport's."""
         return SendAttempts(
             self._cluster,
             self._publish_table,
@@ -75,8 +77,8 @@ class SendAttempts:
 
     def send(self, batch: OutgoingBatch, deadline: float, retries: int) -> BatchPart:
         """Returns when a broker has acknowledged the whole batch.  Raises when time or retries are used up, or when
-        another attempt cannot help.  QueueNotExist: the batch may not move, and its queue is gone.  After a lost answer
-        a message may be stored twice, always under the same message id."""
+        another attempt cannot help.  Raises QueueNotExist if the batch may not move and its queue is gone.  After a
+        lost answer a message may be stored twice, always under the same message id."""
         budget = Budget(deadline, retries)
         tried: list[str] = []
         failure: RocketSimError | None = None
@@ -104,7 +106,7 @@ class SendAttempts:
                 maybe_stored = maybe_stored or isinstance(error, Unreachable)
                 self._publish_table.note_send(batch.broker_name, began, failed=True)
                 of_old_route = self._is_of_old_route(error)
-                # Half of the remaining time: even if the name server is slow, another attempt has the other half.
+                # Half of the remaining time is left for another attempt, even if the name server is slow.
                 wait_s = budget.remaining_s(self._clock()) / 2
                 self._cluster.refresh_within(wait_s, batch.topic, is_old=of_old_route)
                 self._publish_table.forget(batch.topic)
@@ -173,14 +175,14 @@ class SendAttempts:
 
     @staticmethod
     def _is_of_old_route(error: RocketSimError) -> bool:
-        """True if the broker refused the batch because its route was old: the topic has fewer queues now, or the
-        address belongs to another broker."""
+        """Returns True if the broker refused the batch because the client's route was old: the topic has fewer
+        queues now, or the address belongs to another broker."""
         return isinstance(error, InvalidParameter) or (
             isinstance(error, MessageIllegal) and OLDER_BROKERS_WORDS.search(str(error)) is not None
         )
 
     def _has_queues(self, batch: OutgoingBatch) -> bool:
-        """True if the route still has all queues of the batch."""
+        """Returns True if the route still has all queues of the batch."""
         return bool(np.max(batch.queue_ids) < self._queue_count(batch))
 
     def _queue_count(self, batch: OutgoingBatch) -> int:
@@ -200,8 +202,8 @@ class SendAttempts:
         )
 
     def _route_anew(self, batch: OutgoingBatch, budget: Budget) -> bool:
-        """Moves the batch to queues of the new route, at the same broker if that has any.  If the known route is still
-        the old one, waits for a newer one.  False: no time is left, or the batch may not move."""
+        """Moves the batch to queues of the new route, at the same broker if possible.  If the known route is still
+        the old one, waits for a newer one.  Returns False if no time is left, or if the batch may not move."""
         queues = self._queues_or_none(batch.topic)
         if not queues or self._has_queues(batch):
             return self._wait(OLD_ROUTE_PAUSE_S, budget)

@@ -1,6 +1,6 @@
 """A batch of messages as columns, which a transport sends.  Pure.
 
-A batch keeps its message ids over all attempts and brokers; when it moves, only its queues change.
+A batch keeps its message ids over all attempts and brokers.  When it moves to another broker, only its queues change.
 """
 
 import zlib
@@ -27,8 +27,9 @@ COMPRESSION: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 
 
 class OutgoingBatch:
-    """Columns for one broker name.  `may_move`: it may as well go to another broker's queues.  A batch with
-    `group_hashes` may not move, but `columns.cut_by_group` cuts it again when the topic's queues have changed."""
+    """Columns of messages for one broker name.  With `may_move` the batch may also go to another broker's queues.  A
+    batch with `group_hashes` may not move, but `columns.cut_by_group` cuts it again when the topic's queues have
+    changed."""
 
     def __init__(
         self,
@@ -56,9 +57,9 @@ class OutgoingBatch:
         self.flags = flags
         self.sys_flags = sys_flags
         self.may_move = may_move
-        self.rows = rows  # row numbers in the caller's columns, for errors
+        self.rows = rows  # the numbers that the rows have in the caller's columns, for errors
         self.group_hashes = group_hashes  # `selection.group_hash` of each row's message group, which chooses its queue
-        self.one_queue = False  # True: a batch that moves still goes to one queue, with consecutive offsets
+        self.one_queue = False  # True: a batch that moves goes to one queue again, and gets consecutive offsets
 
     def __len__(self) -> int:
         return len(self.bodies)
@@ -79,7 +80,7 @@ class OutgoingBatch:
         return self._selected(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
-        """Returns a batch of these rows.  It needs a batch of columns, because it takes from arrays."""
+        """Returns a batch of these rows.  It works only for a batch of columns, because it takes from arrays."""
         return self._selected(
             lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows]
         )
@@ -103,7 +104,7 @@ class OutgoingBatch:
 
 def spread(queue_ids: Sequence[int], count: int) -> npt.NDArray[np.int32]:
     """Spreads `count` rows over these queues.  The rows of a queue stay together, because they are read faster when
-    they lie together in the log."""
+    they are neighbours in the log."""
     return np.asarray(queue_ids, np.int32)[np.arange(count) * len(queue_ids) // max(count, 1)]
 
 
@@ -140,9 +141,8 @@ def of_messages(
 
 
 def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[bytes], list[int]]:
-    """Compresses the bodies of at least `over` bytes, and returns all bodies with the system flags that say so.  A body
-    that would not get smaller stays as it is, because a broker may refuse a longer one.
-    """
+    """Compresses the bodies of at least `over` bytes, and returns all bodies, with the system flags that say which
+    are compressed.  A body that would not get smaller stays as it is, because a broker may refuse a longer one."""
     flag, compress = COMPRESSION[compression]
     smaller = [packed if len(body) >= over and len(packed := compress(body)) < len(body) else None for body in bodies]
     flags = [0 if packed is None else flag | record.SYS_FLAG_COMPRESSED for packed in smaller]
@@ -150,7 +150,8 @@ def compressed(bodies: list[bytes], over: int, compression: str) -> tuple[list[b
 
 
 def property_bytes(message: Message, msg_id: str, message_group: str | None = None) -> bytes:
-    """Encodes the properties: TAGS first, where a broker looks for it, then KEYS, the id, and the rarer ones."""
+    """Encodes the properties: TAGS first, because a broker looks for it at the beginning, then KEYS, the id, and the
+    rarer ones."""
     text = f"UNIQ_KEY\x01{msg_id}\x02"
     if message.keys:
         text = f"KEYS\x01{message.keys}\x02{text}"

@@ -1,4 +1,4 @@
-"""Cuts Arrow columns into batches for brokers and queues.  Pure; it makes no Python object for a row."""
+"""Cuts Arrow columns into batches for brokers and queues, without making a Python object for a row.  Pure."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -26,9 +26,10 @@ from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.property_columns import check_maps, check_texts
 from rocketsim_client.validation import OVERHEAD
 
-# The fixed cost of a frame is a third of its whole cost with 900 messages of 1 KiB.
+# A frame of columns is as large as this number of batches, because the fixed cost of a frame is still a third of its
+# whole cost with 900 messages of 1 KiB.
 BATCHES_A_FRAME = 8
-MAX_FRAME_BYTES = 4 << 20  # unless `batch_bytes` is larger; a broker takes four times as much
+MAX_FRAME_BYTES = 4 << 20  # unless `batch_bytes` is larger; a broker takes frames of four times this size
 
 _TEXTS = (PROPERTY_TAGS, PROPERTY_KEYS, PROPERTY_SHARDING_KEY)
 Positions = npt.NDArray[np.int64]
@@ -36,7 +37,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnPlan:
-    """How columns are cut.  `first` is any number; it chooses the broker of the first batch."""
+    """How columns are cut.  `first` may be any number, and chooses the broker of the first batch."""
 
     topic: str
     batch_bytes: int
@@ -64,7 +65,8 @@ def column_plan(
 
 
 def results_of(futures: "Sequence[Future[BatchPart]]", timeout_s: float | None) -> SendResults:
-    """Waits for all batches.  Raises SendFailed with the first failure after all of them are done."""
+    """Waits for all batches and returns their results.  Raises SendFailed with the first failure, after all batches
+    are done."""
     parts: list[BatchPart] = []
     failure: Exception | None = None
     for future in futures:
@@ -96,8 +98,8 @@ def plan_columns(
     """Yields batches and their sizes.
 
     Without message groups, neighbouring batches go to different brokers, and each batch fills all queues of its broker
-    in equal parts.  With message groups, each row goes to the queue of its group; a row whose group is null or empty
-    goes where it would go without groups.  If the plan may not move, it has one queue, and all rows go there.
+    in equal parts.  With message groups, each row goes to the queue of its group.  A row whose group is null or empty
+    goes where it would go without groups.  If the plan may not move, it has one queue, and all rows go to that queue.
     """
     bodies = _one_array(bodies, pa.binary())
     sizes = _sizes(plan, bodies)
@@ -212,7 +214,7 @@ def _check_sizes(plan: ColumnPlan, properties: pa.BinaryArray) -> None:
 
 
 def _cuts(sizes: npt.NDArray[np.int64], limit: int) -> Iterator[tuple[int, int]]:
-    """Yields row ranges of at most `limit` bytes, and of at least one row."""
+    """Yields row ranges of at most `limit` bytes, or of one row."""
     ends = np.cumsum(sizes)
     start = 0
     while start < len(sizes):

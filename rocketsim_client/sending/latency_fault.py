@@ -1,9 +1,9 @@
-"""Fault avoidance: which brokers a producer avoids after slow or failed sends.  Pure: `now` is an argument.
+"""Fault avoidance: which brokers a producer avoids after slow or failed sends.  Pure: the caller passes the time.
 
-It follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.  Each finished
-send sets how long its broker is avoided.  That time depends on how long the send took: nothing below 550 ms, then 30
-seconds, up to ten minutes from 15 s on.  A failed send counts as one of 30 s.  While all brokers are avoided, one of
-the better half is used.
+It follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.  After each send
+its broker is avoided for a time that depends on how long the send took: not at all below 550 ms, for 30 seconds from
+550 ms on, and for up to ten minutes from 15 s on.  A failed send counts as one that took 30 s.  If all brokers are
+avoided, one of the better half is used.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ ISOLATION_LATENCY_MS = 30000
 
 
 def not_available_ms(latency_ms: float) -> int:
-    """How long a broker is avoided after a send that took `latency_ms`."""
+    """Returns how long a broker is avoided after a send that took `latency_ms`."""
     for threshold, duration in zip(reversed(LATENCY_MAX_MS), reversed(NOT_AVAILABLE_MS), strict=True):
         if latency_ms >= threshold:
             return duration
@@ -33,7 +33,7 @@ class LatencyFaultTolerance:
     _turn: int = 0
 
     def update(self, broker_name: str, latency_ms: float, now: float, *, isolation: bool = False) -> None:
-        """Notes a finished send.  `isolation`: it has failed, so it counts as slow, whatever time it took."""
+        """Notes a finished send.  With `isolation` the send has failed, and counts as slow even if it was quick."""
         duration = not_available_ms(ISOLATION_LATENCY_MS if isolation else latency_ms)
         self._items[broker_name] = _FaultItem(latency_ms, now + duration / 1000)
 
@@ -42,8 +42,8 @@ class LatencyFaultTolerance:
         return item is None or now >= item.available_from
 
     def pick_one_at_least(self, now: float) -> str | None:
-        """For the case that all brokers are avoided: one of the better half, in turn.  Better brokers are available,
-        faster, or available sooner.  None: no send has ended yet."""
+        """Chooses a broker when all are avoided: those of the better half, in turn.  Better brokers are available,
+        or faster, or available sooner.  Returns None if no send has ended yet."""
         if not self._items:
             return None
         ranked = sorted(

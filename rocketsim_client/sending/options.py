@@ -14,13 +14,13 @@ from rocketsim_client.sending.batch import COMPRESSION
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerOptions:
     group: str
-    timeout_s: float  # of a send, over all attempts
-    attempt_timeout_s: float  # negative: an attempt may take all that is left of the total timeout
-    retries: int  # of sends for which the caller waits
-    async_retries: int
+    timeout_s: float  # the limit of a send over all attempts
+    attempt_timeout_s: float  # if negative, an attempt may take the rest of `timeout_s`
+    retries: int  # of sends whose caller waits
+    async_retries: int  # of all other sends
     retry_another_broker_when_not_store_ok: bool
     send_latency_fault_enable: bool
-    compress_over: int  # bytes of a body
+    compress_over: int  # bytes; larger bodies are compressed
     compression: str
     max_message_size: int
     default_topic_queue_nums: int
@@ -45,7 +45,8 @@ class SpoolOptions:
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str], max_bytes: int, until: Collection[SendStatus]) -> "SpoolOptions":
-        """SEND_OK is always one of the statuses with which a record leaves the spool."""
+        """Checks the options of a spool.  SEND_OK is always one of the statuses with which a record leaves the
+        spool."""
         enough = frozenset(until)
         if SendStatus.SPOOLED in enough or not all(isinstance(status, SendStatus) for status in enough):
             raise InvalidParameter(f"spool_until {until!r}: statuses of a broker, as SendStatus.SLAVE_NOT_AVAILABLE")

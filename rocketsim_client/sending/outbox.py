@@ -1,11 +1,11 @@
-"""Keeps accepted messages until they are sent, and runs the few threads that send them.  It adds lock and threads to
+"""Keeps accepted messages until they are sent, and runs the few threads that send them.  It adds a lock and threads to
 the accumulator.
 
 A thread is started when a message has to be sent and all other threads are busy.  `close` sends everything first.
 """
 
-# Arrow imports this module with the first batch.  That import fails at the end of a process, when a producer that the
-# program did not close is closed.
+# Arrow imports this module with the first batch.  At the end of a process, when producers that the program did not
+# close are closed, that import would fail, so it is made here.
 import concurrent.futures.thread  # noqa: F401
 import threading
 from collections.abc import Callable
@@ -20,7 +20,7 @@ MAX_SENDERS = 32
 
 
 class Outbox:
-    """Thread-safe.  `sender` sends the batches that leave it, and completes their futures."""
+    """Accepts messages and hands batches to `sender`, which sends them and completes their futures.  Thread-safe."""
 
     def __init__(
         self,
@@ -30,8 +30,8 @@ class Outbox:
         *,
         waits_for_room: bool,
     ) -> None:
-        """`waits_for_room`: `accept` waits for room in the buffer without a limit; otherwise as long as a send may
-        take."""
+        """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Otherwise it waits as long
+        as a send may take."""
         self._options = options
         self._sender = sender
         self._timeout_s = options.timeout_s
@@ -42,14 +42,16 @@ class Outbox:
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Makes it empty, with new locks and no threads: at the beginning, and in a forked child."""
+        """Makes the outbox empty, with new locks and no threads.  Is called at the beginning, and in a forked child."""
         options = self._options
         self._accumulator: Accumulator[Pending] = Accumulator(
             linger_s=options.linger_s, batch_bytes=options.batch_bytes, max_in_flight=options.max_in_flight
         )
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # a sender may have something to do
-        self._done = threading.Condition(self._lock)  # a batch has ended: there may be room, or nothing left to send
+        self._work = threading.Condition(self._lock)  # notified when a sender may have something to do
+        self._done = threading.Condition(
+            self._lock
+        )  # notified when a batch has ended, so that the buffer has space or is empty
         self._senders: list[threading.Thread] = []
         self._idle = 0
 
@@ -68,8 +70,8 @@ class Outbox:
         *,
         waits_s: float | None = None,
     ) -> None:
-        """Accepts the entry, and waits first while the buffer is full.  A caller that will wait for the result, for
-        `waits_s`, sends the entry itself if its lane is idle."""
+        """Accepts the entry, and waits first while the buffer is full.  If the caller will wait `waits_s` for the
+        result, and the entry's lane is idle, the caller's thread sends the entry itself."""
         queue = entry.queue
         assert queue is not None
         with self._lock:
@@ -97,7 +99,7 @@ class Outbox:
             assert self._room_timeout_s is not None
             raise SendFailed(
                 f"topic {topic!r}: {accumulator.size_bytes} bytes wait for brokers, "
-                f"no room within {self._room_timeout_s:.3g} s",
+                f"no space in buffer_bytes within {self._room_timeout_s:.3g} s",
                 attempts=0,
                 maybe_stored=False,
                 code=2,
@@ -117,6 +119,7 @@ class Outbox:
     # --- ending ---------------------------------------------------------------------------------------------------
 
     def flush(self, timeout_s: float | None) -> None:
+        """Waits until all accepted messages are sent or have failed."""
         with self._lock:
             self._accumulator.closing = True
             self._work.notify_all()
@@ -126,6 +129,7 @@ class Outbox:
             raise CallTimeout(f"not everything was sent within {timeout_s} s: {self}")
 
     def close(self) -> None:
+        """Sends the accepted messages, then ends the threads."""
         with self._lock:
             self._closed = self._accumulator.closing = True
             self._work.notify_all()
@@ -159,4 +163,4 @@ class Outbox:
                 if self._idle:
                     self._work.notify()
                 elif not self._senders and (batch.lane.open or batch.lane.full):
-                    self._notify_a_sender()  # for entries that came while a caller sent its own batch
+                    self._notify_a_sender()  # for entries that came while a caller's thread sent its own batch

@@ -1,4 +1,5 @@
-"""One accepted message and the future of its result, in one object, because a producer may have a hundred thousand."""
+"""An accepted message and the future of its result, in one object, because a producer may have a hundred thousand of
+them."""
 
 import os
 import threading
@@ -14,7 +15,7 @@ _making = threading.Lock()
 
 
 def _new_lock() -> None:
-    """In a forked child: a thread of the parent may have held the old one."""
+    """Replaces the lock in a forked child, because a thread of the parent may have held it during the fork."""
     global _making
     _making = threading.Lock()
 
@@ -24,10 +25,11 @@ os.register_at_fork(after_in_child=_new_lock)
 
 class Pending(Future[Any]):
     """A future that makes its condition (a lock and a queue) only when a thread waits for it.  Most futures never need
-    one, because they are asked for the result when they are done, or have a callback.  It keeps the message until it is
-    done.
+    a condition, because they are asked for the result when they are done, or have a callback.  The future keeps the
+    message until it is done.
 
-    The lock `_making` keeps a thread that makes the condition apart from a sender that finishes the future without one.
+    The lock `_making` prevents that one thread makes the condition while a sender finishes the future without a
+    condition.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Pending(Future[Any]):
         pinned: bool = False,
         by_group: bool = False,
     ) -> None:
-        # Not Future.__init__: it would make the condition.
+        # Future.__init__ is not called, because it would make the condition.
         self._made: threading.Condition | None = None
         self._state = PENDING
         self._result: Any = None
@@ -76,7 +78,7 @@ class Pending(Future[Any]):
         super().add_done_callback(fn)
 
     def succeed(self, result: Any) -> None:
-        """Does nothing if the caller has cancelled the future."""
+        """Completes the future with a result.  Does nothing if the caller has cancelled the future."""
         self._finish(result, None)
 
     def fail(self, error: BaseException) -> None:
@@ -101,7 +103,8 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """`succeed` for a whole batch.  It takes the lock once for all futures that no thread waits for, which are most."""
+    """Completes all futures of a batch, like `succeed`.  It takes the lock once for all futures that no thread waits
+    for, which are most."""
     with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []
     with _making:

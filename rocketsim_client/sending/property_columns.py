@@ -1,4 +1,4 @@
-"""Checks columns of properties by the rules of `validation`, without making a Python object for a row. Pure."""
+"""Checks columns of properties by the rules of `validation.py`, without making a Python object for a row.  Pure."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,7 +22,7 @@ _RESERVED = binaries(sorted(name.encode() for name in PROPERTIES))
 
 
 def check_texts(topic: str, columns: Mapping[str, pa.Array | None]) -> None:
-    """Checks columns of text, each under the name of its property. RowIllegal names the first bad row."""
+    """Checks columns of text, each by the name of its property.  RowIllegal names the first bad row."""
     for name, column in columns.items():
         if column is None:
             continue
@@ -38,8 +38,8 @@ def check_maps(topic: str, maps: pa.MapArray) -> None:
 
 
 def entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Positions]:
-    """Returns the names and values of all rows of a map column, or of a column of lists of (name, value) structs, and
-    the position where each row begins. A null row has no properties."""
+    """Returns the names and values of all rows of a map column, or of a column of lists of (name, value) structs,
+    and the position at which each row begins.  A null row has no properties."""
     places = numpy_of(column.offsets).astype(np.int64)
     part = slice(int(places[0]), int(places[-1]))
     if isinstance(column, pa.MapArray):
@@ -55,8 +55,8 @@ def entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Positions]:
 
 
 def unfit(names: pa.Array, values: pa.Array, places: Positions) -> Mask:
-    """Marks the properties that a message cannot have: `property_problem` finds a reason, or a later property of the
-    row has the same name."""
+    """Marks the properties that a message cannot have.  Those are the ones for which `property_problem` finds a
+    reason, and those whose name a later property of the row has again."""
     import pyarrow.compute as pc
 
     names, values = binary_view(names), binary_view(values)

@@ -1,8 +1,8 @@
 """Chooses the queue for a message, like RocketMQ's table of TopicPublishInfo.
 
-The queues of a topic are used in turn.  A queue is skipped while its broker's address is one that recently did not
-answer any call of this client.  With `send_latency_fault_enable`, fault avoidance (`latency_fault`) decides that
-instead.  If the brokers of all queues are to be skipped, a message still goes to one of them.
+The queues of a topic are used in turn.  A queue is skipped while its broker is at an address that recently did not
+answer a call of this client.  With `send_latency_fault_enable`, fault avoidance (`latency_fault.py`) decides instead
+which queues are skipped.  If the brokers of all queues are to be skipped, a message still goes to one of them.
 """
 
 import random
@@ -17,8 +17,8 @@ from rocketsim_client.sending.latency_fault import LatencyFaultTolerance
 from rocketsim_client.sending.options import ProducerOptions
 from rocketsim_client.sending.selection import RoundRobin
 
-NEW_TOPIC_FOR_S = 1.0  # a route is looked up again after this time: a new topic begins with the default topic's
-NEWER_ROUTE_WAIT_S = 0.5  # how long a caller waits for a newer route than the known one
+NEW_TOPIC_FOR_S = 1.0  # a route is looked up again after this time, because a new topic begins with the default topic's
+NEWER_ROUTE_WAIT_S = 0.5  # a caller waits no longer for a newer route
 
 
 @dataclass(slots=True)
@@ -26,11 +26,11 @@ class TopicPublishInfo:
     route: TopicRoute
     queues: list[MessageQueue]  # queues that can be written to; never empty
     turn: RoundRobin
-    until: float  # by the table's clock
+    until: float  # the route is looked up again at this time of the table's clock
 
 
 class PublishTable:
-    """Thread-safe."""
+    """The queues of each topic to which this producer sends.  Thread-safe."""
 
     def __init__(
         self,
@@ -48,11 +48,11 @@ class PublishTable:
         self._infos: dict[str, TopicPublishInfo] = {}
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that messages of the topic can go to now."""
+        """Returns the queues that messages of the topic can go to now."""
         return self.info(topic).queues
 
     def choose(self, topic: str) -> MessageQueue:
-        """The next queue in turn whose broker is not skipped."""
+        """Returns the next queue in turn whose broker is not skipped."""
         info = self._infos.get(topic)
         if info is None or self._clock() >= info.until:
             info = self.info(topic)
@@ -72,11 +72,11 @@ class PublishTable:
         return info
 
     def forget(self, topic: str) -> None:
-        """Has the next message look up the route again."""
+        """Makes the next message look up the route again."""
         self._infos.pop(topic, None)
 
     def note_send(self, broker_name: str, began: float, *, failed: bool) -> None:
-        """Notes for fault avoidance that a send to the broker, which began at `began`, has ended now."""
+        """Notes for fault avoidance that a send to the broker has ended now, which began at the time `began`."""
         if self._faults is not None:
             now = self._clock()
             self._faults.update(broker_name, (now - began) * 1000, now, isolation=failed)

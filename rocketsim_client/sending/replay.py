@@ -1,16 +1,16 @@
-"""Replay sends the records of a spool to brokers, in threads of its own.
+"""Sends the records of a spool to brokers, in threads of its own.  This is called replay.
 
-The oldest records of a lane go first, and the records of a lane keep their order.  A record is deleted once a broker
+The oldest records of a lane go first, and the records of a lane keep their order.  A record is deleted when a broker
 has stored it as safely as the producer asks for (`spool_until`).
 
 One thread decides which broker gets the records of which lanes.  For each broker that has to get records it starts
 another thread, which sends some of them and ends.  So a broker that does not answer delays no other.  After a failure
-that thread waits before it ends, and its broker gets nothing meanwhile; its lanes may go to other brokers.
+that thread waits before it ends, and its broker gets nothing meanwhile, but the lanes may go to other brokers.
 
 A broker may have stored records less safely than the producer asks for, for example a SYNC_MASTER without its slave.
 The records then stay in the spool, and are sent again until the broker's status is good enough.  Meanwhile the broker
-gets one record at a time, so that an outage of its slave adds a few copies of one record, and not copies of all that
-wait.
+gets one record at a time, so that an outage of its slave makes a few copies of one record, and not copies of all
+records that wait.
 """
 
 import logging
@@ -33,7 +33,7 @@ from rocketsim_client.sending.spool_file import Row
 
 logger = logging.getLogger(__name__)
 
-FRAME_BYTES = 2 << 20  # larger than a batch of messages, because a spool has to empty faster than it fills
+FRAME_BYTES = 2 << 20  # larger than a producer's batch, because a spool has to empty faster than it fills
 
 Queues = Mapping[Lane, MessageQueue | None]
 
@@ -43,7 +43,7 @@ class _NotEnough(RocketSimError):
 
 
 class Replay:
-    """Runs from the start of the producer to `close`.
+    """Sends spooled records from the start of the producer until `close`.
 
     A frame gets one attempt in a round, because a later round sends the same records again.
     """
@@ -65,11 +65,11 @@ class Replay:
         self._clock = clock
         self._enough = frozenset(enough)
         self._rounds = 0
-        self._lock = threading.Lock()  # protects the next four, which the threads share
-        self._last_status: dict[str, SendStatus] = {}  # by broker name; missing: SEND_OK
-        self._at_work: dict[str, threading.Thread] = {}  # by broker name
+        self._lock = threading.Lock()  # protects the next four fields, which the threads share
+        self._last_status: dict[str, SendStatus] = {}  # broker name -> status, unless it is SEND_OK
+        self._at_work: dict[str, threading.Thread] = {}  # broker name -> its thread
         self._under_way: set[Lane] = set()
-        self._failures: dict[str, tuple[int, str]] = {}  # by broker name or topic: how many, and the last text
+        self._failures: dict[str, tuple[int, str]] = {}  # broker name or topic -> (number of failures, the last error)
         self._thread = threading.Thread(target=self._run, name="rocketsim-replay", daemon=True)
         self._thread.start()
 
@@ -95,8 +95,8 @@ class Replay:
             self._spool.end_replay(f"spool {self._spool.directory}: replay has ended: {error!r}")
 
     def _round(self) -> float | None:
-        """Starts a thread for each idle broker that has to get records.  Returns the seconds after which to look again
-        if the spool has no news; None: no limit."""
+        """Starts a thread for each idle broker that has to get records.  Returns after how many seconds to start
+        another round if the spool has no news, or None for no limit."""
         wanted: dict[str, list[Queues]] = {}
         pauses: dict[str, float] = {}
         with self._lock:
@@ -121,8 +121,8 @@ class Replay:
         return min(pauses.values(), default=None)
 
     def _by_topic(self, lanes: list[Lane]) -> list[list[Lane]]:
-        """Groups the lanes by topic.  Another lane comes first each time, so that a lane that fills as fast as it
-        empties, or cannot be sent, does not keep the others from being sent."""
+        """Groups the lanes by topic.  Each call begins with another lane, so that a lane that fills as fast as it
+        empties, or that cannot be sent, does not keep other lanes from being sent."""
         first = self._rounds % max(len(lanes), 1)
         self._rounds += 1
         by_topic: dict[str, list[Lane]] = {}
@@ -131,7 +131,8 @@ class Replay:
         return list(by_topic.values())
 
     def _chosen(self, topic: str, at_work: Set[str]) -> str:
-        """Returns the broker for messages that may go to any queue, if possible one to which nothing is being sent."""
+        """Returns the broker for messages that may go to any queue, if possible a broker to which nothing is being
+        sent."""
         name = self._publish_table.choose(topic).broker_name
         others = (queue.broker_name for queue in self._publish_table.queues(topic) if queue.broker_name not in at_work)
         return name if name not in at_work else next(others, name)
@@ -139,7 +140,8 @@ class Replay:
     # --- a broker's thread ----------------------------------------------------------------------------------------
 
     def _begin(self, name: str, parts: Sequence[Queues]) -> bool:
-        """Starts the broker's thread.  False: the system has no thread for it now, or this process is ending."""
+        """Starts the broker's thread.  Returns False if the system has no thread for it now, or if this process is
+        ending."""
         lanes = {lane for queues in parts for lane in queues}
         thread = threading.Thread(
             target=self._work, args=(name, parts, lanes), name=f"rocketsim-replay-{name}", daemon=True
@@ -158,8 +160,8 @@ class Replay:
         return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
-        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while; its lanes may go
-        to other brokers meanwhile."""
+        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while.  Its lanes
+        may go to other brokers meanwhile."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0
@@ -178,9 +180,8 @@ class Replay:
         self._spool.wake_replay()
 
     def _send_parts(self, name: str, parts: Sequence[Queues]) -> tuple[bool, Exception | None]:
-        """Returns whether a record has left the spool, and the last failure.  After the failure of one part the others
-        are still sent; only after _NotEnough they are not, because the broker would answer them in the same way.
-        """
+        """Returns True if a record has left the spool, and the last failure.  After the failure of one part the
+        others are still sent, except after _NotEnough, because the broker would answer them in the same way."""
         stored = False
         failure: Exception | None = None
         for queues in parts:
@@ -229,7 +230,8 @@ class Replay:
                 self._report_failure()
 
     def _forget_failures(self, but: Set[str]) -> None:
-        """Forgets the failures of all brokers and topics but these, because they have nothing to get any more."""
+        """Forgets the failures of all brokers and topics except those in `but`, because the others have no records
+        to get any more."""
         with self._lock:
             for name in self._failures.keys() - but:
                 del self._failures[name]
@@ -242,9 +244,9 @@ class Replay:
         self._spool.failed(next((text for _, text in reversed(self._failures.values()) if text), ""))
 
     def _send(self, rows: Sequence[Row], queues: Queues, name: str) -> None:
-        """Returns when the rows have left the spool. _NotEnough: the broker has stored them, and they stay in the
-        spool.  A message that a broker refuses as illegal becomes dead, and the others of its frame are sent without
-        it."""
+        """Sends the rows, and returns when they have left the spool.  Raises _NotEnough if the broker has stored
+        them less safely than needed, and they stay in the spool.  A message that a broker refuses as illegal becomes
+        dead, and the other messages of its frame are sent without it."""
         batch = batch_of(rows, queues)
         if not batch.broker_name:
             of_broker = [queue for queue in self._publish_table.queues(batch.topic) if queue.broker_name == name]
@@ -259,7 +261,7 @@ class Replay:
                 self._send(rows[len(rows) // 2 :], queues, name)
                 return
             if isinstance(error, QueueNotExist) and not self._is_gone(rows[0]):
-                raise  # the next route gives it another queue
+                raise  # the next route gives the message another queue
             reason = str(error)
             self._settle(lambda: self._spool.bury(rows, reason))
         else:
@@ -286,7 +288,7 @@ class Replay:
             )
 
     def _is_gone(self, row: Row) -> bool:
-        """True if the caller had named a queue that its broker does not have, by the route."""
+        """Returns True if the caller had named a queue that its broker, by the route, does not have."""
         lane, queues = Lane(row.topic, row.lane), self._publish_table.queues(row.topic)
         queue = lane.queue(queues)
         if not lane.is_queue or queue is None or queue in queues:
@@ -294,7 +296,8 @@ class Replay:
         return queue.broker_name in {other.broker_name for other in queues}
 
     def _settle(self, act: Callable[[], None]) -> None:
-        """Tries `act` until it succeeds, because to send the records again would only add copies."""
+        """Calls `act`, which takes records out of the spool, until it succeeds.  Sending the records again instead
+        would only make more copies."""
         failures = 0
         while True:
             try:
@@ -308,7 +311,8 @@ class Replay:
 
 
 def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str, dict[Lane, MessageQueue | None]]:
-    """Groups the lanes of one topic, each with its queue, by the broker that has to get them; "" is any broker."""
+    """Groups the lanes of one topic, each with its queue, by the broker that has to get their records.  The name ""
+    means any broker."""
     found: dict[str, dict[Lane, MessageQueue | None]] = {}
     for lane in lanes:
         queue = lane.queue(queues)
@@ -317,8 +321,8 @@ def by_broker(lanes: Sequence[Lane], queues: Sequence[MessageQueue]) -> dict[str
 
 
 def frames(rows: Sequence[Row]) -> Iterator[list[Row]]:
-    """Cuts the rows into frames, in their order.  A delayed message goes alone, and all messages of a frame have one
-    WAIT flag."""
+    """Cuts the rows into frames, in their order.  A delayed message is in a frame of its own, and all messages of a
+    frame have the same WAIT flag."""
     for kind, some in groupby(rows, _frame_kind):
         if kind == "alone":
             yield from ([row] for row in some)
@@ -337,8 +341,8 @@ def _frame_kind(row: Row) -> str:
 
 
 def _waits(row: Row) -> bool:
-    """True if a broker answers only when disk and slave have the message.  SEND_OK for another message says nothing
-    about disk and slave."""
+    """Returns True if a broker answers this message only when disk and slave have it.  SEND_OK for another message
+    says nothing about disk and slave."""
     return b"\x02WAIT\x01false\x02" not in _properties(row)
 
 
@@ -347,8 +351,8 @@ def _properties(row: Row) -> bytes:
 
 
 def batch_of(rows: Sequence[Row], queues: Queues) -> OutgoingBatch:
-    """Makes a batch of records, with their own ids and birth times, for the queues of their lanes.  If they may go
-    anywhere, the batch has no broker yet."""
+    """Makes a batch of records, with their own ids and birth times, for the queues of their lanes.  If the records
+    may go anywhere, the batch has no broker yet."""
     records = Records.walk(b"".join(row.record for row in rows), len(rows))
     records.check()
     chosen = [queues[Lane(row.topic, row.lane)] for row in rows]

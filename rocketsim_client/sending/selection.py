@@ -1,4 +1,5 @@
-"""Chooses a queue: in turn, by message group, or away from brokers to avoid.  Pure: chance and time are arguments."""
+"""Chooses a queue: in turn, or by message group, or away from brokers to avoid.  Pure: chance and time are
+arguments."""
 
 import zlib
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ class RoundRobin:
     start: int = 0
 
     def next(self, queues: Sequence[MessageQueue], avoid: frozenset[str] = frozenset()) -> MessageQueue:
-        """The next queue whose broker is not in `avoid`; the next one of all if every broker is."""
+        """Returns the next queue whose broker is not in `avoid`.  If all brokers are in `avoid`, returns simply the
+        next queue."""
         self.start += 1
         queue = queues[self.start % len(queues)]
         if not avoid:
@@ -29,8 +31,8 @@ class RoundRobin:
         return queue
 
     def next_available(self, queues: Sequence[MessageQueue], faults: LatencyFaultTolerance, now: float) -> MessageQueue:
-        """Chooses as RocketMQ 4.9 does with fault avoidance: the next queue of an available broker, else a queue of one
-        of the better avoided brokers, else simply the next queue."""
+        """Chooses as RocketMQ 4.9 does with fault avoidance: the next queue of an available broker, or else a queue
+        of one of the better avoided brokers, or else simply the next queue."""
         for _ in range(len(queues)):
             self.start += 1
             queue = queues[self.start % len(queues)]
@@ -48,10 +50,11 @@ class RoundRobin:
 
 
 def by_group(queues: Sequence[MessageQueue], message_group: str | bytes) -> MessageQueue:
-    """The queue of a message group, which is the same in every process and run while the queues are the same."""
+    """Returns the queue of a message group.  It is the same in every process and run, as long as the queues are the
+    same."""
     return queues[group_hash(message_group) % len(queues)]
 
 
 def group_hash(message_group: str | bytes) -> int:
-    """CRC-32, because Python salts hash()."""
+    """Returns the CRC-32 of the name, because Python's hash() differs from process to process."""
     return zlib.crc32(message_group.encode() if isinstance(message_group, str) else message_group)

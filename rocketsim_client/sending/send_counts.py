@@ -6,14 +6,15 @@ from rocketsim_client.model import ProducerStats
 
 
 class SendCounts:
-    """Thread-safe."""
+    """The counters that `Producer.stats` shows.  Thread-safe."""
 
     def __init__(self) -> None:
         self.stats = ProducerStats()
         self.start_anew()
 
     def start_anew(self) -> None:
-        """Makes the lock: at the beginning, and in a forked child, where a thread of the parent may have held it."""
+        """Makes the lock, also again in a forked child, because a thread of the parent may have held it during the
+        fork."""
         self._lock = threading.Lock()
 
     def add(self, *, sent: int = 0, acknowledged: int = 0, failed: int = 0, sent_again: int = 0) -> None:
@@ -24,7 +25,7 @@ class SendCounts:
             self.stats.sent_again += sent_again
 
     def spooled(self, messages: int, *, had_failed: bool) -> None:
-        """`had_failed`: the messages are already counted as sent and failed."""
+        """Counts spooled messages.  With `had_failed` they are already counted as sent and failed."""
         with self._lock:
             self.stats.spooled += messages
             if had_failed:

@@ -1,6 +1,5 @@
-"""Sends messages as a batch and completes their futures when the batch is acknowledged.  It blocks its caller and knows
-nothing of threads.
-"""
+"""Sends messages as a batch, and completes their futures when the batch is acknowledged.  Blocks its caller, and
+knows nothing of threads."""
 
 import re
 import time
@@ -25,7 +24,7 @@ from rocketsim_client.sending.pending import Pending, succeed_all
 from rocketsim_client.sending.publish_info import PublishTable
 
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
-Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # parts of a batch, with their rows
+Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # the parts of a batch, each with its rows
 
 NEW_ROUTES = 2  # how often an ordered send gets new queues after the topic's queues have changed
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
@@ -37,7 +36,7 @@ class Lot(NamedTuple):
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # how often the message groups may still get new queues
+    routes: int = NEW_ROUTES  # how often message groups may still get new queues
     msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":
@@ -45,30 +44,30 @@ class Lot(NamedTuple):
         return self._replace(entries=[self.entries[row] for row in rows], msg_ids=ids)
 
     def parts(self, groups: Sequence[Sequence[Pending]]) -> "list[Lot]":
-        """One lot for each of these groups of entries."""
+        """Makes one lot for each of these groups of entries."""
         ids = dict(zip(self.entries, cast(Sequence[str], self.msg_ids), strict=True))
         return [self._replace(entries=group, msg_ids=[ids[entry] for entry in group]) for group in groups]
 
 
 class MessageSender(Protocol):
-    """Sends messages and columns, and completes their futures: `Sender`, or `SpoolingSender`."""
+    """Sends messages and columns, and completes their futures.  `Sender` and `SpoolingSender` implement it."""
 
     def new_ids(self, count: int, now_ms: int) -> pa.StringArray: ...
     def send(self, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-        """Sends accepted entries and completes them."""
+        """Sends accepted entries and completes their futures."""
 
     def send_messages(self, lot: Lot) -> None: ...
     def send_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart: ...
     def send_frames(
         self, frames: Sequence[Sequence[Message]], queue: MessageQueue, deadline: float, *, may_move: bool
     ) -> SendResults:
-        """Sends a caller's own batch, one frame after the other, into one queue.  The first frame may move, and the
-        others follow it to its queue."""
+        """Sends a caller's own batch, one frame after the other, into one queue.  The first frame may move to
+        another broker, and the others follow it to its queue."""
 
 
 class Sender:
-    """Thread-safe.  `peer`: a server that this client talks to.  This machine's address towards it is part of message
-    ids."""
+    """Sends messages without a spool.  `peer` is a server that this client talks to.  This machine's address towards
+    that server is part of message ids.  Thread-safe."""
 
     def __init__(
         self, attempts: SendAttempts, publish_table: PublishTable, options: ProducerOptions, peer: str
@@ -88,7 +87,8 @@ class Sender:
         return self._id_maker().next(count, now_ms)
 
     def _id_maker(self) -> UniqIds:
-        """Made at the first message, because finding this machine's address may need a name service."""
+        """Returns the maker of message ids.  It is made at the first message, because finding this machine's address
+        may need a name service."""
         made = self._ids
         if made is None:
             made = self._ids = UniqIds(local_ipv4(self._peer))
@@ -122,9 +122,9 @@ class Sender:
     def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
         """Sends `outgoing`, which is made of the lot, and completes the entries once a broker has acknowledged it.
 
-        Otherwise it completes no entry: it raises, or returns parts that the caller has to send instead.  It returns
-        the two halves of a batch with a message that a broker refuses as illegal, so that the other messages are sent.
-        It returns message groups whose queues are gone with new queues.
+        Otherwise it completes no entry: it raises, or returns parts that the caller has to send instead.  If a broker
+        refuses a message of the batch as illegal, it returns the two halves of the batch, so that the other messages
+        are sent.  If the queues of message groups are gone, it returns the groups with new queues.
         """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)
@@ -150,8 +150,8 @@ class Sender:
         return joined(done, lambda some: self.send_columns(some, kind, deadline, routes - 1))
 
     def attempt_columns(self, outgoing: OutgoingBatch, kind: Kind, deadline: float, routes: int) -> BatchPart | Cuts:
-        """Returns where a broker has stored the columns.  If queues of message groups are gone, it returns the parts,
-        with their rows, that have to be sent instead."""
+        """Sends columns, and returns where a broker has stored them.  If queues of message groups are gone, it
+        returns the parts, with their rows, that have to be sent instead."""
         split_on = QueueNotExist if routes and outgoing.group_hashes is not None else None
         try:
             return self._send_batch(outgoing, deadline, self._retries[kind], split_on)
@@ -207,7 +207,8 @@ class Sender:
     def _send_batch(
         self, outgoing: OutgoingBatch, deadline: float, retries: int, split_on: type[RocketSimError] | None
     ) -> BatchPart:
-        """`split_on`: the error after which the caller splits the batch.  The parts are then counted instead."""
+        """Sends a batch and counts its messages.  `split_on` is the error after which the caller sends parts of the
+        batch instead.  Then this batch is not counted."""
         count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:
@@ -223,8 +224,8 @@ class Sender:
 
 
 def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, deadline: float) -> None:
-    """Sends the entries and completes them.  Every error goes to their futures and none ends a sending thread, because
-    entries that are accepted later would then wait for ever."""
+    """Sends the entries and completes their futures.  Every error goes to their futures and none ends a sending
+    thread, because entries that are accepted later would then wait for ever."""
     try:
         if len(entries) == 1 and not _is_columns(entries[0]):
             sender.send_messages(Lot(entries, kind, deadline))
@@ -246,8 +247,8 @@ def send_all(sender: MessageSender, entries: Sequence[Pending], kind: Kind, dead
 
 
 def by_new_route(entries: Sequence[Pending], publish_table: PublishTable) -> list[Sequence[Pending]]:
-    """Gives message groups their queues by the current route, and groups the entries by broker, each group in their
-    order."""
+    """Gives message groups their queues by the current route.  Returns the entries in one group for each broker, and
+    keeps their order."""
     groups: dict[str, list[Pending]] = {}
     for entry in entries:
         queue = cast(MessageQueue, entry.queue)
@@ -292,7 +293,8 @@ def _is_columns(entry: Pending) -> bool:
 
 
 def results(part: BatchPart, entries: Sequence[Pending]) -> "map[SendResult]":
-    """One result for each message, in order.  The queue objects are the callers' own, unless the batch has moved."""
+    """Returns one result for each message, in order.  The queue objects are the callers' own, unless the batch has
+    moved."""
     queues = cast(list[MessageQueue], [entry.queue for entry in entries])
     if queues[0].broker_name != part.broker_name or [queue.queue_id for queue in queues] != _plain(part.queue_ids):
         queues = [MessageQueue(part.topic, part.broker_name, int(queue_id)) for queue_id in part.queue_ids]
@@ -312,8 +314,8 @@ def _plain(values: Sequence[int]) -> Sequence[int]:
 
 
 def of_its_row(error: MessageIllegal, outgoing: OutgoingBatch) -> MessageIllegal:
-    """Translates a broker's refusal, which names a message by its number in the frame, to the row of the caller's
-    columns."""
+    """Translates a broker's refusal, which names a message by its number in the frame, so that it names the row of
+    the caller's columns."""
     said = _MESSAGE_OF_FRAME.match(str(error))
     if said is None or outgoing.rows is None or int(said[1]) >= len(outgoing.rows):
         return error

@@ -1,16 +1,17 @@
 """A spool keeps messages that no broker has taken yet on this machine's disk, in lanes.
 
-A lane is the unit that keeps an order.  The messages of one message group are a lane, named by the hash that also
-chooses their queue, and so are the messages for a queue that the caller named.  The messages of a topic that may go to
-any queue are a lane, too, but it keeps no order.
+A lane is a set of messages that keep their order.  The messages of one message group are a lane, which is named by the
+hash that also chooses their queue.  The messages for a queue that the caller named are a lane, too.  The messages of a
+topic that may go to any queue are one more lane, but they need no order.
 
-The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still
-there, so that none overtakes another.  Replay takes the oldest records of each lane, and deletes them when a broker has
-stored them, or moves them to the dead ones when a broker has refused them for good.
+The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
+the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
+them to brokers.  It deletes those that a broker has stored, and moves those that a broker has refused for good to the
+dead ones.
 
-All of them reach the database through one thread, which commits the jobs of all callers together.  If a file of the
-spool is deleted or moved, the spool takes no more records; if also the lock is gone, or the database is damaged, replay
-ends as well.
+Senders and replay reach the database through one thread, which commits the jobs of all callers together.  If a file of
+the spool is deleted or moved, the spool takes no more records.  If the lock file is gone as well, or the database is
+damaged, replay ends, too.
 """
 
 import contextlib
@@ -37,11 +38,13 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-ROW_BYTES = 200  # what the database adds to a record: the other columns, the index
+ROW_BYTES = 200  # the bytes that the database adds to a record, for the other columns and the index
 ANY_QUEUE = ""
 
 
 class Lane(NamedTuple):
+    """The name of a lane: a set of messages of one topic that keep their order."""
+
     topic: str
     name: str  # ANY_QUEUE, `queue:BROKER NAME:QUEUE ID` or `group:HASH`
 
@@ -51,7 +54,7 @@ class Lane(NamedTuple):
 
     @classmethod
     def of_group(cls, topic: str, message_group: str | bytes | int) -> "Lane":
-        """`message_group`: its name or its hash."""
+        """Returns the lane of a message group, which is given by its name or its hash."""
         hashed = message_group if isinstance(message_group, int) else group_hash(message_group)
         return cls(topic, f"group:{hashed:08x}")
 
@@ -60,7 +63,8 @@ class Lane(NamedTuple):
         return self.name.startswith("queue:")
 
     def queue(self, queues: Sequence[MessageQueue]) -> MessageQueue | None:
-        """The queue that the lane's records have to go to, if `queues` are the topic's; None: any queue."""
+        """Returns the queue that the lane's records have to go to while the topic has `queues`, or None if they may
+        go to any queue."""
         kind, _, rest = self.name.partition(":")
         if kind == "queue":
             broker_name, _, queue_id = rest.rpartition(":")
@@ -71,19 +75,21 @@ class Lane(NamedTuple):
 @dataclass(slots=True)
 class _Backlog:
     count: int = 0
-    blocked: bool = True  # as far as is known, no broker takes its messages
+    blocked: bool = True  # no broker takes the lane's messages, as far as is known
 
 
 class _Job(NamedTuple):
     work: Callable[[SpoolFile], Any]
     done: "Future[Any]"
-    undo: Callable[[], None]  # called if it fails, even if its caller does not wait any more, for example after Ctrl-C
+    undo: Callable[
+        [], None
+    ]  # called if the job fails, even if its caller has stopped waiting, for example after Ctrl-C
 
 
 class Spool:
-    """Thread-safe.  Opens the directory for this process alone, until `close`.  SpoolUnusable says why that is not
-    possible; the directory stays free then.  In a forked child it has no records and takes none, because it belongs to
-    the parent."""
+    """Opens the directory for this process alone, until `close`.  Raises SpoolUnusable, which says why that is not
+    possible.  The directory is not locked then.  In a forked child the spool has no records and takes none, because
+    it belongs to the parent.  Thread-safe."""
 
     def __init__(
         self, directory: Path, max_bytes: int, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -95,11 +101,11 @@ class Spool:
         self._replayed = 0
         self._less_safe = 0
         self._news = 0
-        self._failure = ""  # the last failure of replay; empty: none
-        self._refusal = ""  # why it takes no more records; empty: it does
-        self._is_broken = False  # it takes no records, and replay cannot read any
+        self._failure = ""  # the last failure of replay, or empty
+        self._refusal = ""  # why the spool takes no more records, or empty
+        self._is_broken = False  # True: the spool takes no records, and replay cannot read any
         self._replay_ended = False
-        self._why_ended = ""  # why replay has ended; empty: this producer has been closed
+        self._why_ended = ""  # why replay has ended, or empty if this producer has been closed
         self._closed = False
         self._jobs: list[_Job] = []
         self._make_locks()
@@ -128,8 +134,10 @@ class Spool:
 
     def _make_locks(self) -> None:
         self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)  # there are jobs, or no more will come
-        self._changed = threading.Condition(self._lock)  # a lane was added or removed, or replay has ended
+        self._work = threading.Condition(self._lock)  # notified when a job has come, or when no more will come
+        self._changed = threading.Condition(
+            self._lock
+        )  # notified when a lane was added or removed, or when replay has ended
 
     def forget_parent(self) -> None:
         self._make_locks()
@@ -144,8 +152,9 @@ class Spool:
         return bool(self._lanes)
 
     def holds(self, lane: Lane) -> bool:
-        """True if later messages of the lane go into the spool, too.  Messages that may go to any queue keep no order:
-        they go to brokers again as soon as a broker has taken one from their lane, or if the spool takes no more."""
+        """Returns True if later messages of the lane have to go into the spool, too.  Messages that may go to any
+        queue need no order.  They go to brokers again as soon as a broker has taken a message of their lane, or if
+        the spool takes no more."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None
@@ -154,9 +163,9 @@ class Spool:
     def put(self, lanes: Sequence[Lane], msg_ids: Sequence[str], records: Sequence[bytes]) -> None:
         """Writes records, each with its lane and message id, and returns when all are on the disk.
 
-        SpoolFailed: no record was kept, because the spool is full, the disk takes no more, or the spool's files are
-        gone.  With `maybe_stored` the files were removed during this call, and this process still sends the records
-        to brokers if it can.  ClientClosed: the spool is closed.
+        Raises SpoolFailed if no record was kept, because the spool is full, the disk takes no more, or the spool's
+        files are gone.  With `maybe_stored` the files were removed during this call, and this process still sends the
+        records to brokers if it can.  Raises ClientClosed if the spool is closed.
         """
         now_ms = self._now_ms()
         rows = [
@@ -204,8 +213,8 @@ class Spool:
             return list(self._lanes)
 
     def wait_for_news(self, known: int, pause_s: float | None) -> int | None:
-        """Waits until a number differs from `known`, or for `pause_s`, and returns it.  Each new lane and each
-        `wake_replay` changes that number.  None: replay has ended."""
+        """Waits until the spool's news number differs from `known`, or for `pause_s`, and returns the number.  Each
+        new lane and each `wake_replay` changes it.  Returns None if replay has ended."""
         with self._lock:
             self._changed.wait_for(lambda: self._news != known or self._replay_ended, pause_s)
             return None if self._replay_ended else self._news
@@ -217,12 +226,12 @@ class Spool:
             self._changed.notify_all()
 
     def pause(self, pause_s: float) -> bool:
-        """Waits before another attempt.  False: replay has ended."""
+        """Waits before another attempt.  Returns False if replay has ended."""
         with self._lock:
             return not self._changed.wait_for(lambda: self._replay_ended, pause_s)
 
     def end_replay(self, why: str = "") -> None:
-        """`why`: a failure that lasts; empty: the producer is being closed."""
+        """Ends replay.  `why` is a lasting failure, or empty if the producer is being closed."""
         with self._lock:
             self._end_replay(why)
 
@@ -236,7 +245,8 @@ class Spool:
         return self._replay_ended
 
     def oldest(self, lanes: Sequence[Lane], max_bytes: int) -> list[Row]:
-        """The oldest records of lanes of one topic, lane by lane.  Damaged records become dead instead."""
+        """Returns the oldest records of lanes of one topic, lane by lane.  Damaged records are not returned, and
+        become dead."""
         topic, names = lanes[0].topic, [lane.name for lane in lanes]
         rows = self._do(lambda file: file.oldest(topic, names, max_bytes))
         damaged = [row for row in rows if row.is_damaged]
@@ -252,7 +262,7 @@ class Spool:
                     self._lanes[lane].blocked = False
 
     def delivered(self, rows: Sequence[Row], *, is_safe: bool = True) -> None:
-        """Deletes rows that a broker has stored.  If this process dies before that is done, they are sent again."""
+        """Deletes rows that a broker has stored.  If this process dies before they are deleted, they are sent again."""
         self._do(lambda file: file.delete(rows))
         self.taken(rows)
         with self._lock:
@@ -262,6 +272,7 @@ class Spool:
             self._remove(Counter(Lane(row.topic, row.lane) for row in rows))
 
     def bury(self, rows: Sequence[Row], reason: str) -> None:
+        """Moves rows to the dead records, with the reason."""
         now_ms = self._now_ms()
         self._do(lambda file: file.bury(rows, reason, now_ms))
         with self._lock:
@@ -271,7 +282,7 @@ class Spool:
             logger.error("spool %s: message %s of topic %r is dead: %s", self.directory, row.msg_id, row.topic, reason)
 
     def failed(self, failure: str) -> None:
-        """Notes why the last attempt to empty the spool has failed; empty: it has not."""
+        """Notes why the last attempt to empty the spool has failed.  An empty text means that it has not failed."""
         self._failure = failure
 
     # --- called by the application --------------------------------------------------------------------------------
@@ -291,9 +302,9 @@ class Spool:
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
-        """True once no message waits for a broker; False after `timeout_s`.  It raises at once if this process will not
-        send the messages any more: ClientClosed after `close`; SpoolUnusable if the spool has failed, or belongs to the
-        parent process."""
+        """Returns True once no message waits for a broker, or False after `timeout_s`.  Raises at once if this
+        process will not send the messages any more: ClientClosed after `close`, or SpoolUnusable if the spool has
+        failed or belongs to the parent process."""
         with self._lock:
             self._refuse_in_a_child()
             self._changed.wait_for(lambda: not self._lanes or self._replay_ended, timeout_s)
@@ -309,7 +320,8 @@ class Spool:
             )
 
     def close(self) -> None:
-        """Leaves the records on the disk for the next producer that opens the directory.  Call `end_replay` before."""
+        """Leaves the records on the disk for the next producer that opens the directory.  `end_replay` must be
+        called before."""
         self._look_at_files()
         with self._lock:
             if self._closed or self.is_parents:
@@ -321,7 +333,7 @@ class Spool:
             count = sum(backlog.count for backlog in self._lanes.values())
             logger.error("spool %s: %d messages that no broker has are in files that are gone", self.directory, count)
         if not self._lanes:
-            with contextlib.suppress(sqlite3.Error):  # the disk is full, or the database is damaged
+            with contextlib.suppress(sqlite3.Error):  # for example, the disk is full or the database is damaged
                 self._file.give_back()
         self._file.close()
 
@@ -361,7 +373,7 @@ class Spool:
             self._commit(jobs)
 
     def _commit(self, jobs: Sequence[_Job]) -> None:
-        """Does all waiting jobs in one transaction.  If one fails, each gets its own transaction."""
+        """Does all waiting jobs in one transaction.  If a job fails, each job gets its own transaction."""
         try:
             with self._file.transaction():
                 results = [job.work(self._file) for job in jobs]
@@ -381,9 +393,9 @@ class Spool:
     # --- lost files -----------------------------------------------------------------------------------------------
 
     def _look_at_files(self) -> None:
-        """Refuses further records if a file of the spool is not at its path any more.  SQLite would go on writing to
-        the old files, which only this process can read.  Replay still sends what they have, unless the lock file is
-        gone: another process may then have opened the same database."""
+        """Refuses further records if a file of the spool is no longer at its path.  SQLite would go on writing to
+        the old files, which only this process can read.  Replay still sends the records in them, unless the lock
+        file is gone, because another process may then have opened the same database."""
         if not self.is_parents and not self._refusal and (name := self._file.displaced()):
             self._refuse_from_now_on(
                 f"{name} was deleted, moved or replaced while it was open: nothing more is spooled; make another "

@@ -1,7 +1,8 @@
-"""A spool on disk: one SQLite database in a directory that one process owns.  It is synchronous and knows no threads.
+"""A spool on disk: one SQLite database in a directory that one process owns.  This module is synchronous and starts no
+threads.
 
-Table `records` has the records that wait for a broker, table `dead` those that brokers have refused for good.  A record
-has the bytes that a broker would have got, so its id, properties and birth time stay the same.
+The table `records` has the records that wait for a broker, and the table `dead` has those that brokers have refused for
+good.  A record has the bytes that a broker would have got, so its id, properties and birth time stay the same.
 """
 
 import ctypes
@@ -21,9 +22,9 @@ from rocketsim_client.errors import SpoolUnusable
 
 DATABASE = "spool.db"
 LOCK = "spool.lock"
-OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # these exist as long as the database is open
+OF_SQLITE = (f"{DATABASE}-wal", f"{DATABASE}-shm")  # these files exist as long as the database is open
 SCHEMA = 1
-APPLICATION_ID = 0x52535370  # "RSSp"; 0 in a database that nobody has written to
+APPLICATION_ID = 0x52535370  # "RSSp"; a database that nobody has written to has 0
 
 _TABLES = (
     "CREATE TABLE records (id INTEGER PRIMARY KEY, topic TEXT NOT NULL, lane TEXT NOT NULL, msg_id TEXT NOT NULL, "
@@ -53,7 +54,7 @@ class Row(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The waiting records of one lane.  `oldest_ms`: when the oldest was spooled."""
+    """The waiting records of one lane.  `oldest_ms` is when the oldest was spooled."""
 
     topic: str
     lane: str
@@ -72,10 +73,10 @@ class Dead(NamedTuple):
 
 
 class SpoolFile:
-    """The open database, for this process alone.  SpoolUnusable says why it cannot be opened, and what to do; the
-    directory stays free then.
+    """The open database, for this process alone.  The constructor raises SpoolUnusable, which says why the database
+    cannot be opened and what to do.  The directory is not locked then.
 
-    Its methods raise sqlite3's errors.  A transaction that raises changes nothing.
+    The methods raise sqlite3's errors.  A transaction that raises changes nothing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -108,14 +109,15 @@ class SpoolFile:
             self._lock.release()
 
     def forget_parent(self) -> None:
-        """Keeps the database open in a child as long as that lives: closing it there would end the parent's write-ahead
-        log."""
+        """Keeps the database open in a forked child as long as the child lives, because closing it there would end
+        the parent's write-ahead log."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))
 
     def displaced(self) -> str:
-        """The name of an open file that is not at its path any more, because it or a directory was deleted, moved or
-        replaced; empty: all files are in place.  A process that opens the path does not find what is written here.
-        LOCK is named only if the database is in its place.  Any thread may call this."""
+        """Returns the name of an open file that is no longer at its path, because it or a directory was deleted,
+        moved or replaced.  A process that opens the path then does not find what this process writes.  Returns an
+        empty text if all files are in place.  LOCK is returned only if the database is in its place.  Any thread may
+        call this."""
         for path, identity in self._identities.items():
             if identity is None or _identity(path) != identity:
                 return os.path.basename(path)
@@ -123,7 +125,7 @@ class SpoolFile:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """When the block has ended, what was written in it is on the disk."""
+        """Runs the block in a transaction.  When the block has ended, its changes are on the disk."""
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -134,7 +136,7 @@ class SpoolFile:
             raise
 
     def insert(self, rows: Iterable[tuple[str, str, str, int, int, bytes]]) -> None:
-        """A row is (topic, lane, message id, now in ms, CRC-32, record)."""
+        """Inserts rows of (topic, lane, message id, now in ms, CRC-32, record)."""
         self._database.executemany(
             "INSERT INTO records (topic, lane, msg_id, spooled_ms, crc32, record) VALUES (?, ?, ?, ?, ?, ?)", rows
         )
@@ -157,6 +159,7 @@ class SpoolFile:
         self._database.executemany("DELETE FROM records WHERE id = ?", [(row.id,) for row in rows])
 
     def bury(self, rows: Sequence[Row], reason: str, now_ms: int) -> None:
+        """Moves the rows to the table `dead`."""
         self._database.executemany(
             "INSERT INTO dead (topic, lane, msg_id, spooled_ms, crc32, record, dead_ms, reason) "
             "SELECT topic, lane, msg_id, spooled_ms, crc32, record, ?, ? FROM records WHERE id = ?",
@@ -168,19 +171,19 @@ class SpoolFile:
         return self._database.execute("DELETE FROM dead").rowcount
 
     def give_back(self) -> None:
-        """Returns unused pages to the file system.  Not inside a transaction."""
+        """Returns unused pages to the file system.  Must not be called inside a transaction."""
         self._database.executescript("PRAGMA incremental_vacuum")  # `execute` would stop after one page
 
     def waiting(self) -> list[Waiting]:
         return _waiting(self._database)
 
     def oldest_ms(self) -> int:
-        """When the oldest record was spooled; 0: the spool has no record."""
+        """Returns when the oldest record was spooled, or 0 if the spool has no record."""
         found = self._database.execute("SELECT spooled_ms FROM records ORDER BY id LIMIT 1").fetchone()
         return found[0] if found else 0
 
     def dead_size(self) -> tuple[int, int]:
-        """The number of dead records, and their bytes."""
+        """Returns the number of dead records, and their bytes."""
         count, size = self._database.execute("SELECT count(*), total(length(record)) FROM dead").fetchone()
         return count, int(size)
 
@@ -213,7 +216,7 @@ class SpoolView:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        """Turns an error of SQLite into SpoolUnusable."""
+        """Closes the database, and turns an error of SQLite into SpoolUnusable."""
         self._database.close()
         if isinstance(error, sqlite3.Error):
             raise _unusable(self._directory, error) from error
@@ -235,7 +238,7 @@ def _waiting(database: sqlite3.Connection) -> list[Waiting]:
 
 
 def _make_directory(directory: Path) -> None:
-    """Makes the directory and its missing parents.  All of them are on the disk when it returns."""
+    """Makes the directory and its missing parents, and returns when all of them are on the disk."""
     missing = list(takewhile(lambda path: not path.exists(), (directory, *directory.parents)))
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in missing:
@@ -251,7 +254,7 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _identity(file: int | str | Path) -> tuple[int, int] | None:
-    """Device and inode of a path or descriptor; None: no file is found."""
+    """Returns the device and inode of a path or descriptor, or None if no file is found."""
     try:
         found = os.stat(file)
     except OSError:
@@ -261,10 +264,10 @@ def _identity(file: int | str | Path) -> tuple[int, int] | None:
 
 class _Lock:
     """The lock of the directory, in a file of its own, because SQLite's own lock would keep readers out.  It is held
-    until `release` or the end of this process; a forked child does not have it."""
+    until `release` or the end of this process.  A forked child does not hold it."""
 
     def __init__(self, directory: Path) -> None:
-        """SpoolUnusable: another process has the lock.  OSError: the file cannot be opened or written."""
+        """Raises SpoolUnusable if another process has the lock, and OSError if the file cannot be opened or written."""
         self._descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.identity = _identity(self._descriptor)
         forks.watch(self)
@@ -284,8 +287,8 @@ class _Lock:
             raise
 
     def release(self) -> None:
-        """Unlocks explicitly, because closing the descriptor may not be enough: a child that is just being forked may
-        still have a copy of it, and the lock would last until all copies are closed."""
+        """Unlocks explicitly, because closing the descriptor may not be enough.  A child that is just being forked
+        may still have a copy of the descriptor, and the lock would last until all copies are closed."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -299,9 +302,9 @@ class _Lock:
 
 
 def _made(directory: Path) -> tuple[int, int] | None:
-    """Makes the database's file if it is missing, and returns its identity."""
+    """Makes the database's file if it is missing, and returns its device and inode."""
     try:
-        # Only its owner may read it, because it has message bodies.
+        # Only the owner may read the file, because it has message bodies.
         descriptor = os.open(directory / DATABASE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _unusable(directory, error) from error
@@ -314,7 +317,7 @@ def _made(directory: Path) -> tuple[int, int] | None:
 def open_database(directory: Path) -> sqlite3.Connection:
     path = directory / DATABASE
     try:
-        # One thread at a time uses it, but not the thread that opens it.
+        # One thread at a time uses the database, but it is not the thread that opens it here.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     except sqlite3.Error as error:
         raise _unusable(directory, error) from error
@@ -351,7 +354,8 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
 
 
 def _check_version(database: sqlite3.Connection, directory: Path) -> bool:
-    """True if the database is new and empty.  SpoolUnusable: it is not a spool, or a newer version has written it."""
+    """Returns True if the database is new and empty.  Raises SpoolUnusable if it is not a spool, or if a newer
+    version has written it."""
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
@@ -379,5 +383,6 @@ def _unusable(directory: Path, error: Exception) -> SpoolUnusable:
 
 
 def is_damage(error: Exception) -> bool:
-    """False for all other errors of SQLite, such as a full disk, which may be over at the next call."""
+    """Returns True if SQLite says that the database is damaged.  Other errors, such as a full disk, may be over at
+    the next call."""
     return type(error) is sqlite3.DatabaseError

@@ -1,4 +1,4 @@
-"""A producer's spool with the sender that fills it and the replay that empties it."""
+"""Puts together a producer's spool, the sender that fills it, and the replay that sends its records to brokers."""
 
 from collections.abc import Callable
 
@@ -29,12 +29,13 @@ class Spooling:
             self.replay = Replay(
                 self.spool, attempts, publish_table, timeout_s=options.timeout_s, clock=clock, enough=spool.enough
             )
-        except BaseException:  # for example, the system has no thread for it
+        except BaseException:  # for example because the system has no thread for replay
             self.spool.close()
             raise
 
     def close(self) -> None:
-        """The next producer that opens the spool replays what is left.  In a forked child nothing is closed."""
+        """Stops replay and closes the spool.  The next producer that opens the spool sends the records in it.  In a
+        forked child nothing is closed."""
         if not self.spool.is_parents:
             self.replay.close()
             self.spool.close()

@@ -1,4 +1,5 @@
-"""A sender that spools what it cannot send, and the table from which a producer with a spool chooses queues."""
+"""A sender that puts messages into the spool if it cannot send them, and the table from which a producer with a
+spool chooses queues."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -34,9 +35,9 @@ NO_BROKER = ""  # the broker name of a message whose queue is chosen later, when
 
 
 class AcceptingTable:
-    """Chooses the queue of an accepted message, or leaves it open: while no broker is known, and always for message
-    groups.  All message groups of a topic then pass through one lane of the outbox, whatever the route says meanwhile,
-    and reach the spool in their order."""
+    """Chooses the queue of an accepted message, or leaves the choice open: while no broker is known, and always for
+    message groups.  All message groups of a topic then pass through one lane of the outbox, even if the route
+    changes meanwhile, and reach the spool in their order."""
 
     def __init__(self, publish_table: PublishTable, spool: Spool) -> None:
         self._publish_table = publish_table
@@ -58,8 +59,8 @@ class AcceptingTable:
 
 
 class SpoolingSender:
-    """Thread-safe.  Spools messages that no broker has acknowledged, and messages that come behind spooled ones of
-    their lane.  If a broker refuses a message for good, the caller gets the error, as without a spool."""
+    """Spools messages that no broker has acknowledged, and messages that come behind spooled messages of their lane.
+    If a broker refuses a message for good, the caller gets the error, as without a spool.  Thread-safe."""
 
     def __init__(
         self, sender: Sender, attempts: SendAttempts, publish_table: PublishTable, peer: str, spool: Spool
@@ -79,8 +80,8 @@ class SpoolingSender:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def send_messages(self, lot: Lot) -> None:
-        """Spools the messages that come behind spooled ones of their lane, sends the others, and spools those that
-        fail."""
+        """Spools the messages that come behind spooled messages of their lane, sends the others, and spools those
+        that cannot be sent."""
         held = [self._spool.holds(_lane_of(entry)) for entry in lot.entries] if self._spool.has_records else [False]
         if any(held) and not all(held):
             for wanted in (True, False):
@@ -102,8 +103,8 @@ class SpoolingSender:
                 self.send_messages(part)
 
     def _attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
-        """Like `Sender.attempt`.  Messages that were accepted without a queue get one, and are returned as parts to
-        send."""
+        """Sends the messages like `Sender.attempt`.  Messages that were accepted without a queue get one first, and
+        are returned as parts, which the caller has to send."""
         if cast(MessageQueue, lot.entries[0].queue).broker_name != NO_BROKER:
             return self._sender.attempt(lot, outgoing)
         if not lot.entries[0].by_group:
@@ -174,7 +175,8 @@ class SpoolingSender:
     # --- all ----------------------------------------------------------------------------------------------------------
 
     def _is_for_the_spool(self, error: RocketSimError, *, by_group: bool) -> bool:
-        """True if a later attempt may succeed.  A missing queue counts only for message groups, whose queues change."""
+        """Returns True if a later attempt may succeed.  After a missing queue this is so only for message groups,
+        because their queues change with the route."""
         if self._spool.is_parents or isinstance(error, SpoolFailed):
             return False
         if isinstance(error, QueueNotExist):
@@ -182,13 +184,13 @@ class SpoolingSender:
         return isinstance(error, SendFailed) or is_worth_sending_again(error)
 
     def _spooled(self, outgoing: OutgoingBatch, lanes: Sequence[Lane], failure: RocketSimError | None) -> BatchPart:
-        """Writes the messages to the spool and counts them, whether or not that succeeds.  SpoolFailed names this
-        failure and the earlier one."""
+        """Writes the messages to the spool, and counts them even if that fails.  SpoolFailed names this failure and
+        the earlier one."""
         had_failed = isinstance(failure, SendFailed | QueueNotExist)
         is_pinned = lanes[0].is_queue
         columns = outgoing.outgoing()
         if not is_pinned:
-            columns.queue_ids = [0] * len(outgoing)  # replay chooses them
+            columns.queue_ids = [0] * len(outgoing)  # replay chooses the queues later
         data, sizes = record_frame.encode(columns, local_ipv4(self._peer))
         ids = list(map(str, outgoing.msg_ids))
         try:

@@ -1,4 +1,5 @@
-"""A producer's transactions: half messages, their commit or rollback, and the answers to brokers that ask for it."""
+"""A producer's transactions: half messages, their commit or rollback, and the answers when brokers ask about open
+ones."""
 
 import logging
 import os
@@ -39,14 +40,14 @@ from rocketsim_client.transport.under_way import UnderWay
 
 logger = logging.getLogger(__name__)
 
-CHECK_S = 30.0  # how long one call waits for a broker's questions; the next call may go to another master
+CHECK_S = 30.0  # a call waits this long for a broker's questions; the next call may go to another master
 
-Checker = Callable[[MessageView], bool | None]  # True: commit, False: roll back, None: not known yet
+Checker = Callable[[MessageView], bool | None]  # True commits, False rolls back, None means not known yet
 
 
 class Transaction:
-    """One message that readers see when it is committed.  The `with` block commits it at its end; an exception rolls it
-    back."""
+    """One message that readers see when it is committed.  The end of a `with` block commits it, and an exception in
+    the block rolls it back."""
 
     def __init__(
         self,
@@ -82,20 +83,20 @@ class Transaction:
 
     @property
     def transaction_id(self) -> str:
-        """The id of the transaction's message; empty before `send`."""
+        """The id of the transaction's message.  Empty before `send`."""
         return self._prepared.msg_id if self._prepared is not None else ""
 
     @property
     def status(self) -> CommitStatus | None:
-        """The status of the last `commit` or `rollback`, also of that at the end of the block: it says which brokers
-        have it.  None: neither was answered yet."""
+        """The status of the last `commit` or `rollback`, also of the one at the end of the block.  It says which
+        brokers have stored it.  None if neither was answered yet."""
         return self._status
 
     def send(
         self, message: Message, *, queue: MessageQueue | None = None, message_group: str | None = None
     ) -> SendResult:
-        """Stores the message as a half message, which no reader sees; the result's offset is that of the half message.
-        A transaction has one message.  Errors are those of `Producer.send`; nothing is spooled."""
+        """Stores the message as a half message, which no reader sees.  The result's offset is that of the half
+        message.  A transaction has one message.  Errors are those of `Producer.send`, but nothing is spooled."""
         if self._is_used:
             raise InvalidParameter("a transaction has one message; begin another one")
         if message.delay_level or message.deliver_at is not None:
@@ -109,19 +110,20 @@ class Transaction:
         return self._prepared
 
     def commit(self) -> CommitStatus:
-        """Commits the message: readers see it when the call returns.  The status says which brokers have the commit.
-        `COMMIT_OK`: it is final in the broker's mode.  `SLAVE_NOT_AVAILABLE`: a SYNC_MASTER had no slave.  If that
-        broker is lost before a slave has caught up, the producer is asked again, or the message is lost as well.  A
-        second commit is answered like the first.
+        """Commits the message: readers see it when the call returns.  The status says which brokers have stored the
+        commit.  `COMMIT_OK` means that the commit is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a
+        SYNC_MASTER had no slave.  If that broker is lost before a slave has caught up, a broker asks the producer
+        again, or the message is lost as well.  A second commit is answered like the first.
 
-        SendFailed: it is not known if the message is committed; the broker will ask.  NotFound: the transaction is not
-        open any more, because the broker has given it up, its topic was deleted, or it was rolled back.  ClientClosed:
-        the producer was closed before; the broker will ask.
+        Raises SendFailed if it is not known whether the message is committed.  The broker will then ask.  Raises
+        NotFound if the transaction is not open any more, because the broker has given it up, its topic was deleted, or
+        it was rolled back.  Raises ClientClosed if the producer was closed before.  The broker will then ask another
+        producer.
         """
         return self._end(commit=True)
 
     def rollback(self) -> CommitStatus:
-        """Rolls the message back: no reader will see it.  Status and errors are those of `commit`."""
+        """Rolls the message back, so that no reader will see it.  Status and errors are those of `commit`."""
         return self._end(commit=False)
 
     def _end(self, *, commit: bool) -> CommitStatus:
@@ -135,7 +137,7 @@ class Transaction:
 
 
 class HalfMessages:
-    """`SendCalls` that store messages as half messages of this client."""
+    """Implements `SendCalls`, and stores each message as a half message of this client."""
 
     def __init__(self, cluster: Cluster, client_id: str) -> None:
         self._cluster = cluster
@@ -146,8 +148,8 @@ class HalfMessages:
 
 
 class Transactions:
-    """Thread-safe.  With a checker, one thread for each broker of a topic answers the broker's questions, from the
-    first transaction of the topic on."""
+    """The transactions of one producer.  With a checker, one thread for each broker of a topic answers the broker's
+    questions, from the topic's first transaction on.  Thread-safe."""
 
     def __init__(
         self,
@@ -168,10 +170,10 @@ class Transactions:
             attempts.over(HalfMessages(cluster, self._client_id)), publish_table, options, cluster.first_address
         )
         self._lock = threading.Lock()
-        # The transactions that this process may still end, by id.  Weak: one that the program has dropped is not here.
+        # Id -> transaction that this process may still end.  Weak, so that it has none that the program has dropped.
         self._here: weakref.WeakValueDictionary[str, Transaction] = weakref.WeakValueDictionary()
         self._topics: dict[str, None] = {}
-        self._threads: dict[str, threading.Thread] = {}  # by broker name
+        self._threads: dict[str, threading.Thread] = {}  # broker name -> the thread that answers its questions
         self._under_way = UnderWay()
         self._closed = threading.Event()
 
@@ -179,7 +181,7 @@ class Transactions:
         (msg_id,) = self._sender.new_ids(1, time.time_ns() // 1_000_000).to_pylist()
         topic = cast(MessageQueue, entry.queue).topic
         with self._lock:
-            self._here[msg_id] = transaction  # before a broker may ask
+            self._here[msg_id] = transaction  # must be known before a broker may ask
         try:
             lot = Lot(entries=[entry], kind=kind, deadline=self._clock() + timeout_s, msg_ids=[msg_id])
             self._sender.send_messages(lot)
@@ -193,8 +195,8 @@ class Transactions:
         return prepared
 
     def _answer_for_own(self, topic: str, broker_names: list[str]) -> None:
-        """Answers the questions of all brokers of the topic: one whose answer was lost may have stored the message,
-        too."""
+        """Answers the questions of all brokers of the topic, because a broker whose answer was lost may have stored
+        the message, too."""
         if self._checker is None:
             return
         try:
@@ -252,7 +254,8 @@ class Transactions:
     # --- questions ------------------------------------------------------------------------------------------------
 
     def answer_for(self, topics: list[str], broker_names: list[str] | None = None) -> None:
-        """Begins to answer questions about transactions of these topics, also about those of other producers."""
+        """Begins to answer brokers' questions about transactions of these topics, also about those of other
+        producers."""
         if self._checker is None:
             return
         if broker_names is None:
@@ -267,7 +270,7 @@ class Transactions:
                     )
                     self._threads[name].start()
         if new_topics:
-            self._cancel()  # so that the next call names the new topics
+            self._cancel()  # the next call then names the new topics, too
 
     def _answer(self, broker_name: str) -> None:
         failures = 0
@@ -301,7 +304,7 @@ class Transactions:
         assert self._checker is not None
         with self._lock:
             if asked.transaction_id in self._here:
-                return  # this process will still end it
+                return  # this process will still end the transaction
         try:
             commit = self._checker(asked.message)
         except Exception:
@@ -313,7 +316,7 @@ class Transactions:
             queue = MessageQueue(asked.topic, broker_name, asked.message.queue_id)
             self.end(queue, asked.transaction_id, commit=commit, timeout_s=self._cluster.timeout_s)
         except NotFound:
-            pass  # somebody else has ended it
+            pass  # somebody else has ended the transaction
         except RocketSimError as error:
             logger.warning("transaction %s was not ended, the broker will ask again: %s", asked.transaction_id, error)
 
