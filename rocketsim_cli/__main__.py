@@ -1,4 +1,4 @@
-"""`rocketsim`, or `python -m rocketsim_cli`: runs the command line, or names the extra that is not installed."""
+"""`rocketsim`, or `python -m rocketsim_cli`: runs the command line, or says which extra is not installed."""
 
 import sys
 from typing import NoReturn

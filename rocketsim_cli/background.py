@@ -1,4 +1,4 @@
-"""The background, into which `rocketsim up --detach` puts itself: a process in a session of its own."""
+"""Moves `rocketsim up --detach` into the background: into a forked process with a session of its own."""
 
 import os
 import signal
@@ -13,31 +13,32 @@ from rocketsim_cli.trouble import Trouble
 
 
 class Background:
-    """The way from the process in the background to the one that the user has started, which waits."""
+    """A fork of this process, and the pipe on which it tells the foreground that the cluster is ready."""
 
     def __init__(self, log: Path) -> None:
-        """Returns in the new process.  The old one waits for `is_ready` or the end of the new one, prints what that has
-        said, and ends with SystemExit or Trouble.
+        """Forks this process, and returns only in the new one.  The old process waits until the new one calls
+        `tell_ready` or ends, prints the new one's output, and raises typer.Exit or Trouble.
 
-        Call it before there are threads: the new process is a fork.  Its output goes to `log`, which is emptied.
+        Call it before this process starts threads, because a fork has only one thread.  The new process writes its
+        output to `log`, which is emptied first.
         """
         sys.stdout.flush()
         sys.stderr.flush()
         log.write_bytes(b"")
-        reading, self._writing = os.pipe()  # the servers do not inherit them
+        reading, self._writing = os.pipe()  # Python's pipes are not inherited by the servers
         if pid := os.fork():
             os.close(self._writing)
             _wait(pid, reading, log)
         os.close(reading)
-        os.setsid()  # a closed terminal and its Ctrl-C do not reach this process
+        os.setsid()  # so that neither Ctrl-C nor the end of the terminal reaches this process
         for number, path, flags in ((0, os.devnull, os.O_RDONLY), *((one, str(log), os.O_APPEND) for one in (1, 2))):
             handle = os.open(path, flags | (os.O_WRONLY if number else 0))
             os.dup2(handle, number)
             os.close(handle)
 
-    def is_ready(self) -> None:
+    def tell_ready(self) -> None:
         sys.stdout.flush()
-        with suppress(BrokenPipeError):  # the process that waits was killed
+        with suppress(BrokenPipeError):  # the process in the foreground was killed
             os.write(self._writing, b"\n")
         os.close(self._writing)
 

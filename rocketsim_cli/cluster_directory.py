@@ -1,11 +1,11 @@
-"""The directory of a cluster that `rocketsim up` runs: its lock, and the file that says which processes it has.
+"""The directory of a cluster that `rocketsim up` runs: its lock, and the file that lists the cluster's processes.
 
-    cluster.json    the processes, ports and roles; only its user may read it, and it is there while the cluster runs
-    up.log          what `rocketsim up --detach` says
+    cluster.json    processes, ports and roles while the cluster runs; only its user may read the file
+    up.log          the output of `rocketsim up --detach`
     NAME.log        the log of a server
     store/NAME      the store of a broker
 
-The lock is one of the system on the directory itself, so it ends with the process that holds it.
+The lock is a `flock` on the directory itself, so the system releases it when the process that holds it ends.
 """
 
 import fcntl
@@ -23,24 +23,26 @@ from rocketsim_cli.local_cluster import LocalCluster, ServerProcess
 from rocketsim_cli.running_process import RunningProcess
 from rocketsim_cli.trouble import Trouble
 
-FORMER_SERVERS_TIMEOUT_S = 10.0  # servers of a killed `up` end by themselves at once
+FORMER_SERVERS_TIMEOUT_S = 10.0  # servers end by themselves as soon as their `rocketsim up` was killed
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A process of the cluster, or a service in one."""
+    """A process of the cluster, or a service inside one, such as the web console."""
 
     name: str
     role: str
     process: RunningProcess
     address: str = ""
-    rocketmq5: str = ""  # where RocketMQ 5's clients connect, while the broker is a master
-    rocketmq4: str = ""  # where RocketMQ 4's clients and tools connect
+    rocketmq5: str = ""  # the address for RocketMQ 5's clients, which only a master has
+    rocketmq4: str = ""  # the address for RocketMQ 4's clients and tools
 
 
 @dataclass(frozen=True, slots=True)
 class RunningCluster:
-    """`is_ready`: all servers serve.  Before that the only member is the process of `rocketsim up`."""
+    """The processes of a cluster.  `is_ready`: all servers serve.  Before that, the process of `rocketsim up` is the
+    only member.
+    """
 
     is_ready: bool
     members: tuple[Member, ...]
@@ -106,7 +108,9 @@ class ClusterDirectory:
 
     @classmethod
     def default(cls) -> "ClusterDirectory":
-        """The directory of `rocketsim up --detach` without `--dir`, whose stores are deleted at the end."""
+        """Returns the directory that `rocketsim up --detach` uses without `--dir`.  Its stores are deleted when the
+        cluster ends.
+        """
         if not _default().is_absolute():
             raise Trouble("this user has no home directory: give --dir, or set XDG_STATE_HOME")
         return cls(_default())
@@ -124,23 +128,25 @@ class ClusterDirectory:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise Trouble(
-                    f"{self.folder}: a cluster runs in this directory already{self._by()}. `{self.command('down')}` "
-                    "ends it; another --dir is for another cluster"
+                    f"{self.folder}: a cluster runs in this directory already{self._holder()}. "
+                    f"`{self.command('down')}` ends it; give another --dir to start another cluster"
                 ) from None
             yield
         finally:
             os.close(handle)
 
-    def _by(self) -> str:
+    def _holder(self) -> str:
         cluster = self.load()
         return f" (process {cluster.supervisor.pid})" if cluster is not None else ""
 
     def command(self, word: str) -> str:
-        """The command line for this directory."""
+        """Returns the command line `rocketsim WORD` for this directory, with `--dir` if it is not the default one."""
         return f"rocketsim {word}" if self.folder == _default() else f"rocketsim {word} --dir {self.folder}"
 
     def load(self) -> RunningCluster | None:
-        """Returns what the file says, also if the processes have ended since; None without the file."""
+        """Returns the cluster that `cluster.json` describes, even if its processes have ended since.  None: there is no
+        such file.
+        """
         try:
             text = self._state.read_text()
         except (FileNotFoundError, NotADirectoryError):
@@ -150,7 +156,9 @@ class ClusterDirectory:
             members = [Member(**one | {"process": RunningProcess(**one["process"])}) for one in read["members"]]
             return RunningCluster(bool(read["is_ready"]), tuple(members))
         except (ValueError, KeyError, TypeError) as error:
-            raise Trouble(f"{self._state} is damaged ({error}); end the cluster's processes, and remove it") from None
+            raise Trouble(
+                f"{self._state} is damaged ({error}); end the cluster's processes, and remove the file"
+            ) from None
 
     def save(self, cluster: RunningCluster) -> None:
         from broker_service.store.files import Files
@@ -161,12 +169,14 @@ class ClusterDirectory:
         self._state.unlink(missing_ok=True)
 
     def wait_for_former_servers(self) -> None:
-        """Returns when the servers of an `up` that was killed have ended, and removes what it said about them."""
+        """Waits until the servers of a killed `rocketsim up` have ended, then deletes their `cluster.json`.  Raises
+        Trouble if they still run after FORMER_SERVERS_TIMEOUT_S.
+        """
         former = self.load()
         deadline = time.monotonic() + FORMER_SERVERS_TIMEOUT_S
         while former is not None and (left := former.running()):
             if time.monotonic() > deadline:
-                raise Trouble(f"{self.folder}: servers of the former cluster still run: {listed(left)}; end them first")
+                raise Trouble(f"{self.folder}: servers of an earlier cluster still run: {listed(left)}; end them first")
             time.sleep(0.05)
         self.forget()
 
@@ -179,12 +189,12 @@ class ClusterDirectory:
                 path.unlink()
 
     def size_bytes(self) -> int:
-        """The room on the disk that all files take."""
+        """Returns the disk space that all files in the directory use."""
         return sum(path.lstat().st_blocks * 512 for path in self.folder.rglob("*"))
 
 
 def _default() -> Path:
-    """Relative if the user has no home directory."""
+    """Returns the directory for clusters without `--dir`.  The path is relative if the user has no home directory."""
     return Path(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")) / "rocketsim" / "cluster"
 
 

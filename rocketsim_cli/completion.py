@@ -1,7 +1,7 @@
-"""Names that a shell completes at Tab: topics, groups, brokers and clusters, as the cluster has them at that moment.
+"""Completes names at the Tab key: the topics, groups, brokers and clusters that the cluster has at that moment.
 
-`rocketsim --install-completion` installs it.  The shell runs the command line with the words before the cursor.  A
-completion shows no error, because that would stand in the middle of the line: without an answer it has no names.
+`rocketsim --install-completion` installs it.  At Tab the shell runs `rocketsim` with the words before the cursor.  If
+the cluster cannot be asked, no names are offered; an error would stand in the middle of the user's command line.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from rocketsim_client.connection import Connection
 
 TIMEOUT_S = 1.0
-VARIABLE = "_ROCKETSIM_COMPLETE"  # in the environment of a command line that completes
-before_fragment = ""  # the part of the word at the cursor that bash takes for words of their own
+VARIABLE = "_ROCKETSIM_COMPLETE"  # the shell sets it when it runs `rocketsim` to complete a word
+before_fragment = ""  # the front part of the word at the cursor, which bash has cut off at a colon
 
 
 def topics(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -48,9 +48,10 @@ def cluster_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _completed(ctx: typer.Context, incomplete: str, names: "Callable[[Admin], Iterable[str]]") -> list[str]:
-    """Returns the names that begin with `incomplete`, without what bash has taken from the front of the word.
+    """Returns the names that begin with the word at the cursor, without the front part that bash has cut off at a
+    colon.
 
-    Names of RocketMQ's own topics begin with `%`, and are shown only if that was typed.
+    Names of RocketMQ's own topics begin with `%`, and are offered only if the word is not empty.
     """
     begin = before_fragment + incomplete
     fitting = {name for name in _found(ctx, names) if name.startswith(begin)}
@@ -60,7 +61,7 @@ def _completed(ctx: typer.Context, incomplete: str, names: "Callable[[Admin], It
 
 
 def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> list[str]:
-    """Asks the cluster for at most TIMEOUT_S.  Returns the names that have come until then."""
+    """Asks the cluster for at most TIMEOUT_S.  Returns the names that have arrived by then."""
     found: list[str] = []
 
     def ask(connection: "Connection") -> None:
@@ -79,8 +80,10 @@ def _found(ctx: typer.Context, names: "Callable[[Admin], Iterable[str]]") -> lis
 
 
 def _connection(ctx: typer.Context) -> "Connection":
-    """Returns the connection that the finished command would use.  Typer has not called `rocketsim` itself here."""
-    import rocketsim_client  # noqa: F401 -- this takes a while, which is not the cluster's
+    """Returns the connection that the finished command would use.  It takes the options before the command from the
+    parsed words, because typer does not call the callback `rocketsim` for a completion.
+    """
+    import rocketsim_client  # noqa: F401 -- imported before the time-out starts, because it takes a while
     from rocketsim_cli import contexts
     from rocketsim_cli.connection import Invocation, connection_to
     from rocketsim_cli.tls import ConnectionOptions
@@ -94,9 +97,9 @@ def _connection(ctx: typer.Context) -> "Connection":
 
 
 def join_words_of_bash(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Undoes bash's division of words at colons, as in `-n 127.0.0.1:9876`.  Call it before the words are parsed.
+    """Joins the words that bash has split at colons, as in `-n 127.0.0.1:9876`.  Call it before the words are parsed.
 
-    For bash the word at the cursor is only what follows the last colon, and a completion replaces only that.
+    Bash sees only the part after the last colon as the word at the cursor, and a completion replaces only that part.
     """
     global before_fragment
     if environment.get(VARIABLE) != "complete_bash" or "COMP_WORDS" not in environment:

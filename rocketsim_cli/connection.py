@@ -1,5 +1,6 @@
-"""How a command connects to the cluster: by the given address, keys from the environment, the options before the
-command, and a context (`contexts.py`)."""
+"""Makes a command's connection from the given address, the keys in the environment, the options before the command, and
+a context (`contexts.py`).
+"""
 
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """How one cluster is reached."""
+    """The name server and the connection options of one cluster."""
 
     name_server: str
     options: ConnectionOptions
@@ -23,7 +24,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """What stands before the command: its options, and the context that it chose."""
+    """The options before the command, and the cluster of the context in use."""
 
     options: ConnectionOptions
     cluster: Cluster | None = None
@@ -36,11 +37,13 @@ def connection_to(name_server: str, context: typer.Context) -> "Connection":
 
 
 def options_of(name_server: str, context: typer.Context) -> dict[str, Any]:
-    """Returns the keywords of `Connection.of` without the address.  `context`: the one of the command."""
+    """Returns the keyword arguments of `Connection.of`, without the address.  `context` is typer's context of the
+    command.
+    """
     found = context.find_object(Invocation)
     options = given_options(context)
     if found is not None and found.cluster is not None and found.cluster.name_server == name_server:
-        options = _before(options, found.cluster.options)
+        options = _merged(options, found.cluster.options)
     keys = {name: key for name, key in credentials().items() if key}
     return {**asdict(options), **keys}
 
@@ -51,7 +54,7 @@ def given_options(context: typer.Context) -> ConnectionOptions:
     return found.options if found is not None else ConnectionOptions()
 
 
-def _before(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
-    """Returns the given options, and those of a context where none was given."""
+def _merged(given: ConnectionOptions, others: ConnectionOptions) -> ConnectionOptions:
+    """Returns the given options, with those of a context where none was given."""
     own = {one.name: getattr(given, one.name) for one in fields(given) if getattr(given, one.name) != one.default}
     return replace(others, **own)

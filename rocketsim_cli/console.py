@@ -1,4 +1,4 @@
-"""`rocketsim console`: the web console.  `rocketsim up` serves one for the cluster that it starts."""
+"""`rocketsim console`: serves the web console.  `rocketsim up` also serves one, for the cluster that it starts."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 PORT = 8088
-ASK_TIMEOUT_S = 2.0  # of a call to one broker; short, so that a page soon shows that a broker does not answer
+ASK_TIMEOUT_S = 2.0  # for a call to one broker; short, so that a page soon shows which broker does not answer
 INSTALL = "pip install 'rocketsim[console]'"
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
 
@@ -27,14 +27,14 @@ def console(
     bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Another host name that browsers may use, beside localhost and addresses."),
+        typer.Option(help="Another host name that browsers may use, besides localhost and addresses."),
     ] = None,
     cert: Annotated[
-        Path | None, typer.Option(help="Speak TLS with this certificate and its chain to the CA, PEM.", **_FILE)
+        Path | None, typer.Option(help="Use TLS with this certificate and its chain to the CA, PEM.", **_FILE)
     ] = None,
     key: Annotated[Path | None, typer.Option(help="The certificate's key, PEM.", **_FILE)] = None,
     client_ca: Annotated[
-        Path | None, typer.Option(help="Browsers need a certificate of these CAs, PEM.", **_FILE)
+        Path | None, typer.Option(help="Require browsers to have a certificate of these CAs, PEM.", **_FILE)
     ] = None,
 ) -> None:
     """Serve pages that show the cluster: brokers, topics, groups, messages and failovers."""
@@ -62,9 +62,10 @@ def console(
 
 
 @contextlib.contextmanager
-def beside(name_server: str) -> Iterator[str | None]:
-    """Serves a console of a cluster on this machine until the block ends. Yields its URL; None: its packages are not
-    installed."""
+def console_for(name_server: str) -> Iterator[str | None]:
+    """Serves the web console of a local cluster until the block ends.  Yields its URL, or None if the console's
+    packages are not installed.
+    """
     try:
         _need_packages()
     except Trouble:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 COMMIT_EVERY_S = 1.0
 IDLE_S = 0.2
 WAIT_S = 1.0  # how long a pop waits for a message
-AHEAD = 1000  # at most so many messages are received and not acknowledged
-ACKS = 32  # at most so many messages are shown and not acknowledged
+AHEAD = 1000  # the most messages that are received and not yet acknowledged
+ACKS = 32  # the most messages that are shown and not yet acknowledged
 
 
 class Start(StrEnum):
@@ -45,12 +45,13 @@ def consume(
         typer.Option(
             "-g",
             "--group",
-            help="The consumer group; without one nothing is committed.",
+            help="The consumer group. Without a group, no offset is committed.",
             autocompletion=completion.groups,
         ),
     ] = None,
     start: Annotated[
-        Start | None, typer.Option("--from", help="Default: committed (or earliest) with a group, earliest without.")
+        Start | None,
+        typer.Option("--from", help="Where to start. Default: committed (or earliest) with a group, earliest without."),
     ] = None,
     pop: Annotated[
         bool,
@@ -59,23 +60,26 @@ def consume(
             help="Consume as a member of the group: get messages that no other member has, and acknowledge them.",
         ),
     ] = False,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for more until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Wait for further messages until Ctrl-C.")] = False,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", help="End after this number of messages.", min=1)
     ] = None,
-    tags: Annotated[str, typer.Option("--tags", help="RocketMQ's expression: '*' or 'TagA || TagB'.")] = "*",
+    tags: Annotated[
+        str, typer.Option("--tags", help="The tags to show, as RocketMQ's expression: '*' or 'TagA || TagB'.")
+    ] = "*",
     sql: Annotated[
         str | None, typer.Option("--sql", help='An SQL92 condition over properties, as in "price > 20".')
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line for each message; errors are JSON on standard error.")
+        bool, typer.Option("--json", help="Print a JSON line for each message; errors are JSON on standard error.")
     ] = False,
 ) -> None:
     """Show messages and commit the offsets of those that were shown.
 
     The command pulls all queues up to their ends. With --pop the brokers choose which messages to deliver, as to
     RocketMQ 5's clients: each message goes to one member of the group. Messages that were shown are acknowledged;
-    others are delivered to other members. The command ends when no message has come for a second.
+    messages that were received but not shown are delivered to other members. With --pop the command ends when no
+    message has come for a second.
     """
     from rocketsim_client import Consumer, PullConsumer, SqlExpression
 
@@ -85,7 +89,7 @@ def consume(
         raise WrongCommandLine("--pop needs a group: -g NAME")
     if pop and start is not None:
         raise WrongCommandLine(
-            "--pop continues where the group is, without --from; `rocketsim admin resetOffsetByTime` moves it"
+            "--pop starts where the group is, not --from; `rocketsim admin resetOffsetByTime` moves the group"
         )
     if sql is not None and tags != "*":
         raise WrongCommandLine("--tags or --sql, not both: in SQL92 the tag is the property TAGS")
@@ -110,7 +114,9 @@ def consume(
 
 
 class Source(Protocol):
-    """A message counts as taken when the next one is asked for. `commit` commits the messages that were taken."""
+    """Yields messages, and commits those that its caller has taken. A message counts as taken when the caller asks for
+    the next one.
+    """
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]": ...
     def commit(self) -> None: ...
@@ -124,7 +130,7 @@ def show_until(
     follow: bool,
     max_messages: int | None,
 ) -> None:
-    """Shows messages until the event, and commits those that were shown even after an error."""
+    """Shows messages until `stop` is set. Commits the messages that were shown, even after an error."""
     try:
         for number, message in enumerate(source.messages(stop, follow=follow), 1):
             show(message)
@@ -136,8 +142,9 @@ def show_until(
 
 @contextmanager
 def stop_on_signal() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event instead of interrupting, so that exactly the messages that were shown are
-    committed."""
+    """Yields an event that Ctrl-C and SIGTERM set. They do not interrupt the program, so that exactly the messages that
+    were shown are committed.
+    """
     stop = threading.Event()
     before = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -170,7 +177,9 @@ class Reader:
         self._last_commit = time.monotonic()
 
     def start(self, start: Start) -> None:
-        """Sets the positions; `committed` is the earliest offset of a queue for which the group has none."""
+        """Sets the position of each queue. With `committed`, a queue without a committed offset starts at its earliest
+        message.
+        """
         topic = self._queues[0].topic
         bounds = self._consumer.bounds(topic)
         committed = self._consumer.committed_all(self._queues) if start is Start.COMMITTED else {}
@@ -181,7 +190,7 @@ class Reader:
         self._ends = {queue: bounds[queue].max_offset for queue in self._queues if queue in bounds}
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[MessageView]":
-        """Yields messages up to the ends that the queues had at the start, or until `stop`."""
+        """Yields messages until `stop` is set. Without `follow`, it ends where the queues ended at the start."""
         from rocketsim_client.errors import Unreachable
 
         while not stop.is_set():
@@ -233,7 +242,9 @@ class Reader:
 
 
 class Member:
-    """A member of a group. It acknowledges messages that its caller has taken, several with one call."""
+    """Receives messages as a member of a consumer group, and acknowledges those that its caller has taken, several with
+    one call.
+    """
 
     def __init__(self, consumer: "Consumer", *, tell: Callable[[str], None]) -> None:
         self._consumer = consumer
@@ -242,7 +253,7 @@ class Member:
         self._taken: list[ReceivedMessage] = []
 
     def messages(self, stop: threading.Event, *, follow: bool) -> "Iterator[ReceivedMessage]":
-        """Yields messages until none has come for `WAIT_S`, or until `stop`."""
+        """Yields messages until `stop` is set. Without `follow`, it ends when no message has come for `WAIT_S`."""
         from rocketsim_client.consuming.settler import may_succeed_later
         from rocketsim_client.errors import RocketSimError
 
@@ -250,7 +261,9 @@ class Member:
             try:
                 if len(self._taken) >= ACKS:
                     self.commit()
-                message = self._consumer.poll(0 if self._taken else WAIT_S)  # an ack does not wait for another message
+                message = self._consumer.poll(
+                    0 if self._taken else WAIT_S
+                )  # does not wait while messages are to be acknowledged
                 if message is None:
                     if not self._taken and not follow:
                         return
@@ -273,13 +286,13 @@ class Member:
             return
         try:
             self._statuses.tell(self._consumer.ack(self._taken))
-        except InvalidReceiptHandle as error:  # this process was suspended for long
+        except InvalidReceiptHandle as error:  # this process was suspended until its receipt handles were invalid
             self._tell(str(error))
         self._taken = []
 
 
 class _Statuses:
-    """Reports a status that is less safe than `COMMIT_OK`, once until it changes."""
+    """Tells the user about a status that is less safe than `COMMIT_OK`, once until the status changes."""
 
     def __init__(self, done: str, tell: Callable[[str], None]) -> None:
         self._done, self._tell = done, tell

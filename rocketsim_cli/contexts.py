@@ -1,6 +1,6 @@
-"""`rocketsim context`: clusters by name, so that commands need no address, TLS files and keys each time.
+"""`rocketsim context`: names clusters, so that commands need no address, TLS files and keys each time.
 
-They are kept in `rocketsim/contexts.toml` in the user's folder for configuration, which only the user can read:
+The contexts are in `rocketsim/contexts.toml` in the user's configuration directory.  Only the user can read the file:
 
     current = "prod"
 
@@ -9,8 +9,8 @@ They are kept in `rocketsim/contexts.toml` in the user's folder for configuratio
     tls = true
     tlsCa = "/etc/rocketsim/ca.pem"
 
-The command line and the environment go before a context.  Its options are those of its name server: a command that
-is given another address uses none of them, so no other server gets its keys.
+The command line and the environment override a context.  A command that is given another address than the context's
+uses none of the context's options, so that no other server gets its keys.
 """
 
 import json
@@ -31,7 +31,9 @@ from rocketsim_cli.tables import show_rows
 from rocketsim_cli.tls import ConnectionOptions
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
-commands = typer.Typer(name="context", help="Clusters by name, for all commands.", no_args_is_help=True)
+commands = typer.Typer(
+    name="context", help="Name clusters, so that commands need no address each time.", no_args_is_help=True
+)
 Name = Annotated[str, typer.Argument(help="The context's name.")]
 
 FILES = ("tls_ca", "tls_cert", "tls_key")
@@ -51,12 +53,14 @@ class Contexts:
             raise Trouble(f"there is no context {name!r}; known: {known} (rocketsim context add makes one)") from None
 
     def chosen(self, name: str | None) -> Cluster | None:
-        """Returns the context with this name, or the current context if no name is given.  None: it does not exist."""
+        """Returns the context with this name, or the current context if no name is given.  None: no context is current.
+        Raises Trouble if the context does not exist.
+        """
         name = name or self.current
         return self.of(name) if name else None
 
     def text(self) -> str:
-        """The file's text.  Options that have their default are left out."""
+        """Returns the text of the file.  Options that have their default are left out."""
         lines = [f"current = {_toml(self.current)}", ""]
         for name, cluster in sorted(self.clusters.items()):
             given = {one: value for one in DEFAULTS if (value := getattr(cluster.options, one)) != DEFAULTS[one]}
@@ -66,18 +70,18 @@ class Contexts:
 
 
 def _toml(value: bool | str | Path) -> str:
-    """Returns the value as JSON writes it, which TOML reads.  TOML wants DEL escaped, and no pairs of surrogates."""
+    """Returns a value as TOML, which JSON's form of it is if only DEL is escaped in it."""
     text = json.dumps(value if isinstance(value, bool) else str(value), ensure_ascii=False)
     return text.replace("\x7f", "\\u007f")
 
 
 def path() -> Path:
-    """The file, which need not exist.  The path is relative if the user has no home directory."""
+    """Returns the path of the file, which need not exist.  It is relative if the user has no home directory."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")) / "rocketsim" / "contexts.toml"
 
 
 def load() -> Contexts:
-    """Raises Trouble with the file and what is wrong with it."""
+    """Reads the file.  If it is damaged, raises Trouble with its path and the reason."""
     file = path()
     try:
         text = file.read_text("utf-8") if file.is_absolute() else ""
@@ -121,7 +125,7 @@ def _damaged(reason: str) -> Trouble:
 
 
 def save(contexts: Contexts) -> None:
-    """Replaces the file as a whole.  After a failure it has its old content."""
+    """Replaces the file as a whole, so that it has its old content after a failure."""
     from broker_service.store.files import Files
 
     file = path()
@@ -132,14 +136,15 @@ def save(contexts: Contexts) -> None:
 
 
 def takes_name_server(command: Any) -> bool:
-    """True if the command, or one below it, takes a name server's address."""
+    """Returns True if the command, or one of its subcommands, takes a name server's address."""
     below = getattr(command, "commands", {}).values()
     return any(one.name == "name_server" for one in command.params) or any(map(takes_name_server, below))
 
 
 def defaults(command: Any, name_server: str) -> Mapping[str, Any]:
-    """Returns Click's `default_map`, by which this name server is the default of `-n` in the command or in those below
-    it.  The command line and NAMESRV_ADDR go before it."""
+    """Returns Click's `default_map` that makes this name server the default of `-n` in the command and its subcommands.
+    The command line and NAMESRV_ADDR override it.
+    """
     below = getattr(command, "commands", None)
     if below is None:
         return {"name_server": name_server}
@@ -153,8 +158,8 @@ def defaults(command: Any, name_server: str) -> Mapping[str, Any]:
 def add(context: typer.Context, name: Name, name_server: NameServer, as_json: AsJson = False) -> None:
     """Add a cluster, or replace it, and use it from now on.
 
-    TLS and protocol are the options before the command (`rocketsim --tls --tls-ca FILE context add …`); keys are those
-    of the environment (ROCKETSIM_ACCESS_KEY and ROCKETSIM_SECRET_KEY, or ROCKETSIM_TOOLS).
+    TLS and the protocol come from the options before the command (`rocketsim --tls --tls-ca FILE context add …`), and
+    the keys from the environment (ROCKETSIM_ACCESS_KEY and ROCKETSIM_SECRET_KEY, or ROCKETSIM_TOOLS).
     """
     if not name:
         raise WrongCommandLine("a context needs a name")
@@ -174,7 +179,7 @@ def use(name: Name, as_json: AsJson = False) -> None:
 
 @commands.command()
 def remove(name: Name, as_json: AsJson = False) -> None:
-    """Forget a cluster."""
+    """Remove a cluster from the list."""
     contexts = load()
     contexts.of(name)
     left = {one: cluster for one, cluster in contexts.clusters.items() if one != name}

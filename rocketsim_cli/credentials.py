@@ -22,14 +22,14 @@ _LINE = re.compile(r"(accessKey|secretKey)\s*:\s*(.*?)\s*")
 
 
 class Keys(TypedDict):
-    """Arguments of each client of `rocketsim_client`; empty without access control."""
+    """Keyword arguments that each client of `rocketsim_client` takes. They are empty without access control."""
 
     access_key: str
     secret_key: str
 
 
 def credentials() -> Keys:
-    """The keys; those in the environment come before those in the file."""
+    """Returns the keys from the environment, or else those from the file that ROCKETSIM_TOOLS names."""
     access_key, secret_key = os.environ.get(ACCESS_KEY, ""), os.environ.get(SECRET_KEY, "")
     if not access_key and not secret_key and (path := os.environ.get(TOOLS)):
         return of_file(Path(path))
@@ -39,10 +39,10 @@ def credentials() -> Keys:
 
 
 def where_from() -> str:
-    """A hint for an error after a server has refused; empty if keys are given."""
+    """Returns a hint for the error of a server that has refused a call. It is empty if the user has given keys."""
     if any(map(os.environ.get, (ACCESS_KEY, SECRET_KEY, TOOLS))):
         return ""
-    return f" The command line has its keys from {ACCESS_KEY} and {SECRET_KEY}, or {TOOLS}=FILE."
+    return f" The command line takes its keys from {ACCESS_KEY} and {SECRET_KEY}, or {TOOLS}=FILE."
 
 
 def of_file(path: Path) -> Keys:
@@ -57,13 +57,16 @@ def of_file(path: Path) -> Keys:
 
 
 def warn_if_others_may_read(path: Path) -> None:
-    """Prints a line on standard error if the group or all users may read this file with a secret."""
+    """Prints a warning on standard error if the group or all users may read this file with a secret."""
     if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        print(f"rocketsim: {path}: others may read it; chmod 600 keeps its secret", file=sys.stderr)
+        print(
+            f"rocketsim: {path}: other users may read the secret in this file; `chmod 600` prevents that",
+            file=sys.stderr,
+        )
 
 
 def password(given: str) -> str:
-    """The password; `-`: the first line of standard input."""
+    """Returns the password; for `-`, the first line of standard input."""
     if given != "-":
         return given
     return sys.stdin.readline().rstrip("\n")

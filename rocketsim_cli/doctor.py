@@ -1,6 +1,7 @@
-"""`rocketsim doctor`: looks at what the commands and Spark need, and says what to do where something is missing.
+"""`rocketsim doctor`: checks what the commands and Spark need, and says how to get what is missing.
 
-Each check is a line of the answer.  A check that fails does not end the others: one cause often shows in several.
+Each check is a line of the answer.  After a failed check the others still run, because one cause often makes several
+checks fail.
 """
 
 import os
@@ -23,13 +24,13 @@ from rocketsim_cli.trouble import EXIT_TROUBLE, WrongCommandLine, explain
 if TYPE_CHECKING:
     from rocketsim_client import Admin
 
-JAVA = 17  # the oldest that Spark 4 takes
+JAVA = 17  # the oldest version that Spark 4 supports
 JAVA_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.  `advice` says what to do; for a check that is ok, what could be better."""
+    """The result of a check.  `advice` says what to do; if the check is ok, it says what could be better."""
 
     check: str
     ok: bool
@@ -41,18 +42,18 @@ def doctor(
     context: typer.Context,
     name_server: OptionalNameServer = None,
     topic: OptionalTopic = None,
-    spark: Annotated[bool, typer.Option("--spark", help="Start Spark and read a row of the cluster with it.")] = False,
+    spark: Annotated[bool, typer.Option("--spark", help="Start Spark, and read the list of brokers with it.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this installation and, with -n, whether the cluster answers.
 
-    The status is 0 when every check is ok, and 1 otherwise.
+    The exit status is 0 if every check is ok, and 1 otherwise.
     """
     if name_server is None and (topic or spark):
         raise WrongCommandLine(f"{'-t' if topic else '--spark'} needs the cluster's name server: -n, or NAMESRV_ADDR")
     findings = list(of_installation())
     if name_server is not None:
-        if spark:  # first: Spark has to be started before this process has opened connections
+        if spark:  # first, because Spark must start before this process opens connections
             findings.append(of_spark(source_options({"name_server": name_server, **options_of(name_server, context)})))
         findings += of_cluster(context, name_server, topic)
     columns = ["check", "ok", "found", "advice"]
@@ -64,7 +65,7 @@ def doctor(
 
 
 def of_installation() -> Iterator[Finding]:
-    from importlib import metadata  # as in main.py: not at each command's start
+    from importlib import metadata  # imported here, because it takes a tenth of a command's start
 
     from rocketsim_proto.records import kernels
 
@@ -113,7 +114,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def java_version() -> str | None:
-    """Returns what `java -version` prints, or None without Java.  As in Spark, JAVA_HOME goes before the PATH."""
+    """Returns what `java -version` prints, or None without Java.  JAVA_HOME is preferred to the PATH, as in Spark."""
     home = os.environ.get("JAVA_HOME")
     java = os.path.join(home, "bin", "java") if home else "java"
     try:
@@ -134,7 +135,7 @@ def of_java(said: str | None) -> Finding:
 
 
 def of_workers(pyspark_python: str | None, python3: str | None, executable: str) -> Finding:
-    """Spark starts PYSPARK_PYTHON for its workers, or `python3` of the PATH."""
+    """Checks the Python that Spark starts for its workers: PYSPARK_PYTHON, or else `python3` on the PATH."""
     worker = pyspark_python or python3
     if worker is not None and (found := shutil.which(worker)) and _same_environment(found, executable):
         return Finding("pysparkPython", True, worker)
@@ -143,13 +144,16 @@ def of_workers(pyspark_python: str | None, python3: str | None, executable: str)
 
 
 def _same_environment(python: str, other: str) -> bool:
-    """Compares the directories without following links, because the Python of a virtual environment is a link to a
-    Python without its packages."""
+    """Returns True if both Pythons are in the same directory.  Links are not followed, because the Python of a virtual
+    environment is a link to a Python that lacks its packages.
+    """
     return os.path.dirname(os.path.abspath(python)) == os.path.dirname(os.path.abspath(other))
 
 
 def source_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """Turns keywords of the client into options of the Spark source (`tls_ca` into `tlsCa`), without empty ones."""
+    """Turns keyword arguments of the client into options of the Spark source (`tls_ca` into `tlsCa`).  Empty ones are
+    left out.
+    """
     return {
         camel(name): str(value).lower() if value is True else str(value)
         for name, value in options.items()
@@ -158,7 +162,9 @@ def source_options(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def of_spark(options: Mapping[str, str]) -> Finding:
-    """Reads the view `brokers` with Spark.  An active session is used and stays; otherwise one is started for this."""
+    """Reads the view `brokers` with Spark.  An active Spark session is used and left open; otherwise a session is
+    started and stopped again.
+    """
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
@@ -171,7 +177,7 @@ def of_spark(options: Mapping[str, str]) -> Finding:
         finally:
             if before is None:
                 session.stop()
-    except Exception as error:  # Spark's and Py4J's are of many classes
+    except Exception as error:  # Spark and Py4J raise errors of many classes
         advice = "see the other checks; docs/spark-clusters.md lists what Spark needs"
         said = str(error).strip() or type(error).__name__
         return Finding("sparkReads", False, said.splitlines()[0], advice)
@@ -203,7 +209,7 @@ def of_cluster(context: typer.Context, name_server: str, topic: str | None) -> I
 
 
 def _members(admin: "Admin", name_server: str) -> Generator[Finding, None, list[str]]:
-    """Returns the addresses of the brokers that are registered."""
+    """Yields the finding about the name server, and returns the addresses of the registered brokers."""
     try:
         members = sorted(member.address for member in admin.cluster_list())
     except Exception as error:
@@ -230,7 +236,7 @@ def _of_topic(admin: "Admin", topic: str) -> Finding:
 
 
 def _failed(check: str, error: Exception) -> Finding:
-    """Splits the error's text: its first sentence is what was found, the rest is the advice."""
+    """Splits the error's text: the first sentence says what was found, the rest is the advice."""
     line = explain(error)
     if line is None:
         raise error

@@ -13,7 +13,7 @@ TIMEOUT_S = 60.0  # `up` stops masters, slaves and the name server in turn, and 
 
 
 def down(folder: ClusterFolder = None, as_json: AsJson = False) -> None:
-    """End the cluster that `rocketsim up` runs in a directory, and say what remains."""
+    """End the cluster that `rocketsim up` runs in a directory, and say which files remain."""
     directory = ClusterDirectory(folder) if folder is not None else ClusterDirectory.default()
     cluster = directory.load()
     if cluster is not None:
@@ -23,10 +23,10 @@ def down(folder: ClusterFolder = None, as_json: AsJson = False) -> None:
             if time.monotonic() > deadline:
                 raise Trouble(
                     f"{directory.folder}: still running after {TIMEOUT_S:.0f} s: {listed(left)}. `kill -9` ends "
-                    "them, and loses no message that was answered; why they do not end is in the logs there"
+                    "them, and loses no acknowledged message; the logs in the directory say why they do not end"
                 )
             time.sleep(0.05)
-        with suppress(Trouble), directory.locked():  # a new cluster may have the directory already
+        with suppress(Trouble), directory.locked():  # a new cluster may have locked the directory already
             directory.forget()
             if folder is None:
                 directory.clear()
@@ -40,5 +40,5 @@ def down(folder: ClusterFolder = None, as_json: AsJson = False) -> None:
     else:
         print(
             f"the cluster has ended. {directory.folder} keeps its stores and logs, {kept >> 20} MiB: "
-            f"`rocketsim up --dir {directory.folder}` goes on with them"
+            f"`rocketsim up --dir {directory.folder}` continues with them"
         )

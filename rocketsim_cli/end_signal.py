@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal, for commands that have started other processes and end them in order."""
+"""Handles Ctrl-C, SIGTERM and a closed terminal for commands that have started processes and stop them in order."""
 
 import signal
 import time
@@ -9,25 +9,29 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class EndSignal:
-    """Notes the signals, from `listen` on.  `sleep` and `check` raise KeyboardInterrupt after the first one.
+    """Notes the signals that come after `listen`.  As soon as one has come, `sleep` and `check` raise
+    KeyboardInterrupt.
 
     Python's own handler raises KeyboardInterrupt wherever the program is.  In a destructor or a callback Python drops
-    it, and in the middle of an orderly end it leaves the rest undone.  Signals during the end change nothing here.
+    the exception, and in the middle of a stop it would leave the other processes running.  Here, further signals are
+    ignored while the command stops its processes.
     """
 
     def __init__(self) -> None:
-        # A threading.Event would lock itself out: the handler runs in the main thread, also while that is inside the
-        # event's lock.
+        # A threading.Event could deadlock: the handler runs in the main thread, perhaps while that holds the event's
+        # lock.
         self._came = False
 
     def listen(self) -> None:
-        """Sets the handler.  Only the main thread may do so, and must again after a library has set its own handler."""
+        """Sets the signal handler.  Only the main thread may do so, and it must do so again after a library has set its
+        own handler.
+        """
         for number in NUMBERS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
-        for further in NUMBERS:  # ignored until the process has ended, which takes Python's handlers away before
+        for further in NUMBERS:  # ignored by the system, because Python removes its handlers before it ends
             signal.signal(further, signal.SIG_IGN)
 
     def check(self) -> None:
@@ -35,7 +39,7 @@ class EndSignal:
             raise KeyboardInterrupt
 
     def sleep(self, seconds: float) -> None:
-        """Any thread may call it."""
+        """Sleeps, and raises KeyboardInterrupt soon after a signal.  Any thread may call it."""
         end = time.monotonic() + seconds
         self.check()
         while (left := end - time.monotonic()) > 0:

@@ -1,7 +1,7 @@
-"""A name server and broker pairs on this machine, each a process of its own, on free ports.
+"""Runs a name server and broker pairs on this machine, each server in a process of its own and on a free port.
 
-Writes their configuration, and starts, kills, restarts and stops them.  It does not use gRPC, so the same process can
-start Spark.
+This module writes the servers' configuration, and starts, kills, restarts and stops them.  It does not use gRPC, so
+that the same process can start Spark.
 """
 
 import contextlib
@@ -36,11 +36,11 @@ LAPTOP = {
 def pair_properties(
     pair: int, *, sync: bool, ports: tuple[int, int] = (0, 0), grpc_port: int = -1, remoting_port: int = -1
 ) -> list[dict[str, str]]:
-    """The configurations of the master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
+    """Returns the configurations of master and slave of the pair with this number (0: broker-a), with RocketMQ's keys.
 
-    `ports`: where master and slave listen; 0: any free port.  A free port is also used if another process takes the
-    given one first.  `grpc_port`: the port for RocketMQ 5's clients.  Both have the same, because only the master opens
-    it.  `remoting_port`: the port for RocketMQ 4's clients and tools, which both open; 0: any free one. -1: no such
+    `ports`: the ports of master and slave.  0, or a port that another process takes first, means any free port.
+    `grpc_port`: the port for RocketMQ 5's clients.  Master and slave have the same one, because only the master opens
+    it.  `remoting_port`: the port on which both serve RocketMQ 4's clients and tools; 0: any free port.  -1: no such
     port.
     """
     name = f"broker-{chr(ord('a') + pair)}" if pair < 26 else f"broker-{pair}"
@@ -89,7 +89,7 @@ class ServerProcess:
     `sleep`: waits while the server starts; an exception that it raises ends the start.
     """
 
-    module = "broker_service"  # what Python runs
+    module = "broker_service"  # the module that Python runs
     start_timeout_s = START_TIMEOUT_S
     stop_timeout_s = STOP_TIMEOUT_S
 
@@ -133,7 +133,7 @@ class ServerProcess:
 
     @property
     def address(self) -> str:
-        """host:port, also after the process has ended; empty: it does not listen yet."""
+        """Returns host:port, even after the process has ended.  It is empty until the server listens."""
         return self.address_path.read_text().strip() if self.address_path.exists() else ""
 
     def __str__(self) -> str:
@@ -144,7 +144,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self, **keys: object) -> Self:
-        """Starts the server, with these keys changed also for later starts, and returns when it listens."""
+        """Starts the server, and returns when it listens.  Later starts use the changed `keys`, too."""
         self.launch(**keys)
         return self.wait_until_ready()
 
@@ -183,15 +183,15 @@ class ServerProcess:
         return self
 
     def log(self) -> str:
-        """The server's whole log, of all its starts."""
+        """Returns the server's whole log, with all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def last_output(self) -> str:
-        """The part of the log that an error shows."""
-        return f"{self.last_words()} (with --dir DIR, DIR/{self.log_path.name} stays)"
+        """Returns the part of the log that an error shows."""
+        return f"{self.last_words()} (with --dir DIR, the log DIR/{self.log_path.name} is kept)"
 
     def last_words(self) -> str:
-        """The last line of the log, which usually says why the server ended."""
+        """Returns the last line of the log, which usually says why the server ended."""
         lines = (line.strip() for line in reversed(self.log().split("\n")))
         return next(filter(None, lines), "it said nothing")
 
@@ -227,8 +227,9 @@ def _text(value: object) -> str:
 
 
 def _ready(server: ServerProcess) -> ServerProcess:
-    """Waits until the server listens.  If another process has taken its port meanwhile, it starts again on a free
-    one."""
+    """Waits until the server listens.  If another process has taken its port meanwhile, the server is started again on
+    a free port.
+    """
     port = int(str(server.keys["listenPort"]))
     try:
         return server.wait_until_ready()
@@ -239,7 +240,7 @@ def _ready(server: ServerProcess) -> ServerProcess:
 
 
 class LocalCluster:
-    """A context.  `start` starts the servers, and the end of the `with` block stops them, also after an error."""
+    """A context manager.  `start` starts the servers, and the end of the block stops them, also after an error."""
 
     def __init__(
         self,
@@ -249,9 +250,10 @@ class LocalCluster:
         port: int = 0,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`port`: where the name server listens; 0: any free port, which is also taken where another process was
-        faster.  `remoting_port`: its port for RocketMQ's remoting protocol; -1: none.  `sleep`: waits while servers
-        start; an exception that it raises ends the start."""
+        """`port`: the name server's port.  0, or a port that another process takes first, means any free port.
+        `remoting_port`: the name server's port for RocketMQ's remoting protocol; -1: none.  `sleep`: waits while
+        servers start; an exception that it raises ends the start.
+        """
         self.folder = folder
         self.sleep = sleep
         folder.mkdir(parents=True, exist_ok=True)

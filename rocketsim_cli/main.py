@@ -1,4 +1,4 @@
-"""The `rocketsim` command: puts the commands together, and turns expected errors into one line and a status.
+"""The `rocketsim` command: puts the commands together, and turns expected errors into one line and an exit status.
 
 Heavy imports (gRPC, PySpark, Arrow) happen inside the commands, so that `--help` and completion are quick.
 """
@@ -69,14 +69,14 @@ def rocketsim(
     protocol: tls_options.Protocol = "auto",
     cluster: Annotated[
         str | None,
-        typer.Option("--context", envvar="ROCKETSIM_CONTEXT", help="A cluster of `rocketsim context list`."),
+        typer.Option("--context", envvar="ROCKETSIM_CONTEXT", help="Use this cluster of `rocketsim context list`."),
     ] = None,
 ) -> None:
     options = tls_options.ConnectionOptions(tls, tls_ca, tls_cert, tls_key, protocol)
     context.obj = Invocation(options)
     word = context.invoked_subcommand or ""
     command = getattr(context.command, "commands", {}).get(word)
-    # Servers, and other commands that call none, neither need nor read the contexts.
+    # Servers, and commands that call no server, do not read the contexts file.
     if word == "context" or command is None or not contexts.takes_name_server(command):
         return
     if (chosen := contexts.load().chosen(cluster)) is not None:

@@ -1,4 +1,4 @@
-"""One message as JSON, with the same names in all commands."""
+"""Turns a message into a JSON object, with the same names in all commands."""
 
 from typing import TYPE_CHECKING
 
@@ -33,5 +33,5 @@ def message_facts(message: "MessageView") -> dict[str, object]:
 
 
 def message_text(message: "MessageView") -> str:
-    """The body for a terminal; bytes that are not UTF-8 become \\xNN."""
+    """Returns the body as text for a terminal.  Bytes that are not UTF-8 become \\xNN."""
     return message.body.decode(errors="backslashreplace")

@@ -1,4 +1,4 @@
-"""Options that several commands share, with mqadmin's letters."""
+"""Options that several commands share.  Their letters are mqadmin's."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 from rocketsim_cli import completion
 
-NAME_SERVER_HELP = "The name server's host:port, several with ';'."
+NAME_SERVER_HELP = "The name server's host:port; several are separated by ';'."
 
 NameServer = Annotated[str, typer.Option("-n", "--name-server", envvar="NAMESRV_ADDR", help=NAME_SERVER_HELP)]
 OptionalNameServer = Annotated[
@@ -39,15 +39,16 @@ ClusterName = Annotated[
     str | None,
     typer.Option("-c", "--cluster", help="All brokers of this cluster.", autocompletion=completion.cluster_names),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON lines; errors are JSON on standard error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines; errors are JSON on standard error.")]
 
 ClusterFolder = Annotated[
-    Path | None, typer.Option("--dir", help="The cluster's directory. Default: that of `up --detach` without --dir.")
+    Path | None,
+    typer.Option("--dir", help="The cluster's directory. Default: the one that `up --detach` uses without --dir."),
 ]
 
 
 class Truth(StrEnum):
-    """A switch that takes a word, as in mqadmin."""
+    """A boolean option that takes `true` or `false`, as in mqadmin."""
 
     TRUE = "true"
     FALSE = "false"

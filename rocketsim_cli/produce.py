@@ -17,7 +17,7 @@ from rocketsim_cli.trouble import EXIT_LESS_SAFE, Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Message, Producer, SendResult
 
-# How many sends are under way at once: enough to fill batches, but few, so that it stops soon after the first failure.
+# The most sends under way at once: enough to fill batches, but few, so that the command ends soon after a failure.
 IN_FLIGHT = 4096
 
 
@@ -25,22 +25,25 @@ def produce(
     context: typer.Context,
     name_server: NameServer,
     topic: Topic,
-    bodies: Annotated[list[str] | None, typer.Argument(help="The bodies; none: the lines of standard input.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="RocketMQ's TAGS.")] = None,
+    bodies: Annotated[
+        list[str] | None, typer.Argument(help="The bodies. Default: the lines of standard input.")
+    ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="The tag of the messages (RocketMQ's TAGS).")] = None,
     key: Annotated[
-        str | None, typer.Option("--key", help="RocketMQ's KEYS, by which queryMsgByKey finds messages.")
+        str | None,
+        typer.Option("--key", help="The key of the messages (RocketMQ's KEYS), by which queryMsgByKey finds them."),
     ] = None,
     count: Annotated[int, typer.Option(help="How often to send all bodies.", min=1)] = 1,
-    rate: Annotated[float | None, typer.Option(help="The most messages per second.", min=0.001)] = None,
+    rate: Annotated[float | None, typer.Option(help="How many messages to send per second at most.", min=0.001)] = None,
     group: Annotated[str, typer.Option(help="The producer group.")] = "rocketsim-produce",
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON line for each message; errors are JSON on standard error.")
+        bool, typer.Option("--json", help="Print a JSON line for each message; errors are JSON on standard error.")
     ] = False,
 ) -> None:
-    """Send messages and show where each one was stored.  A topic that does not exist is made (autoCreateTopicEnable).
+    """Send messages and show where each one was stored.  Brokers with autoCreateTopicEnable create a missing topic.
 
     The exit status is 0 if every message is as safe as the broker's mode asks for.  It is 1 if a message was not sent,
-    or may not have been.  It is 3 if all are stored, but some only on the master or not yet on the disk:
+    or may not have been sent.  It is 3 if all messages are stored, but some only on the master or not yet on the disk:
     FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE.
     """
     from rocketsim_client import Message, Producer
@@ -78,7 +81,7 @@ def produce(
 
 
 def _is_new(producer: "Producer", topic: str) -> bool:
-    """True if the name servers know no broker with the topic.  Other failures are left to the send."""
+    """Returns True if the name servers know no broker with the topic.  Other failures are left to the send."""
     from rocketsim_client.errors import NoRoute, RocketSimError
 
     try:
@@ -93,7 +96,9 @@ def _is_new(producer: "Producer", topic: str) -> bool:
 def _results(
     producer: "Producer", messages: "Iterator[Message]", rate: float | None, in_flight: int
 ) -> "Iterator[SendResult]":
-    """Sends as fast as allowed and yields the results in the order of the messages.  The first failure ends it."""
+    """Sends as fast as `rate` allows, and yields the results in the order of the messages.  The first failure ends the
+    sending.
+    """
     waiting: deque[Future[SendResult]] = deque()
     started = time.monotonic()
     for number, message in enumerate(messages):

@@ -1,4 +1,6 @@
-"""A process, named by its pid and its start, because the system gives the pid of an ended process to another one."""
+"""Identifies a process by its pid and its start time, because the system gives the pid of an ended process to a new
+one.
+"""
 
 import os
 from dataclasses import dataclass
@@ -11,11 +13,13 @@ _PROC = Path("/proc")
 @dataclass(frozen=True, slots=True)
 class RunningProcess:
     pid: int
-    started: str  # the boot of the machine, and the clock ticks from it to the process's start
+    started: str  # the id of the machine's boot, and the clock ticks from the boot to the process's start
 
     @classmethod
     def of(cls, pid: int) -> Self | None:
-        """Returns None if no such process runs.  A process that has ended counts as such before its parent sees it."""
+        """Returns None if no process with this pid runs.  A process that has ended, but that its parent has not waited
+        for (a zombie), does not run.
+        """
         try:
             # The command's name, in parentheses, may contain anything.
             fields = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -11,17 +11,17 @@ import typer
 from rocketsim_cli import cluster_directory
 from rocketsim_cli.background import Background
 from rocketsim_cli.cluster_directory import ClusterDirectory
-from rocketsim_cli.console import INSTALL, beside
+from rocketsim_cli.console import INSTALL, console_for
 from rocketsim_cli.end_signal import EndSignal
 from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties
 from rocketsim_cli.tables import console
 from rocketsim_cli.trouble import Trouble
 
 ConfigFile = Annotated[
-    Path, typer.Option("-c", "--config", help="A .properties file in RocketMQ's keys.", exists=True, dir_okay=False)
+    Path, typer.Option("-c", "--config", help="A .properties file with RocketMQ's keys.", exists=True, dir_okay=False)
 ]
 
-# RocketMQ's: of its name server, its brokers and its proxy.
+# The usual ports of RocketMQ's name server, brokers and proxy.
 NAMESRV_PORT = 9876
 BROKER_PORT = 10911
 GRPC_PORT = 8081
@@ -44,8 +44,10 @@ def _serve(command: str, config: Path) -> None:
 
 
 def up(
-    pairs: Annotated[int, typer.Option(help="Master/slave pairs to start.", min=1, max=26)] = 1,
-    sync: Annotated[bool, typer.Option("--sync/--async", help="SYNC_MASTER or ASYNC_MASTER.")] = True,
+    pairs: Annotated[int, typer.Option(help="How many master/slave pairs to start.", min=1, max=26)] = 1,
+    sync: Annotated[
+        bool, typer.Option("--sync/--async", help="Start each master as SYNC_MASTER or as ASYNC_MASTER.")
+    ] = True,
     folder: Annotated[
         Path | None,
         typer.Option("--dir", help="Keep stores and logs here. Default: a folder that is deleted at the end."),
@@ -59,7 +61,7 @@ def up(
             help=f"The name server's port.  Default: {NAMESRV_PORT} if it is free.  0: any.", min=0, max=65535
         ),
     ] = None,
-    topic: Annotated[str, typer.Option(help="A topic to make at the start.")] = "TopicTest",
+    topic: Annotated[str, typer.Option(help="The topic to create at the start.")] = "TopicTest",
     remoting: Annotated[
         bool, typer.Option("--remoting", help="Open ports for RocketMQ 4's clients, mqadmin and RocketMQ's dashboard.")
     ] = False,
@@ -70,7 +72,7 @@ def up(
         parts.enter_context(directory.locked())
         directory.wait_for_former_servers()
         if detach and folder is None:
-            directory.clear()  # the stores of a cluster that nobody has ended
+            directory.clear()  # the stores of a cluster that was killed
         background = Background(directory.log) if detach else None
         say = console().print
         end_signal = EndSignal()
@@ -97,7 +99,7 @@ def up(
         try:
             cluster.start(say)
             _make_topic(cluster, topic)
-            url = parts.enter_context(beside(cluster.name_server))
+            url = parts.enter_context(console_for(cluster.name_server))
             say(f"\nConsole: {url or f'not installed ({INSTALL})'}", markup=False)
             end = f"`{directory.command('down')}`" if detach else "Ctrl-C"
             say(_welcome(cluster, topic, grpc_ports[0], end), markup=False)
@@ -105,7 +107,7 @@ def up(
                 say(_welcome_of_remoting(f"127.0.0.1:{remoting_port}"), markup=False)
             directory.save(cluster_directory.of(cluster, url))
             if background is not None:
-                background.is_ready()
+                background.tell_ready()
             _watch(cluster, say)
         except KeyboardInterrupt:
             say("stopping …")
@@ -120,7 +122,9 @@ def _directory(parts: ExitStack, folder: Path | None, detach: bool) -> ClusterDi
 
 
 def _name_server_port(wanted: int | None, remoting_port: int) -> int:
-    """RocketMQ's tools look for a name server at its usual port: with a remoting port, ours is the next one."""
+    """Returns the name server's port.  RocketMQ's tools look for a name server at the usual port, so with `--remoting`
+    ours is the next one.
+    """
     if wanted is None:
         return free_port(NAMESRV_PORT + (remoting_port == NAMESRV_PORT))
     if wanted and free_port(wanted) != wanted:
@@ -129,7 +133,7 @@ def _name_server_port(wanted: int | None, remoting_port: int) -> int:
 
 
 def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
-    """Reports every server that ends by itself, once."""
+    """Reports each server that ends by itself, once."""
     reported: set[str] = set()
     while True:
         for server in cluster.servers:
@@ -179,7 +183,7 @@ RocketMQ 4's clients, mqadmin and RocketMQ's dashboard: name server {name_server
 
 
 def snippet(name_server: str, topic: str) -> str:
-    """PySpark code that a user can paste and run while the cluster runs."""
+    """Returns PySpark code that a user can paste and run while the cluster runs."""
     return f"""import os, sys
 from pyspark.sql import SparkSession
 

@@ -33,7 +33,7 @@ def spool(
 ) -> None:
     """Show how many messages wait for brokers in a producer's spool, since when, and how many are dead.
 
-    Dead messages are damaged, or a broker has refused them for good. A producer may use the spool meanwhile.
+    A dead message is damaged, or a broker has refused it for good. A producer may use the spool meanwhile.
     """
     from rocketsim_client.sending.spool_file import SpoolFile, SpoolView
 
@@ -101,7 +101,7 @@ def _facts(one: "Dead") -> dict[str, object]:
         body = found.body
         if found.sys_flag & record.SYS_FLAG_COMPRESSED:
             body = decompress(body, found.sys_flag)
-    except (record.RecordError, CompressionError):  # damaged: the record as it is
+    except (record.RecordError, CompressionError):  # the record is damaged, so it is shown as it is
         return facts | {"record": base64.b64encode(one.record).decode()}
     return facts | {
         "bornTimestamp": found.born_timestamp,

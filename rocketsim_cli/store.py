@@ -20,8 +20,8 @@ commands = typer.Typer(help="Read a store directory without a broker; nothing is
 StoreDirectory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A broker's storePathRootDir.", exists=True, file_okay=False)
 ]
-PROGRESS_EVERY_S = 0.2  # on a terminal
-NOTE_EVERY_S = 10.0  # elsewhere
+PROGRESS_EVERY_S = 0.2  # between two reports on a terminal
+NOTE_EVERY_S = 10.0  # between two reports in a pipe or a file
 
 
 @commands.command()
@@ -46,7 +46,7 @@ def dump(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 @commands.command()
 def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
-    """Report damage and its place, and how much was checked.
+    """Report damage and where it is, and how much was checked.
 
     The exit status is 0 if nothing is worse than a warning, and 1 otherwise.
     """
@@ -75,7 +75,9 @@ def verify(directory: StoreDirectory, as_json: AsJson = False) -> None:
 
 
 def _progress(as_json: bool, *, quiet: bool = False) -> "Callable[[Survey], None]":
-    """Reports a survey's progress on standard error: one changing line on a terminal, else periodic lines."""
+    """Returns a function that reports a survey's progress on standard error: in one changing line on a terminal, else
+    in periodic lines.
+    """
     live = sys.stderr.isatty() and not as_json
     said = time.monotonic()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocketsim_proto.printable import printable, printable_json
 
-if TYPE_CHECKING:  # importing it takes a fifth of a command's start, and most commands print no table
+if TYPE_CHECKING:  # not at run time, because the import takes a fifth of a command's start
     from rich.console import Console
     from rich.table import Table
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # importing it takes a fifth of a command's start, and most c
 PIPED_WIDTH = 400
 UNLIMITED = 1 << 16
 
-# The place in a camel-case name where a heading may be broken.
+# The places where the heading of a camel-case name may be broken.
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 Row = Mapping[str, object]
@@ -39,7 +39,7 @@ def table(
     formats: Formats | None = None,
     narrow: bool = False,
 ) -> "Table":
-    """A table with these columns, in this order. Numbers are aligned right; None is a dash.
+    """Returns a table with these columns, in this order. Numbers are aligned right; None is a dash.
 
     A narrow table breaks its headings before capital letters, and shows each item of a list on its own line.
     """
@@ -62,7 +62,7 @@ def _shown(value: object, form: Callable[[object], str], narrow: bool) -> str:
 
 
 def when(ms: object) -> str:
-    """A timestamp in ms, in this machine's time zone; a missing one is a dash."""
+    """Formats a timestamp in ms, in this machine's time zone. A missing timestamp is a dash."""
     if not isinstance(ms, int) or ms <= 0:
         return "-"
     return datetime.fromtimestamp(ms / 1000).astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
@@ -91,11 +91,12 @@ def show_rows(
     formats: Formats | None = None,
     heading: str | None = None,
 ) -> None:
-    """Prints a table, or a JSON line for each row with the same names; `formats` are only for the table.
+    """Prints the rows as a table, or with `as_json` as JSON lines with the same names. `formats` are only for the
+    table.
 
-    A table that is wider than the terminal becomes a narrow one, then a table for each value of the column `heading`.
-    If that is still too wide, each row becomes a block of `name: value` lines, like psql's automatic expanded display.
-    No word is ever broken, because people copy addresses, names and ids.
+    A table that is wider than the terminal becomes a narrow table. If that is too wide, each value of the column
+    `heading` gets a table of its own. If these are too wide, each row becomes a block of `name: value` lines, like
+    psql's automatic expanded display. No word is ever broken, because people copy addresses, names and ids.
     """
     if as_json:
         for row in rows:
@@ -134,7 +135,7 @@ def _layouts(
 
 
 def fits(shown: "Table", out: "Console") -> bool:
-    """True if the table can be printed without breaking a cell."""
+    """Returns True if the table can be printed without breaking a cell."""
     from rich.measure import Measurement
 
     return Measurement.get(out, out.options.update(width=UNLIMITED), shown).maximum <= out.width
@@ -150,13 +151,13 @@ def show_values(values: Mapping[str, object], *, as_json: bool, separator: str =
 
 
 def show_json(value: Row, *, stderr: bool = False) -> None:
-    """Prints one object in one line."""
+    """Prints one object as one line."""
     line = printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     print(line, file=sys.stderr if stderr else sys.stdout, flush=True)
 
 
 def note(text: str, *, as_json: bool = False) -> None:
-    """Prints a note to the user, which is not part of the answer, as a line on standard error."""
+    """Prints a note to the user on standard error, because it is not part of the answer."""
     if as_json:
         show_json({"kind": "note", "message": text}, stderr=True)
     else:

@@ -1,4 +1,4 @@
-"""The options of `rocketsim` itself, for all commands: TLS and the protocol."""
+"""The options that `rocketsim` takes before every command: TLS and the protocol."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from rocketsim_cli.trouble import WrongCommandLine
 
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
 
-Tls = Annotated[bool, typer.Option("--tls", envvar="ROCKETSIM_TLS", help="Servers speak TLS.")]
+Tls = Annotated[bool, typer.Option("--tls", envvar="ROCKETSIM_TLS", help="Connect to the servers with TLS.")]
 TlsCa = Annotated[
     Path | None,
     typer.Option("--tls-ca", envvar="ROCKETSIM_TLS_CA", help="The CAs of the servers' certificates, PEM.", **_FILE),
@@ -20,11 +20,11 @@ TlsCert = Annotated[
     typer.Option(
         "--tls-cert",
         envvar="ROCKETSIM_TLS_CERT",
-        help="This client's certificate, for servers that ask for one, PEM.",
+        help="The certificate of this client, PEM, for servers that ask for one.",
         **_FILE,
     ),
 ]
-PROTOCOLS = ("auto", "grpc", "remoting")  # the same as in rocketsim_client.connection, which is not imported for --help
+PROTOCOLS = ("auto", "grpc", "remoting")  # repeated from rocketsim_client.connection, whose import would slow --help
 Protocol = Annotated[
     str,
     typer.Option(
@@ -35,10 +35,12 @@ Protocol = Annotated[
 ]
 TlsKey = Annotated[
     Path | None,
-    typer.Option("--tls-key", envvar="ROCKETSIM_TLS_KEY", help="The key of that certificate, PEM.", **_FILE),
+    typer.Option(
+        "--tls-key", envvar="ROCKETSIM_TLS_KEY", help="The key of the certificate of --tls-cert, PEM.", **_FILE
+    ),
 ]
 
-# For errors of the client, which use the options' names in Python and Spark.
+# Appended to the client's TLS errors, which use the options' names in Python and Spark.
 WHERE_FROM = (
     "On the command line these options are --tls, --tls-ca, --tls-cert and --tls-key before the command "
     "(`rocketsim --tls admin …`), or ROCKETSIM_TLS, ROCKETSIM_TLS_CA, ROCKETSIM_TLS_CERT and ROCKETSIM_TLS_KEY"
@@ -47,14 +49,14 @@ WHERE_FROM = (
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """The options that stand before the command."""
+    """The options that stand before the command, and the keys of a context."""
 
     tls: bool = False
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     protocol: str = "auto"
-    # Of a context: the command line has its keys from the environment, which goes before them.
+    # The keys of a context.  Keys in the environment override them.
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
 

@@ -16,7 +16,7 @@ class WrongCommandLine(Trouble):
 
 
 def exit_status(error: BaseException) -> int:
-    """The status of a command that ended with an error that `explain` knows."""
+    """Returns the exit status of a command that ended with an error that `explain` knows."""
     from rocketsim_client.errors import ExpressionInvalid, InvalidParameter
 
     # The client refuses a bad address, name or filter before it calls a server, so the error has no server's address.
@@ -25,8 +25,8 @@ def exit_status(error: BaseException) -> int:
 
 
 def explain(error: BaseException) -> str | None:
-    """The line to show for `error`; None: it is a bug, which is shown with its traceback."""
-    # Imported here, because only a command that has failed needs them.
+    """Returns the line to show for an expected error. None: the error is a bug, and is shown with its traceback."""
+    # Imported here, because only a failed command needs these modules.
     from broker_service.errors import RocketSimError as ServerError
     from rocketsim_cli import credentials, tls
     from rocketsim_client.errors import AccessDenied, NameServerUnavailable, TlsFailed
@@ -49,8 +49,9 @@ def explain(error: BaseException) -> str | None:
 
 
 def usage(error: BaseException) -> tuple[int, str] | None:
-    """The status and line of typer's error for a wrong command line. The class of that error depends on typer's
-    version."""
+    """Returns the exit status and the line of typer's error for a wrong command line, or None for another error. The
+    class of typer's error depends on its version, so the attributes decide.
+    """
     if not hasattr(error, "exit_code") or not hasattr(error, "format_message"):
         return None
     return int(error.exit_code), str(error.format_message())

@@ -16,8 +16,9 @@ import threading
 
 @functools.cache
 def lifeline() -> int:
-    """The end of a pipe that the children of this process inherit.  No child gets the other end, which is never
-    closed."""
+    """Returns the read end of a pipe, which the children of this process inherit.  Only this process has the write end,
+    and it never closes it.
+    """
     watched, _ = os.pipe()
     return watched
 

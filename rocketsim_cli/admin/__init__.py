@@ -1,4 +1,4 @@
-"""`rocketsim admin COMMAND`: mqadmin's commands under mqadmin's names, with its flags."""
+"""`rocketsim admin COMMAND`: the commands of RocketMQ's mqadmin, with the same names and flags."""
 
 from inspect import isfunction, signature
 from types import ModuleType
@@ -14,7 +14,7 @@ from rocketsim_cli.admin.session import camel
 class AnyCase(TyperGroup):
     """Finds a command by its name in any case, as mqadmin does, because scripts rely on that."""
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the class of both depends on typer's version
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # the classes depend on typer's version
         meant = (name for name in self.commands if name.lower() == cmd_name.lower())
         return super().get_command(ctx, next(meant, cmd_name))
 

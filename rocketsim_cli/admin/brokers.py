@@ -1,4 +1,4 @@
-"""Brokers: list, state, settings, promotion, write permission."""
+"""The commands of `rocketsim admin` for brokers: list, state, settings, promotion, write permission."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +28,7 @@ def cluster_list(
                 status = admin.broker_status(broker_addr=member.address)[member.address]
             except RocketSimError as error:
                 refused += 1
-                status = {}  # the broker is shown with dashes in these columns, because it is registered
+                status = {}  # a registered broker is listed all the same, with dashes
                 note(f"{member.address} does not report its state: {error}", as_json=as_json)
             rows.append({**facts(member), **_digest(status), "role": status.get("brokerRole") or member.role or None})
     columns = ("clusterName", "brokerName", "brokerId", "address", "epoch", "role", "inTPS", "outTPS", "space")
@@ -38,18 +38,21 @@ def cluster_list(
 
 
 def _digest(status: dict[str, str]) -> dict[str, object]:
-    """Returns the values of brokerStatus that clusterList shows.  A broker reports three rates, and the first one is
-    that of the last ten seconds."""
+    """Returns the columns of clusterList that come from a broker's status.  A rate is the mean of the last ten seconds,
+    which is the first of the three that a broker reports.
+    """
     return {
         "inTPS": _first_number(status.get("putTps")),
-        # RocketMQ 5 has corrected the spelling.
+        # RocketMQ 4 spells the key getTransferedTps, RocketMQ 5 getTransferredTps.
         "outTPS": _first_number(status.get("getTransferedTps") or status.get("getTransferredTps")),
         "space": _first_number(status.get("commitLogDiskRatio")),
     }
 
 
 def _first_number(text: str | None) -> float | None:
-    """Returns None if no rate is reported: a broker of RocketMQ reports blanks in the first seconds after its start."""
+    """Returns the first number of the text.  None: the text has none, like that of a RocketMQ broker in the first
+    seconds after its start.
+    """
     return float(text.split()[0]) if text and text.strip() else None
 
 
@@ -60,7 +63,7 @@ def ha_status(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the replication: each master's slaves, their offsets, and which are in sync."""
+    """Show the replication: each master's slaves, their offsets, and which slaves are in sync."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.ha_status(broker_addr=broker_addr, cluster_name=cluster)
     if as_json:
@@ -116,7 +119,9 @@ def update_broker_config(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change one setting of a running broker, until it restarts.  A setting that a promotion made stays."""
+    """Change one setting of a running broker until it restarts.  A promoted master keeps changes of brokerRole and
+    flushDiskType.
+    """
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.update_broker_config({key: value}, broker_addr=broker_addr, cluster_name=cluster)
     rows = [{"brokerAddr": address, "key": key, "value": values.get(key)} for address, values in found.items()]
@@ -145,11 +150,11 @@ def promote_slave(
         bool | None,
         typer.Option(
             "--sync/--async",
-            help="The role as SYNC_MASTER or ASYNC_MASTER; without either, the old master's role.",
+            help="The role of the new master: SYNC_MASTER or ASYNC_MASTER. Default: the old master's role.",
         ),
     ] = None,
     expected_epoch: Annotated[
-        int, typer.Option("--epoch", help="Refuse unless the slave's epoch is this one; 0: any epoch.")
+        int, typer.Option("--epoch", help="Refuse the promotion unless the slave has this epoch; 0: any epoch.")
     ] = 0,
     force: Annotated[
         bool,
@@ -159,7 +164,7 @@ def promote_slave(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a slave the master of its name.  The old master is fenced when it comes back."""
+    """Make a slave the master of its broker name.  The old master takes no more writes when it comes back."""
     with open_admin(context, name_server) as admin:
         promotion = admin.promote_slave(
             broker_addr,
@@ -174,7 +179,7 @@ def promote_slave(
     print(f"{promotion.address} is {role} now: epoch {promotion.epoch}, from offset {promotion.start_offset} on")
     if promotion.is_weaker:
         print(
-            "The old master was a SYNC_MASTER: SEND_OK no longer says that a second broker has the message. "
+            "The old master was a SYNC_MASTER: SEND_OK no longer means that a second broker has the message. "
             f"`rocketsim admin updateBrokerConfig -b {promotion.address} -k brokerRole -v SYNC_MASTER` changes that."
         )
     for lost in promotion.forfeits:
@@ -187,13 +192,15 @@ def remove_slave(
     broker_addr: Annotated[
         str,
         typer.Option(
-            "-b", "--broker-addr", help="The master, host:port; while there is none, each remaining slave in turn."
+            "-b", "--broker-addr", help="The master, host:port; without a master, each remaining slave in turn."
         ),
     ],
-    broker_id: Annotated[int, typer.Option("-i", "--broker-id", help="The slave that will not come back.")],
+    broker_id: Annotated[
+        int, typer.Option("-i", "--broker-id", help="The broker id of the slave that will not come back.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Forget a slave that will not come back: starts do not wait for it and promotions do not ask it any more."""
+    """Forget a slave that will not come back, so that starts do not wait for it and promotions do not ask it."""
     with open_admin(context, None, broker_addr) as admin:
         left = admin.remove_slave(broker_addr, broker_id)
     rows = [{"brokerId": known, "address": address} for known, address in sorted(left.items())]
@@ -203,7 +210,7 @@ def remove_slave(
 def wipe_write_perm(
     context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
 ) -> None:
-    """Take the write permission of a broker's topics away at every name server, so that producers avoid them."""
+    """Take away the write permission of a broker's topics at every name server, so that producers avoid the broker."""
     with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.wipe_write_perm(broker_name), as_json)
 
@@ -211,7 +218,7 @@ def wipe_write_perm(
 def add_write_perm(
     context: typer.Context, broker_name: BrokerName, name_server: NameServer, as_json: AsJson = False
 ) -> None:
-    """Give back the write permission that wipeWritePerm took."""
+    """Give back the write permission that wipeWritePerm took from a broker's topics."""
     with open_admin(context, name_server) as admin:
         _show_changed(admin, broker_name, admin.add_write_perm(broker_name), as_json)
 

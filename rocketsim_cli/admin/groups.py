@@ -1,4 +1,4 @@
-"""Consumer groups: settings, progress, resets."""
+"""The commands of `rocketsim admin` for consumer groups: settings, progress, resets."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from rocketsim_cli.trouble import Trouble, WrongCommandLine
 if TYPE_CHECKING:
     from rocketsim_client import Admin, SubscriptionGroupConfig
 
-KEPT = "RocketMQ's setting; it is stored but not used."
+KEPT = "A setting of RocketMQ that is stored but not used."
 
 
 def update_sub_group(
@@ -50,15 +50,17 @@ def update_sub_group(
     retry_queue_nums: Annotated[int | None, typer.Option("-q", "--retry-queue-nums", min=0, help=KEPT)] = None,
     retry_max_times: Annotated[
         int | None,
-        typer.Option("-r", "--retry-max-times", min=0, help="Deliveries after the first one, before a dead letter."),
+        typer.Option(
+            "-r", "--retry-max-times", min=0, help="How often a message is delivered again before it is a dead letter."
+        ),
     ] = None,
     group_retry_policy: Annotated[
         str | None,
-        typer.Option("-p", "--group-retry-policy", help="RocketMQ's JSON: the times between deliveries, in ms."),
+        typer.Option("-p", "--group-retry-policy", help="The times between deliveries in ms, as RocketMQ's JSON."),
     ] = None,
     broker_id: Annotated[
         int | None,
-        typer.Option("-i", "--broker-id", min=0, help="The broker id that its consumers normally read from."),
+        typer.Option("-i", "--broker-id", min=0, help="The id of the broker that its consumers normally read from."),
     ] = None,
     which_broker_when_consume_slowly: Annotated[
         int | None,
@@ -66,7 +68,7 @@ def update_sub_group(
             "-w",
             "--which-broker-when-consume-slowly",
             min=0,
-            help="The broker id for consumers that have fallen behind.",
+            help="The id of the broker that consumers read from when they have fallen behind.",
         ),
     ] = None,
     notify_consumer_ids_changed_enable: Annotated[
@@ -92,7 +94,7 @@ def update_sub_group(
     }
 
     def change(admin: "Admin", address: str) -> "Mapping[str, SubscriptionGroupConfig]":
-        config = replace(_present(admin, address, group), **changes)  # type: ignore[arg-type]
+        config = replace(_config_at(admin, address, group), **changes)  # type: ignore[arg-type]
         return admin.update_sub_group(config, broker_addr=address)
 
     rows = change_at_masters(context, name_server, broker_addr, cluster, change)
@@ -126,7 +128,7 @@ def get_consumer_config(
     show_rows(tuple(rows[0]), rows, as_json=as_json)
 
 
-def _present(admin: "Admin", address: str, group: str) -> "SubscriptionGroupConfig":
+def _config_at(admin: "Admin", address: str, group: str) -> "SubscriptionGroupConfig":
     from rocketsim_client import SubscriptionGroupConfig
 
     known = (config for config in admin.sub_groups(address) if config.group_name == group)
@@ -141,11 +143,13 @@ def delete_sub_group(
     cluster: ClusterName = None,
     remove_offset: Annotated[
         Truth,
-        typer.Option("-r", "--remove-offset", help="true: also delete offsets, messages under way and retry topics."),
+        typer.Option(
+            "-r", "--remove-offset", help="true: also delete offsets, unacknowledged deliveries, retry topics."
+        ),
     ] = Truth.FALSE,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a group's settings, and with -r true also its offsets, messages under way and retry topics."""
+    """Delete a group's settings, and with -r true also its offsets, unacknowledged deliveries and retry topics."""
     with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_sub_group(
             group, remove_offset=bool(remove_offset), broker_addr=broker_addr, cluster_name=cluster
@@ -160,7 +164,7 @@ def consumer_progress(
     topic: OptionalTopic = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show offsets and lag: with -g for each queue of a group, else for each group."""
+    """Show the offsets and the lag of each queue of a group, or without -g the lag of each group."""
     with open_admin(context, name_server) as admin:
         progress = admin.consumer_progress(group, topic)
     if group is None:
@@ -179,7 +183,7 @@ def consumer_progress(
         )
     rows = [{**facts(one), "diff": one.diff} for one in progress]
     for row in rows:
-        del row["lag"]  # `diff` is the same, and older brokers do not send `lag`
+        del row["lag"]  # `diff` is the same number, and older brokers do not send `lag`
     columns = ("topic", "brokerName", "queueId", "brokerOffset", "consumerOffset", "diff", "lastTimestamp", "brokerId")
     show_rows(columns, rows, as_json=as_json, formats={"lastTimestamp": when}, heading="topic")
     if not as_json:
@@ -192,14 +196,17 @@ def reset_offset_by_time(
     topic: Topic,
     name_server: NameServer,
     timestamp: Annotated[
-        str, typer.Option("-s", "--timestamp", help="ms, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1).")
+        str,
+        typer.Option(
+            "-s", "--timestamp", help="ms since 1970, ISO date and time, yyyy-MM-dd#HH:mm:ss:SSS, or now (-1)."
+        ),
     ],
     force: Annotated[
-        Truth, typer.Option("-f", "--force", help="false: offsets only move back, as with mqadmin.")
+        Truth, typer.Option("-f", "--force", help="false: offsets only move back, as in mqadmin.")
     ] = Truth.TRUE,
     as_json: AsJson = False,
 ) -> None:
-    """Move a group to the first message stored at or after a time, at once."""
+    """Move a group's offsets at once to the first messages stored at or after a time."""
     at = parse_timestamp(timestamp)
     with open_admin(context, name_server) as admin:
         resets = admin.reset_offset_by_time(group, topic, at, force=bool(force))

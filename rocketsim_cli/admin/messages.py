@@ -1,4 +1,4 @@
-"""Single messages: by id, by key, by offset."""
+"""The commands of `rocketsim admin` that show messages by id, by key or by offset."""
 
 import sys
 from collections.abc import Sequence
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 def query_msg_by_id(
     context: typer.Context,
     topic: Topic,
-    msg_id: Annotated[str, typer.Option("-i", "--msg-id", help="The producer's id, or the offset message id.")],
+    msg_id: Annotated[
+        str, typer.Option("-i", "--msg-id", help="The id that the producer made, or RocketMQ's offset message id.")
+    ],
     name_server: NameServer,
     as_json: AsJson = False,
 ) -> None:
-    """Show one message, by its id."""
+    """Show the message with an id."""
     with open_admin(context, name_server) as admin:
         _show([admin.query_msg_by_id(topic, msg_id)], as_json)
 
@@ -32,9 +34,14 @@ def query_msg_by_id(
 def query_msg_by_key(
     context: typer.Context,
     topic: Topic,
-    key: Annotated[str, typer.Option("-k", "--msg-key", help="One of the words of RocketMQ's KEYS.")],
+    key: Annotated[
+        str,
+        typer.Option("-k", "--msg-key", help="One of the message's keys, which are the words of its property KEYS."),
+    ],
     name_server: NameServer,
-    max_num: Annotated[int, typer.Option("-m", "--max-num", min=1, max=64, help="The most messages to show.")] = 32,
+    max_num: Annotated[
+        int, typer.Option("-m", "--max-num", min=1, max=64, help="How many messages to show at most.")
+    ] = 32,
     begin: Annotated[int, typer.Option("-b", "--begin-timestamp", help="Stored at this time or later, in ms.")] = 0,
     end: Annotated[
         int | None, typer.Option("-e", "--end-timestamp", help="Stored at this time or before, in ms.")
@@ -49,7 +56,7 @@ def query_msg_by_key(
         _show(found, as_json)
         if found.more:
             older = f"-e {found[-1].store_timestamp}" if found else "a narrower time with -b and -e"
-            print(f"Older messages may have this key; to find them: {older}", file=sys.stderr)
+            print(f"Older messages may have this key, too; to find them: {older}", file=sys.stderr)
 
 
 def query_msg_by_offset(

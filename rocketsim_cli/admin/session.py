@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_admin(context: typer.Context, name_server: str | None, broker_addr: str | None = None) -> "Iterator[Admin]":
-    """Opens an admin client for one command. With `-b` the command goes to that broker alone and needs no name
-    server."""
+    """Opens an admin client for one command.  With `-b` it goes to that broker alone and needs no name server."""
     from rocketsim_client import Admin
 
     if not name_server and not broker_addr:
@@ -36,8 +35,9 @@ def change_at_masters(
     cluster: str | None,
     change: "Callable[[Admin, str], Mapping[str, TopicConfig | SubscriptionGroupConfig]]",
 ) -> list[dict[str, object]]:
-    """Calls `change` with an admin client and the address of each master. Returns a row for each broker, with its new
-    setting and the status that says which brokers have the change."""
+    """Calls `change` with an admin client and the address of each master.  Returns a row for each broker, with its new
+    setting and the status that says which brokers have stored the change.
+    """
     from rocketsim_client.admin import at_each
 
     with open_admin(context, name_server, broker_addr) as admin:
@@ -50,7 +50,7 @@ def change_at_masters(
 
 
 def show_deleted(what: Mapping[str, object], deleted: "ChangedAt", *, as_json: bool) -> None:
-    """Shows where the thing that `what` names was deleted, and which brokers have the deletion."""
+    """Shows where the object that `what` names was deleted, and which brokers have stored the deletion."""
     rows = [{**what, "deletedAt": at, "status": deleted.statuses[at].name} for at in deleted]
     show_rows((*what, "deletedAt", "status"), rows, as_json=as_json)
 

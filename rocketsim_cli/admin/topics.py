@@ -1,4 +1,4 @@
-"""Topics: list, create, change, delete, route and status."""
+"""The commands of `rocketsim admin` for topics: list, create, change, delete, route and status."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def topic_list(
     context: typer.Context, name_server: NameServer, cluster: ClusterName = None, as_json: AsJson = False
 ) -> None:
-    """List the names of all topics, with -c of one cluster."""
+    """List the names of all topics, or with -c of the topics of one cluster."""
     with open_admin(context, name_server) as admin:
         names = sorted(admin.topic_list())
         if cluster is not None:
@@ -33,11 +33,17 @@ def update_topic(
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     read_queue_nums: Annotated[
-        int | None, typer.Option("-r", "--read-queue-nums", help="Queues to read from; 8 for a new topic.", min=0)
+        int | None,
+        typer.Option("-r", "--read-queue-nums", help="How many queues to read from; 8 for a new topic.", min=0),
     ] = None,
     write_queue_nums: Annotated[
         int | None,
-        typer.Option("-w", "--write-queue-nums", help="Queues to write to; 8 for a new topic, 0 to drain it.", min=0),
+        typer.Option(
+            "-w",
+            "--write-queue-nums",
+            help="How many queues to write to; 8 for a new topic, 0 to drain the topic.",
+            min=0,
+        ),
     ] = None,
     perm: Annotated[int | None, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.", min=1)] = None,
     order: Annotated[Truth | None, typer.Option("-o", "--order", help="true: an ordered topic.")] = None,
@@ -56,7 +62,7 @@ def update_topic(
     changes = attribute_changes(attributes or "")
 
     def change(admin: "Admin", address: str) -> "Mapping[str, TopicConfig]":
-        config = _present(admin, address, topic)
+        config = _config_at(admin, address, topic)
         changed = {**config.attributes, **changes}
         return admin.update_topic(
             topic,
@@ -74,7 +80,7 @@ def update_topic(
 
 
 def attribute_changes(text: str) -> dict[str, str | None]:
-    """Parses `+a=1,-b`, mqadmin's form, to values by name. None means that the attribute is deleted."""
+    """Parses mqadmin's form `+a=1,-b` into values by attribute name.  The value None deletes the attribute."""
     changes: dict[str, str | None] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = part[1:].partition("=")
@@ -84,7 +90,7 @@ def attribute_changes(text: str) -> dict[str, str | None]:
     return changes
 
 
-def _present(admin: "Admin", address: str, topic: str) -> "TopicConfig":
+def _config_at(admin: "Admin", address: str, topic: str) -> "TopicConfig":
     from rocketsim_client import TopicConfig
 
     known = (config for config in admin.topic_configs(address) if config.topic_name == topic)
@@ -106,7 +112,7 @@ def delete_topic(
 
 
 def topic_route(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
-    """Show which brokers have the topic, with their addresses; --json uses RocketMQ's form."""
+    """Show which brokers have the topic, and their addresses; --json prints RocketMQ's JSON."""
     with open_admin(context, name_server) as admin:
         route = admin.topic_route(topic)
     if as_json:
@@ -146,7 +152,7 @@ def topic_route(context: typer.Context, topic: Topic, name_server: NameServer, a
 
 
 def topic_status(context: typer.Context, topic: Topic, name_server: NameServer, as_json: AsJson = False) -> None:
-    """Show the first offset and the end of every queue, and when its last message was stored."""
+    """Show the first offset and the end offset of every queue, and when its last message was stored."""
     with open_admin(context, name_server) as admin:
         rows = [facts(status) for status in admin.topic_status(topic)]
     columns = ("brokerName", "queueId", "minOffset", "maxOffset", "lastUpdateTimestamp")

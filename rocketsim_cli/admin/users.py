@@ -1,4 +1,4 @@
-"""Access control: users and their policies."""
+"""The commands of `rocketsim admin` for access control: users and their policies."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -17,17 +17,25 @@ if TYPE_CHECKING:
 USER_COLUMNS = ("brokerAddr", "username", "userType", "userStatus")
 ACL_COLUMNS = ("brokerAddr", "subject", "resource", "actions", "sourceIps", "decision")
 
-Username = Annotated[str, typer.Option("-u", "--username", help="The user's name, the access key of clients.")]
-Subject = Annotated[str, typer.Option("-s", "--subject", help="User:name.")]
-OptionalSubject = Annotated[str | None, typer.Option("-s", "--subject", help="User:name; none: all.")]
+Username = Annotated[
+    str, typer.Option("-u", "--username", help="The user's name, which clients use as their access key.")
+]
+Subject = Annotated[str, typer.Option("-s", "--subject", help="The user, as User:name.")]
+OptionalSubject = Annotated[
+    str | None, typer.Option("-s", "--subject", help="The user, as User:name. Default: all users.")
+]
 Resources = Annotated[
-    str, typer.Option("-r", "--resources", help="Topic:name, Group:prefix*, Cluster:*; several with ','.")
+    str, typer.Option("-r", "--resources", help="Topic:name, Group:prefix* or Cluster:*; several are separated by ','.")
 ]
 Actions = Annotated[
-    str, typer.Option("-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List, All; several with ','.")
+    str,
+    typer.Option(
+        "-a", "--actions", help="Pub, Sub, Create, Update, Delete, Get, List or All; several are separated by ','."
+    ),
 ]
 SourceIps = Annotated[
-    str | None, typer.Option("-i", "--source-ips", help="Addresses and networks, several with ','; none: all.")
+    str | None,
+    typer.Option("-i", "--source-ips", help="Clients' addresses and networks, separated by ','. Default: all."),
 ]
 Decision = Annotated[str, typer.Option("-d", "--decision", help="Allow or Deny.")]
 
@@ -36,7 +44,7 @@ def create_user(
     context: typer.Context,
     username: Username,
     password: Annotated[
-        str, typer.Option("-p", "--password", help="The secret key of clients; - reads it from standard input.")
+        str, typer.Option("-p", "--password", help="The user's secret key; - reads it from standard input.")
     ],
     user_type: Annotated[str, typer.Option("-t", "--user-type", help="Super or Normal.")] = "Normal",
     name_server: OptionalNameServer = None,
@@ -44,7 +52,7 @@ def create_user(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a user at the masters."""
+    """Create a user at the masters."""
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_user(
             username, password_of(password), user_type=user_type, broker_addr=broker_addr, cluster_name=cluster
@@ -56,7 +64,7 @@ def update_user(
     context: typer.Context,
     username: Username,
     password: Annotated[
-        str | None, typer.Option("-p", "--password", help="Its new secret key; - reads it from standard input.")
+        str | None, typer.Option("-p", "--password", help="The user's new secret key; - reads it from standard input.")
     ] = None,
     user_type: Annotated[str | None, typer.Option("-t", "--user-type", help="Super or Normal.")] = None,
     user_status: Annotated[str | None, typer.Option("-s", "--user-status", help="enable or disable.")] = None,
@@ -148,7 +156,7 @@ def create_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Allow or deny a user actions on resources. Policies for other resources stay."""
+    """Allow or deny actions of a user on resources.  Policies for other resources stay."""
     policies = policies_of(resources, actions, source_ips, decision)
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.create_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
@@ -167,7 +175,7 @@ def update_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change policies like createAcl, for a user that already has some."""
+    """Change policies as createAcl does, for a user that already has policies."""
     policies = policies_of(resources, actions, source_ips, decision)
     with open_admin(context, name_server, broker_addr) as admin:
         made = admin.update_acl(subject, policies, broker_addr=broker_addr, cluster_name=cluster)
@@ -175,7 +183,7 @@ def update_acl(
 
 
 def _not_empty(context: typer.Context, option: typer.CallbackParam, value: str) -> str:
-    """Refuses an empty text, because an empty shell variable does not mean that the option was left out."""
+    """Refuses `-r ''`, as from an unset shell variable, because it would delete all policies of the user."""
     given = context.get_parameter_source(str(option.name))
     if not value and given is not None and given.name == "COMMANDLINE":
         raise WrongCommandLine("-r is empty: name a resource, or leave -r out to delete all of the user's policies")
@@ -190,7 +198,7 @@ def delete_acl(
         typer.Option(
             "-r",
             "--resource",
-            help="The resource as it was given; none: all of the user's policies.",
+            help="The resource, as createAcl was given it. Default: all of the user's policies.",
             callback=_not_empty,
         ),
     ] = "",
@@ -199,7 +207,7 @@ def delete_acl(
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a user's policies, or the one for a resource."""
+    """Delete all policies of a user, or only the policy for one resource."""
     with open_admin(context, name_server, broker_addr) as admin:
         deleted = admin.delete_acl(subject, resource, broker_addr=broker_addr, cluster_name=cluster)
     show_deleted({"subject": subject, "resource": resource or None}, deleted, as_json=as_json)
@@ -222,21 +230,21 @@ def list_acl(
     context: typer.Context,
     subject: OptionalSubject = None,
     resource: Annotated[
-        str | None, typer.Option("-r", "--resource", help="The resource as it was given; none: all.")
+        str | None, typer.Option("-r", "--resource", help="The resource, as createAcl was given it. Default: all.")
     ] = None,
     name_server: OptionalNameServer = None,
     broker_addr: BrokerAddr = None,
     cluster: ClusterName = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the policies of all users."""
+    """List the policies of all users, or of one user or resource."""
     with open_admin(context, name_server, broker_addr) as admin:
         found = admin.acls(subject or "", resource or "", broker_addr=broker_addr, cluster_name=cluster)
     _show_policies(found, as_json)
 
 
 def policies_of(resources: str, actions: str, source_ips: str | None, decision: str) -> "list[AclPolicy]":
-    """Makes a policy for each resource."""
+    """Returns a policy for each of the resources, which are separated by commas."""
     from rocketsim_client import AclPolicy
 
     return [

@@ -1,1 +1,1 @@
-"""`rocketsim demo`: the whole system on live data, with its producer, its Spark query and its screen."""
+"""`rocketsim demo`: runs the whole system on live data, with a producer, a Spark query and a screen."""

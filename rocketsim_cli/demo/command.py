@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.console import INSTALL, beside
+from rocketsim_cli.console import INSTALL, console_for
 from rocketsim_cli.end_signal import EndSignal
 from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.tables import console, show_json
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 TOPIC = "telemetry"
 GROUP = "telemetry-windows"
 QUEUES_PER_BROKER = 4
-# The 2m-2s-sync files of a checkout; an installed package writes the same settings itself.
+# A checkout has these files; an installed package makes the same settings with `pair_properties`.
 CONF = Path(__file__).resolve().parents[2] / "conf" / "2m-2s-sync"
 PHASE_S = 25.0
-# Upper bounds for a busy machine; both phases end as soon as their condition holds.
+# Time limits of the first and the last phase, for a busy machine.  A phase ends as soon as its condition holds.
 START_S = 180.0
 DRAIN_S = 180.0
 LOOK_EVERY_S = 0.25
@@ -52,7 +52,9 @@ def demo(
         Path | None,
         typer.Option("--report", help="Write what happened, with charts, into this HTML file.", dir_okay=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout; progress on stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON, and progress on standard error.")
+    ] = False,
 ) -> None:
     """Run two broker pairs, live telemetry and Spark, kill a master, and report after about two minutes."""
     from rocketsim_cli.demo.screen import open_screen, show_report
@@ -91,7 +93,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _facts(rate: float, phase_s: float) -> dict[str, str]:
-    """Versions and configuration, for the report."""
+    """Returns versions and configuration, for the report."""
     from importlib import metadata
 
     from rocketsim_proto.records import kernels
@@ -114,7 +116,7 @@ def _facts(rate: float, phase_s: float) -> dict[str, str]:
 
 
 def broker_files() -> list[dict[str, str]]:
-    """The configuration of two synchronous pairs: the files in conf/, with small store files and on free ports."""
+    """Returns the configuration of two synchronous pairs: the files in conf/, with small store files and free ports."""
     import javaproperties
 
     files = CONF.glob("broker-*.properties")
@@ -126,7 +128,7 @@ def broker_files() -> list[dict[str, str]]:
 
 
 class Demo:
-    """Runs the demo. `parts` ends everything that it starts, in reverse order, also after an interrupt."""
+    """Runs the demo. `parts` ends everything that the demo has started, in reverse order, also after an interrupt."""
 
     def __init__(
         self,
@@ -161,7 +163,7 @@ class Demo:
         return self._account(victim)
 
     def _tell(self, text: str, *, is_marked: bool = False) -> None:
-        """`is_marked`: the charts of the report show it, too."""
+        """Shows an event and keeps it for the report. `is_marked`: the charts of the report show it, too."""
         self._say(text)
         self.history.note(text, is_marked=is_marked)
 
@@ -176,13 +178,13 @@ class Demo:
             LocalCluster(self._folder, broker_files(), sleep=self._end_signal.sleep)
         )
         servers = Starting(lambda: self._cluster.start(self._tell))
-        self._parts.callback(servers.join)  # so that it starts nothing while others are being stopped
+        self._parts.callback(servers.join)  # so that the thread starts no server while others are being stopped
         spark = start_spark(self._folder)
         self._parts.callback(spark.stop)
         self._end_signal.listen()  # Spark has set a handler of its own
         self._end_signal.check()
         servers.wait()
-        url = self._parts.enter_context(beside(self._cluster.name_server))
+        url = self._parts.enter_context(console_for(self._cluster.name_server))
         self._say(f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})")
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
@@ -254,7 +256,7 @@ class Demo:
                 self.history.events.append(Event(at_s, text, is_marked=True))
 
     def _watch(self, phase: str, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
-        """Shows the progress until `until` holds (True) or the time is over (False)."""
+        """Shows the progress. Returns True as soon as `until` holds, or False after `seconds`."""
         from rocketsim_cli.demo.query import summarize
         from rocketsim_cli.demo.screen import DemoState
 

@@ -1,4 +1,4 @@
-"""What the demo has seen: its figures once a second, and its events.  The report is made of them."""
+"""Records the figures of the demo once a second, and its events, for the report."""
 
 import itertools
 import time
@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from rocketsim_cli.demo.screen import DemoState
 
 MOMENTS = 3600  # a longer demo keeps every second moment, then every fourth, and so on
-WINDOW_S = 5.0  # of the rates: a batch of the query takes some seconds
+WINDOW_S = 5.0  # rates are averaged over it, because a batch of the query takes some seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """`stored`: acknowledged messages by broker name.  `served`: rows of the query by broker name and broker id.
-    `lag`: messages that the group has not committed, by broker name."""
+    """The figures at one moment.  `stored`: acknowledged messages by broker name.  `served`: rows of the query by
+    broker name and broker id.  `lag`: messages that the group has not committed, by broker name.
+    """
 
     at_s: float
     stored: Mapping[str, int]
@@ -24,7 +25,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`is_marked`: the charts show it, too."""
+    """An event for the report.  `is_marked`: the charts show it, too."""
 
     at_s: float
     text: str
@@ -62,7 +63,7 @@ class History:
 
 
 def first_reads(moments: Sequence[Moment], broker: tuple[str, int], since_s: float) -> float | None:
-    """Returns when the query has first read from this broker after `since_s`; None: it has not."""
+    """Returns when the query first read from this broker after `since_s`.  None: it has not read from it since."""
     before = max((moment.served.get(broker, 0) for moment in moments if moment.at_s <= since_s), default=0)
     later = (moment for moment in moments if moment.at_s > since_s and moment.served.get(broker, 0) > before)
     return next((moment.at_s for moment in later), None)

@@ -1,4 +1,4 @@
-"""The group's committed offsets at every broker of the demo, for which each broker is asked by itself."""
+"""Asks each broker of the demo for the group's committed offsets."""
 
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ TIMEOUT_S = 2.0
 
 
 class DemoOffsets:
-    """Keeps the newest answers; a broker that is down has none.  It is a context that opens gRPC channels."""
+    """Keeps the newest answer of each broker that runs.  It is a context manager, because it opens gRPC channels."""
 
     def __init__(self, brokers: list[ServerProcess], group: str, topic: str) -> None:
         from rocketsim_client import Cluster
@@ -62,7 +62,7 @@ class DemoOffsets:
         return rows
 
     def committed_on_slave(self, broker_name: str) -> int:
-        """The sum of the slave's committed offsets for this broker name."""
+        """Returns the sum of the slave's committed offsets for this broker name."""
         return sum(row.on_slave or 0 for row in self.progress() if row.broker_name == broker_name)
 
     def are_at_the_end(self) -> bool:

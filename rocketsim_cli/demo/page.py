@@ -1,4 +1,4 @@
-"""The demo's report as one HTML file, which loads nothing.  Pure: it makes text of figures, and escapes all of them."""
+"""Makes the demo's report: one HTML file that loads nothing.  All texts in it are escaped."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -10,7 +10,7 @@ from rocketsim_cli.demo.report import DemoReport
 WIDTH, HEIGHT = 760, 190
 LEFT, RIGHT, TOP, BOTTOM = 48, 12, 26, 22
 COLORS = 6
-POINTS = 400  # of each line
+POINTS = 400  # the most points of a line
 
 STYLE = """
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --line: #e3e6ea; --text: #1b2430; --dim: #5c6875;
@@ -54,7 +54,7 @@ def page(
     events: Sequence[Event],
     facts: Mapping[str, str],
 ) -> str:
-    """`facts`: versions and configuration, in the order in which they are shown."""
+    """Returns the report as HTML.  `facts`: versions and configuration, in the order in which they are shown."""
     events = sorted(events, key=lambda event: event.at_s)
     marks = [event.at_s for event in events if event.is_marked]
     end_s = max([1.0, *(moment.at_s for moment in moments), *(event.at_s for event in events)])
@@ -154,7 +154,8 @@ def _chart(
     for color, points in enumerate(series.values()):
         text = "L".join(f"{x(at_s):.1f} {y(value):.1f}" for at_s, value in thinned(points))
         if text:
-            width = 2 + 1.5 * (len(series) - 1 - color)  # a line is seen behind another one with the same values
+            # Earlier lines are thicker, so that they are visible behind lines with the same values.
+            width = 2 + 1.5 * (len(series) - 1 - color)
             parts.append(f'<path class="line s{color % COLORS}" stroke-width="{width}" d="M{text}"/>')
     place = 0.0
     for number, at_s in enumerate(marks, 1):
@@ -175,7 +176,7 @@ def _chart(
 
 
 def ceiling(most: float) -> float:
-    """A round number that is at least `most`, for the top of a chart."""
+    """Returns a round number that is at least `most`, for the top of a chart."""
     power = 1.0
     while power * 10 <= most:
         power *= 10

@@ -1,4 +1,4 @@
-"""The demo's producer: a process that sends telemetry and reports in JSON lines."""
+"""Runs the demo's producer: a process that sends telemetry and reports its counts as JSON lines."""
 
 import json
 import subprocess
@@ -39,7 +39,7 @@ class Sent:
 
 
 class ProducerProcess:
-    """A context.  The process runs until `finish`, which waits for all answers, or until the block ends."""
+    """A context manager.  The process runs until `finish`, which waits for all answers, or until the block ends."""
 
     def __init__(self, name_server: str, topic: str, rate: float, folder: Path) -> None:
         self._ids_file = folder / "acknowledged-ids"

@@ -1,4 +1,5 @@
-"""The demo's streaming query: telemetry by window and kind, without duplicates, with the ids of its messages.
+"""Runs the demo's streaming query: it drops duplicates, aggregates telemetry by window and kind, and keeps the message
+ids.
 
 It starts Spark, which forks, so this process must not have opened a gRPC channel before.
 """
@@ -52,7 +53,7 @@ def _build_session(builder: "SparkSession.Builder", folder: Path) -> "SparkSessi
 
 @contextmanager
 def stderr_to(file: Path) -> Iterator[None]:
-    """Sends to `file` what Spark's JVM, which is started inside, writes to standard error and onto the screen."""
+    """Redirects standard error to `file` inside the block, also that of Spark's JVM, which is started there."""
     sys.stderr.flush()
     ours = os.dup(2)
     with file.open("ab") as log:
@@ -81,7 +82,7 @@ class WindowRow:
 
 @dataclass(frozen=True, slots=True)
 class KindSummary:
-    """A window and kind over all brokers, for the screen."""
+    """A window and kind with the figures of all brokers, for the screen."""
 
     start: datetime
     kind: str
@@ -92,7 +93,7 @@ class KindSummary:
 
 
 def summarize(rows: list[WindowRow]) -> list[KindSummary]:
-    """Newest window first, kinds in order."""
+    """Combines the rows of all brokers.  The newest window comes first, and its kinds are sorted."""
     groups: dict[tuple[datetime, str], list[WindowRow]] = {}
     for row in rows:
         groups.setdefault((row.start, row.kind), []).append(row)
@@ -105,7 +106,9 @@ def summarize(rows: list[WindowRow]) -> list[KindSummary]:
 
 
 def windowed(messages: "DataFrame") -> "DataFrame":
-    """The aggregation as a user would write it, and the message ids of each row, which prove that it is complete."""
+    """Returns the aggregation as a user would write it, plus the message ids of each row, which prove that no message
+    is missing.
+    """
     from pyspark.sql import functions as F
 
     text = F.col("body").cast("string")
@@ -179,23 +182,23 @@ class TelemetryQuery:
             return list(self._rows.values())
 
     def ids(self) -> list[str]:
-        """The message ids in the aggregated windows, each as often as it was counted."""
+        """Returns the message ids in the aggregated windows, each as often as it was counted."""
         return [msg_id for row in self.rows() for msg_id in row.ids]
 
     def served(self) -> Counter[tuple[str, int]]:
-        """Messages by (broker name, id of the broker that served them)."""
+        """Returns the number of messages by broker name and by id of the broker that served them."""
         counts: Counter[tuple[str, int]] = Counter()
         for row in self.rows():
             counts[row.broker_name, row.broker_id] += row.count
         return counts
 
     def read(self) -> int:
-        """Rows that the source delivered, duplicates included."""
+        """Returns the number of rows that the source delivered, duplicates included."""
         by_batch = {progress["batchId"]: progress["numInputRows"] for progress in self._query.recentProgress}
         return sum(by_batch.values())
 
     def failure(self) -> str | None:
-        """Why the query has ended: Spark's message without the JVM's stack; None: it runs."""
+        """Returns why the query has ended, in Spark's words without the JVM's stack.  None: the query runs."""
         error = self._query.exception()
         if error is None:
             return None
@@ -206,7 +209,7 @@ class TelemetryQuery:
 
 
 def in_few_words(error: str) -> str:
-    """Spark's error message for a query, without stack traces, and with a hint if the machine was too busy."""
+    """Returns Spark's error message without stack traces, and with a hint if the machine was too busy."""
     words = error.split("JVM stacktrace:")[0].split("=== Streaming Query ===")[0]
     lines = [line for line in words.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     short = "\n".join(lines).rstrip(".")

@@ -1,4 +1,4 @@
-"""The demo's result: compares the messages sent, read and committed.  Pure."""
+"""The demo's result: compares the messages sent, read and committed, and lists the broken promises."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class DemoReport:
     served: Mapping[tuple[str, int], int]
     killed_broker: str
     committed_to_slave: int  # how far the slave's offsets moved while its master was away
-    last_error: str = ""  # of the last send that failed
+    last_error: str = ""  # the error of the last send that failed
     problems: list[str] = field(default_factory=list)
 
     @classmethod
@@ -74,7 +74,7 @@ class DemoReport:
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages whose id is in no window of the result."""
+        """Counts acknowledged messages whose id is in no window of the result."""
         return len(self.acknowledged_ids - self.counted_ids.keys())
 
     @property
@@ -83,7 +83,7 @@ class DemoReport:
 
     @property
     def duplicates(self) -> int:
-        """Messages that the result counts more than once."""
+        """Counts how often the result has a message again."""
         return sum(count - 1 for count in self.counted_ids.values())
 
     @property
@@ -99,7 +99,7 @@ class DemoReport:
         return not self.problems
 
     def _findings(self) -> list[str]:
-        """The broken promises; empty: the demo has succeeded."""
+        """Returns the broken promises.  Without any, the demo has succeeded."""
         found = []
         if not self.acknowledged:
             found.append("no message was acknowledged")
@@ -121,7 +121,7 @@ class DemoReport:
         return found
 
     def sums(self) -> list[str]:
-        """Explains the totals that differ from the number of acknowledged messages; empty: all agree."""
+        """Returns a sentence for each total that differs from the number of acknowledged messages."""
         told = []
         counted = self.counted_ids.keys()
         if self.sent != self.acknowledged:

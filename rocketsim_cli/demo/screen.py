@@ -1,4 +1,4 @@
-"""Shows the demo: a live screen in a terminal, else plain lines."""
+"""Shows the demo's progress: as a live screen in a terminal, else as plain lines."""
 
 import time
 from collections import Counter
@@ -24,7 +24,7 @@ EVENTS_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class DemoState:
-    """One moment of the demo."""
+    """The state of the demo at one moment, for the screen."""
 
     elapsed_s: float
     phase: str
@@ -49,7 +49,7 @@ def open_screen(console: Console) -> Screen:
 
 
 class PlainScreen:
-    """For pipes and CI: prints events, and a line of numbers every few seconds."""
+    """Prints events, and a line of numbers every few seconds, for pipes and CI."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -77,7 +77,7 @@ class PlainScreen:
 
 @dataclass
 class LiveScreen:
-    """Redraws everything in place."""
+    """Redraws the whole screen in place after each event and each new state."""
 
     console: Console
     _events: list[str] = field(default_factory=list)

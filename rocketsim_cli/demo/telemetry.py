@@ -1,7 +1,7 @@
 """The demo's live input: telemetry of this machine as messages.
 
-`Telemetry` takes readings (psutil).  The program `python -m rocketsim_cli.demo.telemetry` sends them until SIGTERM.  It
-is a process of its own, because Spark forks and a process with gRPC channels should not be forked.
+`Telemetry` takes readings with psutil.  The program `python -m rocketsim_cli.demo.telemetry` sends them until SIGTERM.
+It is a process of its own, because Spark forks, and a process with gRPC channels should not be forked.
 """
 
 import argparse
@@ -38,7 +38,7 @@ class Reading:
 
 
 class Telemetry:
-    """Yields readings of every kind in turn, without end.  Rates compare two readings of the same counter."""
+    """Yields readings of every kind in turn, without end.  A rate is computed from two readings of the same counter."""
 
     def __init__(self) -> None:
         self._counters: dict[str, tuple[float, float]] = {}
@@ -63,7 +63,7 @@ class Telemetry:
         return Reading(kind, source, "MB/s", (counted - before) / max(now - since, 1e-6) / 1e6)
 
     def _process(self) -> Reading:
-        """The memory of another process each time; processes that have ended are skipped."""
+        """Returns the memory use of another process each time.  Processes that have ended are skipped."""
         while True:
             pid = next(self._pids, None)
             if pid is None:
@@ -77,7 +77,7 @@ class Telemetry:
 
 
 class Tally:
-    """Counts the results of sends.  Ids of stored messages go to a file at once, so that a crash keeps them."""
+    """Counts the results of sends.  The ids of stored messages are written to a file at once."""
 
     def __init__(self, ids: IO[str]) -> None:
         self._lock = threading.Lock()
@@ -126,8 +126,9 @@ class Tally:
 
 
 def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop: threading.Event) -> None:
-    """Sends `rate` readings per second until `stop`.  Prints a JSON report twice a second, and a last one after all
-    answers."""
+    """Sends `rate` readings per second until `stop` is set.  Prints a JSON report twice a second, and a last one after
+    all answers.
+    """
     from rocketsim_client import Message, Producer
     from rocketsim_client.errors import RocketSimError
 
@@ -137,7 +138,7 @@ def send_telemetry(name_server: str, topic: str, rate: float, ids: IO[str], stop
         group="telemetry",
         # On a busy machine an answer may take longer than the usual 3 s; the demo should not fail because of that.
         timeout_s=10,
-        # So that a master that is back is used again within seconds; the default poll is every 30 s.
+        # With the default of 30 s, a restarted master would be used again too late for the demo.
         poll_interval_s=3,
     )
     with producer:

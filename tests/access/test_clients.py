@@ -224,7 +224,7 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
     assert rocketsim("admin", "listUser", *at)[0] == 1
     status, said = rocketsim("admin", "listUser", *at)
     assert f"{broker.node.address}: username cannot be null: the call is not signed" in said
-    assert f"The command line has its keys from {ACCESS_KEY} and {SECRET_KEY}" in said
+    assert f"The command line takes its keys from {ACCESS_KEY} and {SECRET_KEY}" in said
     status, said = rocketsim("admin", "listUser", *at, **{**environment, SECRET_KEY: "wr0ng"})
     assert (status, said) == (1, f"rocketsim: {broker.node.address}: check signature failed.\n")
     for given in (environment, {TOOLS: str(tools)}):
@@ -233,7 +233,9 @@ def test_the_command_line_has_its_keys_from_the_environment_or_a_file(broker: Br
         assert SECRET not in said and ADMIN.secret_key not in said
     tools.chmod(0o644)
     assert stat.S_IMODE(tools.stat().st_mode) == 0o644
-    assert "others may read it" in rocketsim("admin", "listUser", *at, **{TOOLS: str(tools)})[1]
+    assert (
+        "other users may read the secret in this file" in rocketsim("admin", "listUser", *at, **{TOOLS: str(tools)})[1]
+    )
     tools.write_text("accessKey: admin\n")
     assert "no line `secretKey: ...`" in rocketsim("admin", "listUser", *at, **{TOOLS: str(tools)})[1]
     assert "is not set" in rocketsim("admin", "listUser", *at, **{ACCESS_KEY: "admin"})[1]

@@ -111,9 +111,9 @@ def test_it_is_said_if_others_may_read_a_secret(home: Path, monkeypatch: pytest.
     monkeypatch.setenv("ROCKETSIM_ACCESS_KEY", "alice")
     monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "hidden-word")
     rocketsim("context", "add", "prod", "-n", "a:1")
-    assert "others may read it" not in rocketsim("context", "list").stderr
+    assert "other users may read" not in rocketsim("context", "list").stderr
     home.chmod(0o644)
-    assert f"{home}: others may read it" in rocketsim("context", "list").stderr
+    assert f"{home}: other users may read the secret in this file" in rocketsim("context", "list").stderr
 
 
 @pytest.mark.parametrize(

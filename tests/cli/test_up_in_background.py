@@ -118,7 +118,7 @@ def test_a_directory_keeps_its_messages_also_if_up_is_killed(line: CommandLine, 
     assert done.returncode == 1 and done.stderr == ""
 
     said = line.output("down", *where)
-    assert f"{folder} keeps its stores and logs" in said and f"`rocketsim up --dir {folder}` goes on" in said
+    assert f"{folder} keeps its stores and logs" in said and f"`rocketsim up --dir {folder}` continues" in said
     assert again.running() == [] and (folder / "store" / "broker-a").exists()
     (down,) = [json.loads(text) for text in line.output("down", *where, "--json").splitlines()]
     assert down == {"directory": str(folder), "ended": False, "keptBytes": 0}
