@@ -1,6 +1,6 @@
-"""The calls of clients, with one folder for each protocol.
+"""Serves the calls of clients; each folder serves one protocol.
 
-A protocol converts its requests to calls of the packages below (`broker/put.py`, `broker/reads`, `pop`,
-`transactions`), and the results of these to answers.  The folders do not import each other.  They share `clients.py`,
-which knows the connected clients, and asks producers about transactions.
+Each protocol converts requests to calls of the packages below (`broker/put.py`, `broker/reads`, `pop`, `transactions`),
+and converts their results to answers.  The folders do not import each other.  They share `clients.py`, which knows the
+connected clients and asks producers how transactions end.
 """

@@ -1,7 +1,7 @@
-"""Clients: the connected clients of all gRPC protocols, and the streams on which the broker sends them commands.
+"""Clients: keeps the connected clients of all gRPC protocols, and the streams on which the broker sends them commands.
 
-A client is connected until it ends itself (NotifyClientTermination), or until it has been without a stream and without
-a call for some time.
+A client counts as connected while it has a stream.  Without a stream it stays connected for a few seconds after its
+last stream (STREAM_GONE_S) or call (SILENT_S).  A client that sends NotifyClientTermination is removed at once.
 """
 
 import asyncio
@@ -25,31 +25,34 @@ logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-STREAM_GONE_S = 5.0  # after the end of its last stream a client is gone; clients reconnect within a second
-SILENT_S = 25.0  # after its last call a client without a stream is gone; clients send a heartbeat every ten seconds
-MAX_COMMANDS = 64  # unread commands to one client
-MAX_COMMAND_BYTES = 1 << 20  # of all unread commands to one client; a single command may be larger
-READS_WITHIN_S = 1.0  # a client that reads no question within this time gets no more until it has read one
-MAX_TOPICS = 100  # topics that are remembered for one producer
-MAX_STREAMS = 20_000  # of all clients: 40 KiB each
-MAX_STREAMS_OF_CLIENT = 16  # a client needs one, and for a moment those that have broken off
+STREAM_GONE_S = 5.0  # a client counts as gone this long after its last stream; clients reconnect within a second
+SILENT_S = 25.0  # a client without a stream counts as gone this long after a call; heartbeats come every 10 s
+MAX_COMMANDS = 64  # most unread commands to one client
+MAX_COMMAND_BYTES = 1 << 20  # most bytes of unread commands to one client; a single command may be larger
+READS_WITHIN_S = 1.0  # a client that reads no question within this time gets no other before it has read one
+MAX_TOPICS = 100  # most topics that are remembered for one producer
+MAX_STREAMS = 20_000  # most streams of all clients together; each takes 40 KiB
+MAX_STREAMS_OF_CLIENT = 16  # a client needs one; broken ones may remain for a moment
 
 
-_NONE: Mapping[asyncio.Task[None], int] = {}  # shared by all streams without commands
+_NONE: Mapping[asyncio.Task[None], int] = {}  # the empty mapping that all streams without commands share
 
 
 def client_of(context: Context, client_id: str) -> str:
-    """Returns the id by which the broker knows a client: its own id, with the user in front of it if it has signed.
+    """Returns the id under which the broker keeps a client: the client's own id, prefixed with the user if the call is
+    signed.
 
-    So clients of different users never have the same id.
+    So clients of different users never share an id.
     """
     return client_of_user(context.invocation_metadata() or (), client_id)
 
 
 class ClientStream:
-    """A stream to one client.  `question` makes the message of its protocol that asks about a transaction."""
+    """A stream on which the broker sends commands to one client.  `question` makes the command that asks how a
+    transaction ends.
+    """
 
-    __slots__ = (  # there may be ten thousand that are idle
+    __slots__ = (  # slots save memory, because ten thousand streams may be idle
         *("_commands", "_context", "_has_begun", "_is_stuck", "_task", "_was_read", "_writers", "_writing"),
         *("client_id", "is_closing", "is_open", "question"),
     )
@@ -60,18 +63,22 @@ class ClientStream:
         self.is_open = False
         self.is_closing = False
         self._context = context
-        self._has_begun = False  # a message was written
+        self._has_begun = False  # True once a message was written
         if (task := asyncio.current_task()) is not None:
-            task.set_name("client stream")  # the default has a number: memory for each of ten thousand
+            task.set_name("client stream")  # all share this text; asyncio's numbered names would take memory each
         self._task = task
-        self._writing: asyncio.Lock | None = None  # while there are writers
+        self._writing: asyncio.Lock | None = None  # None while nobody writes
         self._writers = 0
-        self._commands: Mapping[asyncio.Task[None], int] = _NONE  # and the size of each in bytes
-        self._was_read: asyncio.Event | None = None  # set when a command was read; made for the first that waits
+        self._commands: Mapping[asyncio.Task[None], int] = _NONE  # the task that writes a command -> its size in bytes
+        self._was_read: asyncio.Event | None = (
+            None  # set when the client has read a command; created by the first waiter
+        )
         self._is_stuck = False
 
     async def write(self, command: Message) -> None:
-        """Writes to the stream.  Waits while the client does not read, so other calls must not wait for it."""
+        """Writes a command to the stream.  This may take long, because a client need not read, so calls of other
+        clients must not await it.
+        """
         writing = self._writing = self._writing or asyncio.Lock()
         self._writers += 1
         try:
@@ -104,9 +111,10 @@ class ClientStream:
                 self._was_read.set()
 
     async def send_in_turn(self, command: Message, wait_s: float) -> bool:
-        """Sends a command, and waits for room while the client reads.
+        """Sends a command.  If the client has too many unread commands, it first waits until the client has read one.
 
-        Returns False if the client reads nothing for `wait_s`, and from then on at once until it has read a command.
+        Returns False if the client reads no command within `wait_s`.  After that it returns False without waiting,
+        until the client has read a command.
         """
         while not self.send(command):
             if self.is_closing or self._is_stuck:
@@ -127,18 +135,18 @@ class ClientStream:
             logger.info("client %s did not get a command: %s", self.client_id, error)
 
     def may_publish(self, topic: str) -> bool:
-        """Returns True if the client's user may publish now.
+        """Returns True if the client's user may publish to the topic now.
 
-        Without the right a client gets no message of the topic, also not within a question.
+        Without this right the client gets no message of the topic, not even inside a question about a transaction.
         """
         return may(self._context, of_topic(topic, *PUB))
 
     def may_consume(self, group: str, topic: str) -> bool:
-        """Returns True if the client's user may consume now."""
+        """Returns True if the client's user may consume the topic with the group now."""
         return may(self._context, of_group(group, *SUB)) and may(self._context, of_topic(topic, *SUB))
 
     def close(self) -> None:
-        """Ends the stream.  The client connects again."""
+        """Ends the stream.  The client then connects again."""
         self.is_closing = True
         self.drop_commands()
         if self._task is not None:
@@ -153,19 +161,19 @@ class ClientStream:
 class _Client:
     """A connected client.
 
-    A client without a stream is gone at `until`, unless it calls before.  `poll_s` is how long its polls wait; None if
-    it has not set that for all calls.
+    A client without a stream is gone at `until` (monotonic seconds), unless it calls before.  `poll_s` is how long its
+    long polls wait; None if the client has not set a time for all calls.
     """
 
     newest: ClientStream | None = None
-    older: tuple[ClientStream, ...] = ()  # the oldest first; clients with one stream share the empty tuple
+    older: tuple[ClientStream, ...] = ()  # the oldest first; empty for a client with one stream
     until: float = 0.0
     poll_s: float | None = None
-    topics: tuple[str, ...] = ()  # to which it has published, or has declared that it will
+    topics: tuple[str, ...] = ()  # topics to which the client has published or has declared to publish
 
     @property
     def streams(self) -> tuple[ClientStream, ...]:
-        """Returns all streams, the oldest first."""
+        """Returns all streams of the client, the oldest first."""
         return (*self.older, self.newest) if self.newest is not None else ()
 
     @streams.setter
@@ -174,11 +182,11 @@ class _Client:
 
 
 class Clients:
-    """The connected consumers, and the producers that have a stream, by client id.
+    """Keeps the connected consumers, and the producers that have a stream, by client id.
 
-    A client is connected from the start of its stream, and not from its settings, which it does not send again when it
-    reconnects.  The functions in `gone` are called with the id of each client that is gone.  `clock` returns monotonic
-    seconds.
+    A client is connected from the start of its stream, not from its settings, because it does not send its settings
+    again when it reconnects.  The functions in `gone` are called with the id of each client that is no longer
+    connected.  `clock` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -186,21 +194,21 @@ class Clients:
         self._clock = clock
         self._clients: dict[str, _Client] = {}
         self._producers: dict[str, dict[str, None]] = {}  # topic -> client ids
-        self.stream_count = 0  # open streams, also of clients that are gone
+        self.stream_count = 0  # open streams, including those of clients that are gone
         self._sweeping: asyncio.TimerHandle | None = None
 
     def called(self, client_id: str) -> None:
-        """Notes a call of a consumer, which is then connected for `SILENT_S` at least."""
+        """Notes a call of a consumer.  The call keeps the consumer connected for at least `SILENT_S`."""
         client = self._of(client_id)
         if client.newest is None:
             client.until = self._clock() + SILENT_S
             self._sweep_at(client.until)
 
     def opened(self, stream: ClientStream) -> None:
-        """Adds a stream.  Call `ended` when it ends.
+        """Adds a stream.  The caller must call `ended` when the stream ends.
 
-        If the client has too many streams, its oldest one is ended.  Raises SystemBusy if all clients together have too
-        many streams.
+        If the client has too many streams, its oldest stream is ended.  Raises SystemBusy if all clients together have
+        too many streams.
         """
         client = self._clients.get(stream.client_id)
         if client is not None and len(client.streams) >= MAX_STREAMS_OF_CLIENT:
@@ -216,7 +224,9 @@ class Clients:
 
     @contextmanager
     def ending(self, stream: ClientStream) -> Iterator[None]:
-        """Removes an opened stream when its call ends.  A cancellation by `ClientStream.close` is no error."""
+        """Removes an opened stream when its call ends.  A cancellation by `ClientStream.close` is no error, and is not
+        raised.
+        """
         try:
             yield
         except asyncio.CancelledError:
@@ -232,16 +242,18 @@ class Clients:
         stream.drop_commands()
         client = self._clients.get(stream.client_id)
         if client is None or stream not in client.streams:
-            return  # the client has ended itself
+            return  # the client was removed before, because it has said that it ends
         client.streams = tuple(other for other in client.streams if other is not stream)
         if not client.streams:
             client.until = self._clock() + STREAM_GONE_S
             self._sweep_at(client.until)
 
     def terminated(self, client_id: str) -> None:
-        """Removes a client that has ended itself, and calls `gone`.  The client's streams end by themselves.
+        """Removes a client that has said that it ends, and calls the functions in `gone`.  The client closes its
+        streams itself.
 
-        `gone` is called for unknown clients, too: the master before this one may have renewed deliveries for them.
+        The functions in `gone` are called for unknown clients, too, because the master before this one may have renewed
+        deliveries for them.
         """
         client = self._clients.pop(client_id, None)
         for topic in client.topics if client is not None else ():
@@ -253,30 +265,33 @@ class Clients:
             listener(client_id)
 
     def stream_of(self, client_id: str) -> ClientStream | None:
-        """Returns the client's newest stream; None without one."""
+        """Returns the client's newest stream, or None if it has no stream."""
         client = self._clients.get(client_id)
         return client.newest if client is not None else None
 
     def poll_s_of(self, client_id: str) -> float | None:
-        """Returns how long the client's polls wait; None if it has not set that for all calls."""
+        """Returns how many seconds the client's long polls wait; None if each of its calls names its own time."""
         client = self._clients.get(client_id)
         return client.poll_s if client is not None else None
 
     def polls(self, client_id: str, poll_s: float | None) -> None:
-        """Notes how long the client's polls wait; None if each call has its own time."""
+        """Notes how many seconds the client's long polls wait; None if each call names its own time."""
         self._of(client_id).poll_s = poll_s
 
     def publishes(self, client_id: str, topic: str) -> None:
-        """Notes that a client with a stream is a producer of the topic, for as long as it is connected."""
+        """Notes that a client is a producer of the topic for as long as it is connected.  Ignores a client that is not
+        connected.
+        """
         client = self._clients.get(client_id)
         if client is not None and topic not in client.topics and len(client.topics) < MAX_TOPICS:
             client.topics += (topic,)
             self._producers.setdefault(topic, {})[client_id] = None
 
     def producer_of(self, topic: str, client_id: str, turn: int) -> ClientStream | None:
-        """Returns the stream of this client, or else of another producer of the topic, which is chosen by `turn`.
+        """Returns the stream of this client, or else of another producer of the topic.  `turn` chooses among several
+        producers.
 
-        Returns None if no producer is connected that may send to the topic.
+        Returns None if no connected producer may send to the topic.
         """
         for others in ((client_id,), self._producers.get(topic, ())):
             found = [stream for other in others if (stream := self.stream_of(other)) is not None]
@@ -285,15 +300,18 @@ class Clients:
         return None
 
     async def ask(self, check: Check) -> bool:
-        """Asks the client that has sent the half message, else another producer of its topic, about the transaction.
+        """Asks a producer how a transaction ends: the client that sent the half message, or else another producer of
+        its topic.
 
-        Returns False if no such producer is connected, or if it does not read.
+        Returns False if no such producer is connected, or if the producer does not read its stream.
         """
         stream = self.producer_of(check.transaction.topic, check.client_id, check.times)
         return stream is not None and await stream.send_in_turn(stream.question(check), READS_WITHIN_S)
 
     def may_consume(self, client_id: str, group: str, topic: str) -> bool:
-        """Returns True if the client's user may consume now.  False for a client without a stream: it is not known."""
+        """Returns True if the client's user may consume now; False for a client without a stream, whose user is not
+        known.
+        """
         stream = self.stream_of(client_id)
         return stream is not None and stream.may_consume(group, topic)
 
@@ -302,7 +320,7 @@ class Clients:
         return client is not None and (client.newest is not None or self._clock() < client.until)
 
     def close(self) -> None:
-        """Ends all streams.  Does not call `gone`, because the clients connect to the next master."""
+        """Ends all streams.  Does not call the functions in `gone`, because the clients connect to the next master."""
         for client in self._clients.values():
             for stream in client.streams:
                 stream.close()
@@ -322,7 +340,9 @@ class Clients:
         return client
 
     def _sweep_at(self, at: float) -> None:
-        """Has `sweep` called at this time.  An earlier sweep may be planned already, which then plans the next one."""
+        """Plans a call of `sweep` at this time.  If an earlier sweep is planned already, it plans none, because that
+        sweep plans the next one.
+        """
         loop = asyncio.get_running_loop()
         when = loop.time() + max(0.0, at - self._clock())
         if self._sweeping is not None and self._sweeping.when() <= when:
@@ -332,13 +352,13 @@ class Clients:
         self._sweeping = loop.call_at(when, self.sweep)
 
     def sweep(self) -> None:
-        """Removes the clients that are gone, and plans the next sweep."""
+        """Removes the clients that are no longer connected, and plans the next sweep."""
         self._sweeping = None
         now = self._clock()
         silent = [client_id for client_id, client in self._clients.items() if client.newest is None]
         for client_id in silent:
             if self._clients[client_id].until <= now:
-                logger.info("client %s is gone", client_id)
+                logger.info("client %s is no longer connected", client_id)
                 self.terminated(client_id)
         waiting = [client.until for client in self._clients.values() if client.newest is None]
         if waiting:

@@ -95,7 +95,7 @@ async def test_an_outcome_for_an_ordinary_message_is_refused(tmp_path: Path) -> 
 
 async def test_batches_begin_no_transaction_and_neither_do_messages_without_an_id(tmp_path: Path) -> None:
     async with remoting_broker(tmp_path) as (node, client):
-        with pytest.raises(Exception, match="a batch begins no transaction"):
+        with pytest.raises(Exception, match="a batch cannot begin a transaction"):
             await client.send("orders", b"a", b"b", **HALF)
         with pytest.raises(Exception, match="has an id"):
             await client.send("orders", b"a", TRAN_MSG="true", PGROUP="bank")

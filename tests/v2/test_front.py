@@ -463,7 +463,7 @@ async def test_with_too_many_connections_new_ones_are_closed_and_the_others_go_o
             gone.close()
             assert front.refused == number
         await until(lambda: front.connections == 2, "they are not counted any more")
-        assert len([line for line in caplog.messages if "the most that there may be" in line]) == 1
+        assert len([line for line in caplog.messages if "the most that are allowed" in line]) == 1
         for reader, writer, (_, inner_reader, inner_writer) in made:
             await inner_reader.readexactly(len(HELLO))
             inner_writer.write(b"answer")

@@ -595,7 +595,7 @@ async def test_who_does_not_read_holds_a_bounded_number_of_bytes(tmp_path: Path)
         await put(node, "T", zlib.compress(bytes(9_000)), sys_flag=SYS_FLAG_COMPRESSED)
         call = await ReadsLittle(1).receives(node, group=resource("a"))
         refused = await status_of(client, group=resource("b"))
-        assert refused.code == d.TOO_MANY_REQUESTS and "bytes of messages to read already" in refused.message
+        assert refused.code == d.TOO_MANY_REQUESTS and "bytes of messages yet" in refused.message
         (one,) = await received(
             other, group=resource("b"), long_polling_timeout=Duration(seconds=8)
         )  # it was given back
@@ -613,7 +613,7 @@ def test_bytes_that_are_not_sent_are_bounded_of_all_clients_and_of_each() -> Non
     unsent.give("large", 1000)
     for client in "abc":
         unsent.take(client, 25)
-        with pytest.raises(SystemBusy, match="this client has 25 bytes"):
+        with pytest.raises(SystemBusy, match="this client has not read 25 bytes"):
             unsent.check(client)
     unsent.take("d", 25)
     with pytest.raises(SystemBusy, match="100 bytes of messages are being sent"):

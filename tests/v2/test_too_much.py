@@ -42,11 +42,15 @@ async def status_of(client: Client, request: Any) -> d.Status:
 @pytest.mark.parametrize(
     ("request_", "code", "text"),
     [
-        (s.QueryRouteRequest(topic=T, endpoints=MANY), d.ILLEGAL_ACCESS_POINT, "4096 at most"),
-        (s.QueryRouteRequest(topic=T, endpoints=LONG), d.ILLEGAL_ACCESS_POINT, "4096 at most"),
-        (s.QueryAssignmentRequest(topic=T, group=G, endpoints=MANY), d.ILLEGAL_ACCESS_POINT, "4096 at most"),
-        (s.QueryRouteRequest(topic=SPACIOUS), d.BAD_REQUEST, "namespace of 300 characters; 255 at most"),
-        (receive(SPACIOUS), d.BAD_REQUEST, "namespace of 300 characters; 255 at most"),
+        (s.QueryRouteRequest(topic=T, endpoints=MANY), d.ILLEGAL_ACCESS_POINT, "at most 4096 are allowed"),
+        (s.QueryRouteRequest(topic=T, endpoints=LONG), d.ILLEGAL_ACCESS_POINT, "at most 4096 are allowed"),
+        (
+            s.QueryAssignmentRequest(topic=T, group=G, endpoints=MANY),
+            d.ILLEGAL_ACCESS_POINT,
+            "at most 4096 are allowed",
+        ),
+        (s.QueryRouteRequest(topic=SPACIOUS), d.BAD_REQUEST, "namespace has 300 characters; at most 255 are allowed"),
+        (receive(SPACIOUS), d.BAD_REQUEST, "namespace has 300 characters; at most 255 are allowed"),
         (
             s.AckMessageRequest(topic=T, group=G, entries=[s.AckMessageEntry(receipt_handle="x")] * 1025),
             d.BAD_REQUEST,
@@ -56,7 +60,7 @@ async def status_of(client: Client, request: Any) -> d.Status:
         (
             s.SendMessageRequest(messages=[message(body=b"")] * 1025),
             d.BAD_REQUEST,
-            "1025 messages in a call; 1024 at most",
+            "the call has 1025 messages; at most 1024 are allowed",
         ),
         (
             s.SendMessageRequest(messages=[message(keys=["\x01"] * 16_385)]),
@@ -102,7 +106,7 @@ async def test_settings_with_too_many_topics_end_the_stream(tmp_path: Path, kind
     async with v2_broker(tmp_path) as (_, client):
         stream = client.calls.Telemetry(metadata=client.metadata)
         await stream.write(s.TelemetryCommand(settings=settings))
-        with pytest.raises(grpc.aio.AioRpcError, match="10001 topics; 10000 at most"):
+        with pytest.raises(grpc.aio.AioRpcError, match="10001 topics; at most 10000 are allowed"):
             await stream.read()
 
 

@@ -176,7 +176,7 @@ async def test_a_checker_that_does_not_know_changes_nothing(tmp_path: Path) -> N
         ("forged", {}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
         ("f" * 100_000, {}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
         ("a", {"topic": "M"}, d.INVALID_TRANSACTION_ID, "cannot found transaction data"),
-        ("a", {"message_id": "b"}, d.INVALID_TRANSACTION_ID, "not the message"),
+        ("a", {"message_id": "b"}, d.INVALID_TRANSACTION_ID, "does not have the message"),
         ("a", {"topic": "nowhere"}, d.TOPIC_NOT_FOUND, "nowhere"),
         ("a", {"topic": HALF_TOPIC}, d.ILLEGAL_TOPIC, HALF_TOPIC),
         ("a", {"topic": ""}, d.ILLEGAL_TOPIC, "missing"),

@@ -44,7 +44,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_errors
     async def Send(self, received: bytes_field.Received[pb.SendRequest], context: Context) -> pb.SendResponse:
-        """Appends messages.  `received` has the records as bytes that are not parsed (see `add_to_server`)."""
+        """Appends messages.  `received` holds the records as bytes that are not parsed (see `add_to_server`)."""
         records, request = received
         placed = await self._puts.append(send_of(request, records, request.count))
         status = await self._puts.safe(placed, longest_wait_s(context))
@@ -88,7 +88,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
     @maps_stream_errors
     async def PullRange(self, request: pb.PullRangeRequest, context: Context) -> AsyncIterator[bytes]:
-        """Yields frames that are serialized already (see `add_to_server`)."""
+        """Yields answers that are serialized already (see `add_to_server`)."""
         if request.accepts_stream and (offer := self._stream_offer()) is not None:
             yield pb.PullFrame(stream=offer).SerializeToString()
             return
@@ -103,7 +103,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
         async for frame in frames:
             others = without_records(frame, self._broker.broker_id, self._broker.epoch)
             data = bytes_field.join(pb.PullFrame.RECORDS_FIELD_NUMBER, frame.records, others)
-            frame.records.clear()  # a client that does not read keeps no deleted file on the disk
+            frame.records.clear()  # or a client that does not read would keep deleted log files on the disk
             yield data
 
     @maps_errors
@@ -192,10 +192,10 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
 
 
 def add_to_server(servicer: BrokerServicer, server: Any) -> None:
-    """Adds the service to a server, as generated code does.
+    """Registers the service with a server as generated code does, except for two methods.
 
-    The exceptions are PullRange, whose answers are serialized by the servicer, and Send, whose records stay bytes.
-    Neither copies the records into a protobuf message.
+    PullRange serializes its answers itself, and Send takes its records as bytes that are not parsed.  So neither method
+    copies the records into a protobuf message.
     """
     broker_pb2_grpc.add_BrokerServicer_to_server(servicer, server)
     frames: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(

@@ -46,7 +46,7 @@ class ConsumptionServicer(consumption_pb2_grpc.ConsumptionServicer):
             return pb.PopResponse()
         if request.max_messages < 1 or request.invisible_ms < 1:
             raise InvalidParameter(
-                f"a pop of {request.max_messages} messages for {request.invisible_ms} ms: at least 1 of both"
+                f"a pop asks for {request.max_messages} messages for {request.invisible_ms} ms: both must be at least 1"
             )
         left_s = time_left_s(context)
         popped = await self._consumption.pop(

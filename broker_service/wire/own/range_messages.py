@@ -1,4 +1,6 @@
-"""Converts PullRange's messages to the ranges and frames of RangePath, for gRPC and for plain sockets.  Pure."""
+"""Pure functions that convert PullRange's messages to RangePath's ranges, and its frames to answers, for gRPC and for
+plain sockets.
+"""
 
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto.model import LogEpoch
@@ -20,7 +22,7 @@ def ranges_of(request: pb.PullRangeRequest) -> list[Range]:
 
 
 def without_records(frame: Frame, broker_id: int, epoch: int) -> bytes:
-    """Returns the serialized PullFrame of a frame without its records, which are sent as slices of the log."""
+    """Returns a frame as a serialized PullFrame without records, because the records are sent as slices of the log."""
     return pb.PullFrame(
         sizes=frame.sizes,
         segments=[

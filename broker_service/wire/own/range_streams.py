@@ -1,17 +1,19 @@
 """RangeStreams: serves PullRange and Send over plain sockets, which cost less than gRPC for large frames.
 
 `range_stream.py` of the contract describes the protocol.  A client opens a connection for each call and sends one
-request.  A *pull* is then answered with frames of records, until its ranges are read.  With a *send* the client sends
-one frame of records, and gets one answer.  RangePath and PutPath read, check and store, as they do for gRPC.
+request.  The broker answers a *pull* with frames of records, until all ranges are read.  For a *send* the client sends
+one frame of records, and gets one answer.  RangePath and PutPath read, check and store the records, as they do for
+gRPC.
 
-Pulls: the next frame is read from the store when the client has read most of the frame before.  The frame's bytes go
-from the mapped log directly into the socket, as far as the kernel has room for them.  The rest is copied at once, so
-that a slow client does not keep files of the log open.
+Pulls: the next frame is read from the store when the client has read most of the previous frame.  The frame's bytes go
+from the mapped log directly into the socket, as far as the kernel has room for them.  The remaining bytes are copied at
+once, so that a slow client does not keep log files open.
 
-Sends: a frame is received into the memory in which it is checked and stamped.  The store gets it when it is complete.
+Sends: a frame is received into the memory in which it is later checked and stamped.  The store gets the frame when it
+is complete.
 
-A connection has one frame at a time.  The constants below limit the connections, and the bytes of all of them together.
-A request that does not fit is answered with NO_ROOM, and its client uses gRPC instead.
+A connection carries one frame at a time.  The constants below limit the connections, and the bytes of all connections
+together.  A request that exceeds a limit is answered with NO_ROOM, and its client uses gRPC instead.
 """
 
 import asyncio
@@ -43,28 +45,28 @@ from broker_service.wire.own.send_messages import send_of, send_response
 
 logger = logging.getLogger(__name__)
 
-MAX_STREAMS = 64  # pulls
+MAX_STREAMS = 64  # most pulls at a time
 MAX_SENDS = 64
-MAX_TAKEN_BYTES = 128 << 20  # frames that are being received, or wait for disk and slave
-MAX_UNSENT_BYTES = 256 << 20  # one frame of each pull: the bytes that would be copied if no client read
-MAX_BUFFER_BYTES = 128 << 20  # send buffers of SEND_BUFFER bytes; further pulls keep the kernel's default
-# The send buffer of a Unix socket.  Linux doubles the size for its bookkeeping, as far as net.core.wmem_max allows, and
-# reports the socket as writable when three quarters are free.  That is room for the frames of 3 MiB that clients want.
+MAX_TAKEN_BYTES = 128 << 20  # most bytes of frames that are being received, or that wait for disk and slave
+MAX_UNSENT_BYTES = 256 << 20  # most bytes of the pulls' current frames, which are all copied if no client reads
+MAX_BUFFER_BYTES = 128 << 20  # most bytes of enlarged send buffers; further pulls keep the kernel's default
+# The size of a Unix socket's send buffer.  Linux doubles it for its bookkeeping, as far as net.core.wmem_max allows.
+# Linux reports the socket as writable when three quarters are free, which is room for the 3 MiB frames of our clients.
 SEND_BUFFER = 5 << 19
-MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # the last 64 are for clients that are sent to gRPC
-MAX_REQUESTED_BYTES = 16 << 20  # requests, from the announcement of their size until their calls end
-REQUEST_S = 5.0  # time for the request to arrive
-SILENCE_S = 5.0  # longest time without a byte of a frame that a client sends
-SLOWEST_BYTES_S = 1 << 20  # a client that sends more slowly has to use gRPC, which has no such limit
-RECEIVE_AT_ONCE = 1 << 20  # bytes of a frame after which the event loop has a turn
-LONGEST_CALL_S = 3600.0  # a client that does not read keeps one of MAX_STREAMS places until its deadline
-LATE_S = 1.0  # the connection ends this long after the deadline, which the client notices by its own clock
-STOP_S = 1.0  # time for pulls to send their current frame when the broker stops
-ACCEPT_PAUSE_S = 1.0  # after a connection could not be accepted, as for lack of open files
+MAX_CONNECTIONS = MAX_STREAMS + MAX_SENDS + 64  # the last 64 connections are only told to use gRPC
+MAX_REQUESTED_BYTES = 16 << 20  # most bytes of requests, from the announcement of their size until their calls end
+REQUEST_S = 5.0  # longest time for a request to arrive
+SILENCE_S = 5.0  # longest time without a further byte while a client sends a frame
+SLOWEST_BYTES_S = 1 << 20  # bytes a second; a client that sends more slowly has to use gRPC, which has no such limit
+RECEIVE_AT_ONCE = 1 << 20  # bytes of a frame after which other tasks of the event loop have a turn
+LONGEST_CALL_S = 3600.0  # longest deadline, because a client that does not read keeps its place until then
+LATE_S = 1.0  # a connection ends this long after the deadline, which the client notices by its own clock
+STOP_S = 1.0  # time that pulls have to send their current frame when the broker stops
+ACCEPT_PAUSE_S = 1.0  # pause after a connection could not be accepted, for example for lack of open files
 
 
 class ClientLost(Exception):
-    """The client has closed the connection, or has sent something that is no request."""
+    """The client has closed the connection, or has sent something that is not a valid request."""
 
 
 class RangeStreams:
@@ -75,52 +77,52 @@ class RangeStreams:
         self._instance = secrets.token_bytes(16)
         self._offer: pb.StreamOffer | None = None
         self._connections: set[asyncio.Task[None]] = set()
-        self._putting: set[asyncio.Task[None] | None] = set()  # connections whose frame is being stored
+        self._putting: set[asyncio.Task[None] | None] = set()  # tasks of connections whose frame is being stored
         self._stopping = False
         self._giving: set[socket.socket] = set()
-        self.frame_bytes = 0  # of one frame of each pull
-        self.buffer_bytes = 0  # of the pulls' large send buffers
-        self.unsent_bytes = 0  # in this process, of pulls' frames that clients have not read yet
+        self.frame_bytes = 0  # the frame sizes of all pulls, added up
+        self.buffer_bytes = 0  # the pulls' enlarged send buffers, added up
+        self.unsent_bytes = 0  # bytes of pulls' frames that wait in this process until clients read them
         self.sends = 0
-        self.taken_bytes = 0  # of sends' frames, from the announcement of their size until they are answered
-        self.requested_bytes = 0  # of all requests
+        self.taken_bytes = 0  # bytes of sends' frames, from the announcement of their size until the answer
+        self.requested_bytes = 0  # bytes of all requests under way
 
     def figures(self) -> Iterator[Figure]:
-        yield gauge("rocketsim_range_streams", "Pulls of ranges whose answers plain sockets carry.", self.serving)
-        help_text = "Bytes of ranges that wait in this process for clients of plain sockets to read."
+        yield gauge("rocketsim_range_streams", "Range pulls under way over plain sockets.", self.serving)
+        help_text = "Bytes queued in this process for range-stream clients."
         yield gauge("rocketsim_range_stream_unsent_bytes", help_text, self.unsent_bytes)
-        help_text = "Bytes of ranges that wait in the kernel for clients of plain sockets to read."
+        help_text = "Bytes queued in the kernel for range-stream clients."
         yield gauge("rocketsim_range_stream_queued_bytes", help_text, self.queued_bytes)
-        help_text = "Bytes of requests that come over plain sockets."
+        help_text = "Bytes of requests over plain sockets whose calls are under way."
         yield gauge("rocketsim_stream_request_bytes", help_text, self.requested_bytes)
-        yield gauge("rocketsim_send_streams", "Frames of producers that plain sockets carry.", self.sends)
-        help_text = "Bytes of producers' frames from plain sockets that have not been answered yet."
+        yield gauge("rocketsim_send_streams", "Sends of producers under way over plain sockets.", self.sends)
+        help_text = "Bytes of producers' frames over plain sockets that are not answered yet."
         yield gauge("rocketsim_send_stream_bytes", help_text, self.taken_bytes)
 
     @property
     def serving(self) -> int:
-        """Returns the number of pulls."""
+        """Returns the number of pulls under way."""
         return len(self._giving)
 
     @property
     def queued_bytes(self) -> int:
-        """Returns the bytes in the kernel that the clients of pulls have not read yet."""
+        """Returns how many bytes of pulls wait in the kernel until clients read them."""
         return sum(map(_queued_bytes, self._giving))
 
     @property
     def unix_name(self) -> str:
         """Returns the name of this broker's abstract Unix socket.
 
-        It is no secret: /proc/net/unix shows it to everybody in this network namespace.
+        The name is no secret, because /proc/net/unix shows it to everybody in this network namespace.
         """
         return f"rocketsim-{self._instance.hex()}"
 
     def offer(self) -> pb.StreamOffer | None:
-        """Returns where clients may open streams; None while there is no room, and they have to use gRPC."""
+        """Returns where clients may open streams; None if no further stream is possible, so that they use gRPC."""
         return self._offer if self.serving < MAX_STREAMS else None
 
     async def serve(self, sockets: Sequence[socket.socket]) -> None:
-        """Accepts connections on listening sockets until it is cancelled, and then closes the sockets."""
+        """Accepts connections on the listening sockets until it is cancelled, and then closes the sockets."""
         if not sockets:
             return
         unix = any(one.family == socket.AF_UNIX for one in sockets)
@@ -140,8 +142,8 @@ class RangeStreams:
     async def stop(self, grace_s: float) -> None:
         """Ends all calls.
 
-        Pulls end after their current frame, or after STOP_S.  Sends whose frame is not complete end then, too.  Sends
-        that wait for disk and slave may take `grace_s`.
+        Pulls may still send their current frame, within STOP_S.  Sends whose frame is not complete by then end, too.
+        Sends that wait for disk and slave may take `grace_s`.
         """
         self._offer, self._stopping = None, True
         if self._connections:
@@ -161,7 +163,7 @@ class RangeStreams:
             try:
                 connection, _ = await loop.sock_accept(listening)
             except OSError as error:
-                logger.warning("a connection for ranges was not accepted: %s", error)
+                logger.warning("a plain-socket connection was not accepted: %s", error)
                 await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             if self._stopping or len(self._connections) >= MAX_CONNECTIONS:
@@ -244,7 +246,7 @@ class RangeStreams:
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))
 
     def _takes(self, size: int) -> bool:
-        """Returns True if there is room for the frame of a send, of which nothing has been received yet."""
+        """Returns True if the limits allow a further send, with a frame of `size` bytes."""
         return self.sends < MAX_SENDS and _fits(size, self.taken_bytes, MAX_TAKEN_BYTES)
 
     async def _take_frame(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
@@ -272,9 +274,9 @@ class RangeStreams:
         return send_response(placed.appended, status, self._broker)
 
     async def _records(self, connection: socket.socket, size: int) -> memoryview:
-        """Receives the frame of a send, into memory that can be written to."""
+        """Receives the frame of a send into writable memory."""
         loop = asyncio.get_running_loop()
-        records = np.empty(size, np.uint8).data  # not filled with zeros, which takes time
+        records = np.empty(size, np.uint8).data  # np.empty saves the time to fill the memory with zeros
         latest = loop.time() + receive_s(size)
         try:
             async with asyncio.timeout(SILENCE_S) as silence:
@@ -284,7 +286,7 @@ class RangeStreams:
         return records
 
     def _gives(self, asked: pb.PullRangeRequest) -> bool:
-        """Returns True if there is room for a pull with frames of this size."""
+        """Returns True if the limits allow a further pull, with frames of the size that it asks for."""
         size = self._ranges.frame_bytes(asked.max_frame_bytes)
         return self.serving < MAX_STREAMS and _fits(size, self.frame_bytes, MAX_UNSENT_BYTES)
 
@@ -303,9 +305,10 @@ class RangeStreams:
             self._giving.discard(connection)
 
     def _large_buffer(self, connection: socket.socket) -> int:
-        """Gives a Unix socket a large send buffer and returns its size; 0 if there is no room for one.
+        """Gives a Unix socket a large send buffer, and returns the buffer's size in bytes.  Returns 0 if the limit does
+        not allow one.
 
-        The buffers of TCP sockets grow by themselves, beyond wmem_max.
+        TCP sockets need none, because their buffers grow by themselves, beyond wmem_max.
         """
         if connection.family != socket.AF_UNIX or self.buffer_bytes + 2 * SEND_BUFFER > MAX_BUFFER_BYTES:
             return 0
@@ -363,10 +366,12 @@ async def _has_room(connection: socket.socket) -> None:
 
 
 def _queued_bytes(connection: socket.socket) -> int:
-    """Returns the bytes that the other side has not read; for a Unix socket their memory, which is a little more."""
+    """Returns how many sent bytes the other side has not read; for a Unix socket the memory that they take, which is a
+    little more.
+    """
     try:
         (size,) = struct.unpack("@i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
-    except OSError:  # no Linux, or the connection is gone
+    except OSError:  # the system is not Linux, or the connection is gone
         return 0
     return int(size)
 
@@ -381,7 +386,7 @@ def _has_hung_up(connection: socket.socket) -> bool:
 
 
 async def _fill(connection: socket.socket, view: memoryview, progressed: Callable[[], None] = lambda: None) -> None:
-    """Receives until `view` is full.  Calls `progressed` after each read."""
+    """Receives bytes until `view` is full.  Calls `progressed` after each read."""
     loop = asyncio.get_running_loop()
     at_once = RECEIVE_AT_ONCE
     while view:
@@ -394,18 +399,18 @@ async def _fill(connection: socket.socket, view: memoryview, progressed: Callabl
         view = view[got:]
         progressed()
         at_once -= got
-        if not at_once:  # reads from a socket that always has bytes never pause
+        if not at_once:  # reading from a socket that always has bytes lets no other task run
             await asyncio.sleep(0)
             at_once = RECEIVE_AT_ONCE
 
 
 def receive_s(size: int) -> float:
-    """Returns how long the receiving of a frame may take, during which it keeps one of MAX_SENDS places."""
+    """Returns how many seconds a frame may take to arrive.  During this time it occupies one of MAX_SENDS places."""
     return SILENCE_S + size / SLOWEST_BYTES_S
 
 
 def _fits(size: int, taken: int, most: int) -> bool:
-    """Returns True if `size` bytes fit beside `taken` ones.  One frame or request of any size always fits."""
+    """Returns True if `size` more bytes fit while `taken` bytes are in use.  Any size fits while none are in use."""
     return not taken or taken + size <= most
 
 

@@ -1,4 +1,4 @@
-"""Converts the messages of Send and Prepare for PutPath, for gRPC and for plain sockets.  Pure."""
+"""Pure functions that convert the messages of Send and Prepare for PutPath, for gRPC and for plain sockets."""
 
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import transactions_pb2

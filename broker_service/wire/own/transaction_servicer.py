@@ -20,7 +20,7 @@ from broker_service.transactions.transactions import Check, Transactions, Unknow
 from broker_service.wire.clients import Clients, ClientStream, Context, client_of
 from broker_service.wire.own.send_messages import send_of, send_response
 
-MASTER_CHECK_S = 1.0  # an open call for questions checks in this interval that this broker is still the master
+MASTER_CHECK_S = 1.0  # a stream for questions checks this often whether the broker is still the master
 
 _RESOLUTIONS = {pb.EndRequest.COMMIT: Resolution.COMMIT, pb.EndRequest.ROLLBACK: Resolution.ROLLBACK}
 
@@ -48,7 +48,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         self._broker.check_name(request.broker_name)
         resolution = _RESOLUTIONS.get(request.resolution)
         if resolution is None:
-            raise InvalidParameter(f"transaction {request.transaction_id!r}: COMMIT or ROLLBACK expected")
+            raise InvalidParameter(f"transaction {request.transaction_id!r} must end with COMMIT or ROLLBACK")
         transaction = TransactionId(request.topic, request.transaction_id)
         try:
             stored = await self._transactions.end(transaction, resolution, longest_wait_s(context))
@@ -57,16 +57,16 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         return pb.EndResponse(again=stored not in FINAL, status=commit_status(stored).name)
 
     async def Check(self, request: pb.CheckRequest, context: Context) -> None:
-        """Keeps a stream open on which the broker asks this producer about its transactions.
+        """Keeps a stream open on which the broker asks this producer how its transactions end.
 
-        Ends a moment before the caller's deadline, or when this broker is no longer the master.
+        The stream ends a moment before the caller's deadline, or when this broker is no longer the master.
         """
         stream = await self._opened(request, context)
         until = self._broker.clock() + longest_wait_s(context)
         for topic in request.topics:
             self._clients.publishes(stream.client_id, topic)
         with self._clients.ending(stream):
-            # No event tells that a broker stops being the master.
+            # This polls, because no event tells when a broker stops being the master.
             while self._is_master and (left_s := until - self._broker.clock()) > 0:  # noqa: ASYNC110
                 await asyncio.sleep(min(left_s, MASTER_CHECK_S))
 
@@ -77,9 +77,7 @@ class TransactionServicer(transactions_pb2_grpc.TransactionsServicer):
         if not request.client_id:
             raise InvalidParameter("a client id is missing")
         if not request.topics:
-            raise InvalidParameter(
-                "a call for questions must name the topics of the transactions that it is asked about"
-            )
+            raise InvalidParameter("a call that waits for questions about transactions must name their topics")
         stream = ClientStream(client_of(context, request.client_id), context, _question)
         self._clients.opened(stream)
         return stream

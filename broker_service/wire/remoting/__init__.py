@@ -1,4 +1,5 @@
-"""RocketMQ's remoting protocol, for producers and consumers of RocketMQ 4, and those of RocketMQ 5 that still speak it.
+"""Serves RocketMQ's remoting protocol to producers and consumers of RocketMQ 4, and to those of RocketMQ 5 that still
+speak it.
 
 `sends.py`, `pulls.py`, `offsets.py` and `returns.py` convert requests to calls of the put path, the pull path and the
 commits, which serve all protocols.  `members.py` keeps the connected clients of each group.  `admin/remoting.py`

@@ -1,4 +1,4 @@
-"""Members: the clients that send heartbeats over the remoting protocol, with their groups and subscriptions.
+"""Members: keeps the clients that send heartbeats over the remoting protocol, with their groups and subscriptions.
 
 A client is a member until it unregisters, its connection ends, or it has sent no heartbeat for EXPIRES_S.
 """
@@ -26,7 +26,7 @@ from broker_service.transactions.transactions import Check
 
 logger = logging.getLogger(__name__)
 
-EXPIRES_S = 120.0  # as in RocketMQ; clients send a heartbeat every 30 s
+EXPIRES_S = 120.0  # a client without a heartbeat expires after this time, as in RocketMQ; heartbeats come every 30 s
 MAX_CLIENTS = 20_000
 MAX_GROUPS_OF_ONE = 100
 MAX_HEARTBEAT_BYTES = 256 << 10
@@ -34,7 +34,9 @@ MAX_HEARTBEAT_BYTES = 256 << 10
 
 @dataclass(slots=True)
 class Member:
-    """A client.  `consumers` has the part of its last heartbeat about each group with which it consumes."""
+    """A connected client.  `consumers` maps each group with which the client consumes to that group's part of its last
+    heartbeat.
+    """
 
     connection: Peer
     user: str
@@ -46,10 +48,10 @@ class Member:
 
 
 class Members:
-    """Notifies the members of a group whenever one joins or leaves.
+    """Keeps the members of each group, and notifies them whenever one joins or leaves.
 
-    Push consumers divide the queues of their group among themselves, and do so again after this notification.  `clock`
-    returns monotonic seconds.
+    After such a notification the push consumers of a group divide its queues among themselves again.  `clock` returns
+    monotonic seconds.
     """
 
     def __init__(self, broker: Broker, commits: Commits, checks: ReadChecks, clock: Callable[[], float]) -> None:
@@ -58,7 +60,7 @@ class Members:
         self._checks = checks
         self._push = checks.push
         self._clock = clock
-        self._members: dict[str, Member] = {}  # by client id
+        self._members: dict[str, Member] = {}  # client id -> member
 
     def handlers(self) -> Handlers:
         return {
@@ -72,7 +74,9 @@ class Members:
 
     async def heartbeat(self, request: Request) -> Answer:
         if len(request.body) > MAX_HEARTBEAT_BYTES:
-            raise InvalidParameter(f"a heartbeat of {len(request.body)} bytes; {MAX_HEARTBEAT_BYTES} at most")
+            raise InvalidParameter(
+                f"a heartbeat has {len(request.body)} bytes; at most {MAX_HEARTBEAT_BYTES} are allowed"
+            )
         given = from_json(request.body)
         client_id = client_of(request, str(given.get("clientID") or ""))
         consumers = {str(one.get("groupName") or ""): one for one in _objects(given, "consumerDataSet")}
@@ -83,7 +87,7 @@ class Members:
             await self._make_group(group, is_push=_is_push(consumer))
         self._forget_silent()
         if client_id not in self._members and len(self._members) >= MAX_CLIENTS:
-            raise SystemBusy(f"{len(self._members)} clients are connected already")
+            raise SystemBusy(f"{len(self._members)} clients are connected already; connect again later")
         header = request.header
         before = self._members.get(client_id)
         self._members[client_id] = Member(
@@ -98,7 +102,9 @@ class Members:
         return Answer(fields={"IS_SUPPORT_HEART_BEAT_V2": "false", "IS_SUB_CHANGE": "false"})
 
     def subscription(self, group: str, topic: str) -> tuple[str, str] | None:
-        """Returns the expression, and its type, of the newest heartbeat of the group that subscribes to the topic."""
+        """Returns expression and type of a group's subscription to a topic, from the newest heartbeat that has one;
+        else None.
+        """
         for one in sorted(self.consumers(group).values(), key=lambda one: -one.heartbeat_s):
             for subscription in _objects(one.consumers[group], "subscriptionDataSet"):
                 if subscription.get("topic") == topic:
@@ -106,7 +112,7 @@ class Members:
         return None
 
     def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Sends the members of the group the offset at which they go on in each queue, which is in `body`."""
+        """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
         fields = {"topic": topic, "group": group, "timestamp": str(timestamp), "isForce": "true"}
         for one in self.consumers(group).values():
             one.connection.notify(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
@@ -117,16 +123,16 @@ class Members:
                 one.connection.notify(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
 
     async def _make_group(self, group: str, *, is_push: bool) -> None:
-        """Makes the group of a heartbeat, and the retry topic from which its push consumers read.
+        """Creates the group that a heartbeat names, and the retry topic from which the group's push consumers read.
 
-        A failure is only logged, because the consumer's next pull fails with the reason.
+        A failure is only logged, because the consumer's next pull fails for the same reason.
         """
         try:
             await self._commits.make_group(group)
             if is_push and self._broker.mastership.standing is Standing.WRITABLE:
                 await self._broker.topics.make_of_one_queue(push_retry_topic(group), self._broker.now_ms())
         except RocketSimError as error:
-            logger.info("a heartbeat does not make group %.120s: %s", group, error)
+            logger.info("group %.120s of a heartbeat could not be created: %s", group, error)
 
     async def unregister(self, request: Request) -> Answer:
         client_id = client_of(request, request.text("clientID"))
@@ -142,7 +148,7 @@ class Members:
         return Answer()
 
     async def check_config(self, request: Request) -> Answer:
-        """Checks the subscription with which a consumer is about to start.  Raises as its pulls would."""
+        """Checks the subscription with which a consumer is about to start.  Raises the errors of its later pulls."""
         subscription = from_json(request.body).get("subscriptionData")
         if isinstance(subscription, Mapping):
             await self._checks.selection(*_expression(subscription))
@@ -177,9 +183,11 @@ class Members:
         return Answer(to_json({"connectionSet": _connections(members)}))
 
     async def ask(self, check: Check) -> bool:
-        """Asks a producer of the group that has sent the half message, and of the same user; they take turns.
+        """Asks a producer how a transaction ends.  Only producers with the half message's producer group and user are
+        asked, in turns.
 
-        Another user may not read the message.  Returns False if no such producer is connected, or if it does not read.
+        A producer of another user is not asked, because it may not read the message.  Returns False if no such producer
+        is connected, or if it does not read its connection.
         """
         half, group = check.half, check.half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         self._forget_silent()
@@ -225,7 +233,9 @@ def _is_push(consumer: Mapping[str, Any]) -> bool:
 
 
 def _push_subscriptions(consumers: Mapping[str, Mapping[str, Any]]) -> set[Subscription]:
-    """Returns what these consumers share with their groups.  A broadcast consumer reads everything for itself."""
+    """Returns (group, topic) of these consumers' shared subscriptions.  A broadcast consumer shares none, because it
+    reads everything.
+    """
     return {
         (group, str(subscription.get("topic")))
         for group, consumer in consumers.items()
@@ -240,14 +250,14 @@ def _expression(subscription: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def push_retry_topic(group: str) -> str:
-    """Returns the topic for messages that push consumers of the group have given back."""
+    """Returns the topic for messages that the group's push consumers have given back."""
     return f"{RETRY_PREFIX}{group}"
 
 
 def client_of(request: Request, client_id: str) -> str:
-    """Returns the client's id, with the user in front of it, so that clients of different users never have the same."""
+    """Returns the client's id, prefixed with its user, so that clients of different users never share an id."""
     if not client_id or len(client_id) > 255:
-        raise InvalidParameter(f"clientID {client_id[:60]!r}: 1 to 255 characters")
+        raise InvalidParameter(f"clientID {client_id[:60]!r} must have 1 to 255 characters")
     return f"{request.user}/{client_id}" if request.user else client_id
 
 

@@ -6,7 +6,7 @@ from broker_service.broker.reads.commits import CommitEntry, Commits
 from broker_service.broker.reads.queue_lookup import Bounds, QueueLookup
 from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 
-COMMIT_WAIT_S = 2.0  # for the slave of a SYNC_MASTER: RocketMQ's clients wait 5 s for the answer
+COMMIT_WAIT_S = 2.0  # longest wait for the slave of a SYNC_MASTER; RocketMQ's clients wait 5 s for the answer
 
 
 class OffsetAnswers:
@@ -27,8 +27,8 @@ class OffsetAnswers:
     async def query(self, request: Request) -> Answer:
         """Answers with the group's committed offset of one queue.
 
-        As in RocketMQ, a new group gets 0 for a queue of which no message has expired, unless `setZeroIfNotFound` is
-        false.
+        As in RocketMQ, a new group gets 0 for a queue of which no message has expired, unless the request says
+        `setZeroIfNotFound=false`.
         """
         queue = request.text("topic"), request.number("queueId")
         zero = request.boolean("setZeroIfNotFound", default=True)
@@ -45,7 +45,7 @@ class OffsetAnswers:
     async def search(self, request: Request) -> Answer:
         """Answers with the offset of the first message that was stored at a time or after it, else the queue's end.
 
-        With `boundaryType=UPPER` it is the last message that was stored at the time or before it.
+        With `boundaryType=UPPER` it answers with the last message that was stored at the time or before it.
         """
         topic, queue_id, timestamp = request.text("topic"), request.number("queueId"), request.number("timestamp")
         if request.text("boundaryType", "LOWER") != "UPPER":

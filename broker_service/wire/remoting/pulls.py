@@ -1,4 +1,4 @@
-"""PullAnswers: answers pulls in the remoting protocol, also those that wait for a message."""
+"""PullAnswers: answers pulls of the remoting protocol, including long polls."""
 
 from rocketsim_proto.remoting.codes import RequestCode, ResponseCode
 
@@ -11,12 +11,12 @@ from broker_service.wire.remoting.members import Members
 MAX_HOLD_S = 60.0
 MAX_ANSWER_BYTES = 4 << 20
 
-# Bits of `sysFlag`.
+# The bits of the request field `sysFlag`.
 _COMMITS, _HOLDS, _HAS_SUBSCRIPTION = 1, 2, 4
 
 
 class PullAnswers:
-    """Answers pulls.  A push consumer's pull has no subscription, which `members` has from its heartbeat."""
+    """Answers pulls.  A push consumer's pull names no subscription, so `members` supplies the one of its heartbeat."""
 
     def __init__(self, broker: Broker, pulls: PullPath, members: Members) -> None:
         self._broker = broker
@@ -38,8 +38,8 @@ class PullAnswers:
             expression, expression_type = subscribed
             if (group, topic) in self._broker.offsets.kept:
                 raise NoPermission(
-                    f"group {group} pops topic {topic}: the broker shares its messages among consumers, and push "
-                    "consumers of RocketMQ 4 would get them again; give them a group of their own"
+                    f"group {group} pops topic {topic}, so the broker shares its messages among consumers, and push "
+                    "consumers of RocketMQ 4 would get them again; give these consumers a group of their own"
                 )
         pulled = await self._pulls.pull(
             Pull(

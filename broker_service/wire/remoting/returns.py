@@ -1,7 +1,7 @@
 """Returns: takes messages that push consumers give back, and locks queues for push consumers that consume in order.
 
-A message that is given back is copied to the group's retry topic with a delay level, and the group gets it from there
-again.  After its last attempt it is copied to the group's dead letter topic instead.
+The broker copies such a message to the group's retry topic with a delay level, and the group reads it again from there.
+After the last attempt the broker copies it to the group's dead letter topic instead.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,12 +24,12 @@ from broker_service.runtime.remoting.calls import Answer, Handlers, Request
 from broker_service.state.moves import PROPERTY_RETRY_TOPIC, PROPERTY_SOURCE, dlq_topic
 from broker_service.wire.remoting.members import client_of, push_retry_topic
 
-SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's consumers wait 5 s for an answer
-LOCKED_S = 60.0  # as in RocketMQ; consumers lock again every 20 s
+SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's consumers wait 5 s for an answer
+LOCKED_S = 60.0  # a lock is held for this time, as in RocketMQ; consumers renew it every 20 s
 MAX_LOCKS = 100_000
 _FIRST_LEVEL = 3  # the delay level after the first attempt, as in RocketMQ
 _ORIGIN_ID = "ORIGIN_MESSAGE_ID"
-_TRANSACTION = 0xC  # in the system flag
+_TRANSACTION = 0xC  # the transaction bits of the system flag
 
 
 class Lock(NamedTuple):
@@ -38,14 +38,14 @@ class Lock(NamedTuple):
 
 
 class Returns:
-    """Takes messages back, and keeps the locks of queues.  `clock` returns monotonic seconds."""
+    """Takes messages that consumers give back, and keeps the locks of queues.  `clock` returns monotonic seconds."""
 
     def __init__(self, broker: Broker, puts: PutPath, commits: Commits, clock: Callable[[], float]) -> None:
         self._broker = broker
         self._puts = puts
         self._commits = commits
         self._clock = clock
-        self._locks: dict[tuple[str, str, int], Lock] = {}  # by group, topic and queue id
+        self._locks: dict[tuple[str, str, int], Lock] = {}  # (group, topic, queue id) -> lock
 
     def handlers(self) -> Handlers:
         return {
@@ -74,11 +74,11 @@ class Returns:
         copy = _copy(message, topic)
         placed = self._puts.append_back(copy, 0 if is_dead else _level(message, level))
         status = await self._puts.safe(placed, SAFE_WAIT_S)
-        # The copy is stored, whatever the status.  After an error the consumer would give the message back again.
+        # The answer is OK with any status, because the copy is stored.  After an error the consumer would try again.
         return Answer(remark="" if status is PutStatus.PUT_OK else status.name)
 
     async def lock(self, request: Request) -> Answer:
-        """Locks queues for the client; answers with those that are locked for it now."""
+        """Locks queues for the client.  The answer names the queues that the client has locked now."""
         group, client_id, queues = self._of_body(request)
         now_s, mine = self._clock(), []
         if len(self._locks) + len(queues) > MAX_LOCKS:
@@ -116,12 +116,16 @@ def _is_queue(one: object) -> bool:
 
 
 def _level(message: Record, asked: int) -> int:
-    """Returns the delay level for the next attempt: a longer one each time, unless the consumer names one."""
+    """Returns the delay level for the next attempt.  The level grows with each attempt, unless the consumer asks for
+    one.
+    """
     return asked or _FIRST_LEVEL + message.reconsume_times
 
 
 def _copy(message: Record, topic: str) -> Record:
-    """Returns the copy for the next attempt.  A property names the message's own topic, which consumers see."""
+    """Returns the copy for the next attempt.  A property of the copy names the message's own topic, which consumers
+    see.
+    """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_IN_COPIES}
     properties.setdefault(PROPERTY_RETRY_TOPIC, message.topic)
     properties.setdefault(_ORIGIN_ID, record.offset_message_id(message.store_host, message.commit_log_offset))

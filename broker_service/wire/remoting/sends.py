@@ -1,4 +1,4 @@
-"""SendAnswers: appends messages that producers send in the remoting protocol, one by one and in batches."""
+"""SendAnswers: appends messages that producers send in the remoting protocol, one by one or in batches."""
 
 from collections.abc import Sequence
 
@@ -16,11 +16,11 @@ from broker_service.state.half_messages import PROPERTY_IMMUNITY_S, PROPERTY_PRE
 from broker_service.transactions.producers import remoting_client_id
 from broker_service.transactions.transactions import Transactions
 
-SAFE_WAIT_S = 2.5  # for disk and slave: RocketMQ's producers wait 3 s for an answer
+SAFE_WAIT_S = 2.5  # longest wait for disk and slave; RocketMQ's producers wait 3 s for an answer
 REGION = "DefaultRegion"
-_TRANSACTION = 0xC  # in the system flag
+_TRANSACTION = 0xC  # the transaction bits of the system flag
 _KEPT_FLAGS = record.SYS_FLAG_COMPRESSED | record.SYS_FLAG_COMPRESSION_TYPE | record.SYS_FLAG_MULTI_TAGS
-# With each of these statuses the message is stored.
+# The answer's code for each put status.  With all of these statuses the message is stored.
 _CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
     PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -47,7 +47,7 @@ class SendAnswers:
         return dict.fromkeys(codes, self.send)
 
     async def send(self, request: Request) -> Answer:
-        """Appends the messages of a request.  The field `batch` decides if the body is a batch, and not the code."""
+        """Appends the messages of a request.  The field `batch`, not the request code, says if the body is a batch."""
         code = request.header.code
         if code != RequestCode.SEND_MESSAGE:
             request.header.fields = send_fields.long_names(request.fields)
@@ -56,9 +56,9 @@ class SendAnswers:
         send = RecordsSend(topic=topic, records=records, default_queue_nums=request.number("defaultTopicQueueNums", 0))
         begins = records[0].properties.pop(PROPERTY_PREPARED, "") == "true"
         if request.number("sysFlag", 0) & _TRANSACTION and not begins:
-            raise MessageIllegal(f"topic {topic}: sysFlag says transaction, and the property TRAN_MSG is missing")
+            raise MessageIllegal(f"topic {topic}: sysFlag says transaction, but the property TRAN_MSG is missing")
         placed = await (self._begun(send, request.user) if begins else self._puts.append(send))
-        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]  # where the next one begins
+        sizes = [record.size_of(one) for one in records] if len(records) > 1 else [0]  # a single record needs no size
         status = await self._puts.safe(placed, SAFE_WAIT_S)
         fields = self._fields(placed.appended, sizes)
         if len(records) == 1 and (unique := records[0].properties.get(record.PROPERTY_UNIQ_KEY)):
@@ -66,10 +66,10 @@ class SendAnswers:
         return put_answer(status, fields)
 
     async def _begun(self, send: RecordsSend, user: str) -> Placed:
-        """Begins a transaction with the send's only message."""
+        """Begins a transaction with the only message of the send."""
         message = send.message
         if len(send.records) > 1:
-            raise MessageIllegal(f"topic {send.topic}: a batch begins no transaction; send the message by itself")
+            raise MessageIllegal(f"topic {send.topic}: a batch cannot begin a transaction; send the message by itself")
         immunity = message.properties.pop(PROPERTY_IMMUNITY_S, "")
         return await self._transactions.begin(
             self._puts,
@@ -88,7 +88,7 @@ class SendAnswers:
             except message_batch.BatchError as error:
                 raise MessageIllegal(f"topic {topic}: {error}") from error
             if not messages:
-                raise MessageIllegal(f"topic {topic}: a batch without a message")
+                raise MessageIllegal(f"topic {topic}: the batch has no message")
         else:
             messages = [message_batch.BatchMessage(request.number("flag", 0), request.body, properties)]
         host, _, port = request.connection.address.rpartition(":")
@@ -111,7 +111,9 @@ class SendAnswers:
         ]
 
     def _properties(self, encoded: bytes) -> dict[str, str]:
-        """Decodes properties.  Replaces a delay, which RocketMQ's producers may send, by a delivery time."""
+        """Decodes properties.  Replaces a delay, which RocketMQ's producers may send, by the delivery time that follows
+        from it.
+        """
         properties = record.decode_properties(encoded)
         for name, unit_ms in _DELAYS_MS.items():
             if (delay := properties.pop(name, "")) and delay.isascii() and delay.isdigit():
@@ -120,7 +122,7 @@ class SendAnswers:
         return properties
 
     def _queue(self, topic: str, asked: int) -> int:
-        """Returns the queue that the request names; if it names none, the topic's queues take turns."""
+        """Returns the queue that the request names.  If it names none, the topic's queues take turns."""
         if asked >= 0:
             return asked
         found = self._broker.topics.get(topic)

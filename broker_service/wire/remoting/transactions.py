@@ -1,8 +1,8 @@
 """TransactionAnswers: ends transactions of producers that speak the remoting protocol.
 
 A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of its half message.  With
-these it commits or rolls back.  If it does neither, the broker sends it CHECK_TRANSACTION_STATE with the same offsets
-(`members.py`), and the producer ends the transaction then.
+these offsets the producer commits or rolls back.  If it does neither, the broker sends it CHECK_TRANSACTION_STATE with
+the same offsets (`members.py`), and the producer then ends the transaction.
 """
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, Record
@@ -15,7 +15,7 @@ from broker_service.state.transaction_changes import Resolution, TransactionId
 from broker_service.transactions.transactions import Transactions
 from broker_service.wire.remoting.sends import SAFE_WAIT_S, put_answer
 
-_RESOLUTIONS = {8: Resolution.COMMIT, 12: Resolution.ROLLBACK}  # 0: the producer does not know yet
+_RESOLUTIONS = {8: Resolution.COMMIT, 12: Resolution.ROLLBACK}  # the code 0 says that the producer does not know yet
 
 
 class TransactionAnswers:
@@ -37,10 +37,11 @@ class TransactionAnswers:
 
     @staticmethod
     def _check_is_its_own(request: Request, half: Record) -> None:
-        """Raises unless the request names what the half message has, as in RocketMQ; offsets alone can be guessed.
+        """Raises InvalidParameter unless the request names topic, producer group and queue offset of the half message.
 
-        The topic is the one for which access control has asked for a right.  Clients before RocketMQ 5 name none, and
-        need the right for all topics.
+        RocketMQ checks this, too, because a log offset alone can be guessed.  The checked topic is the one for which
+        access control has asked for a right.  Clients before RocketMQ 5 name no topic, and need the right for all
+        topics.
         """
         topic, group = half_messages.real_topic(half), half.properties.get(PROPERTY_PRODUCER_GROUP, "")
         for what, said, found in (
@@ -50,5 +51,5 @@ class TransactionAnswers:
         ):
             if said != found:
                 raise InvalidParameter(
-                    f"the half message at log offset {half.commit_log_offset} is of another {what} than {said[:80]!r}"
+                    f"the half message at log offset {half.commit_log_offset} has another {what} than {said[:80]!r}"
                 )

@@ -1,4 +1,4 @@
-"""The calls of RocketMQ 5's official clients: the gRPC service `apache.rocketmq.v2`, on a port of its own.
+"""Serves RocketMQ 5's official clients: the gRPC service `apache.rocketmq.v2`, on a port of its own.
 
     front ─► port ─► servicer ─► topic_routes (asks name servers) ─► route_answers
                               ─► sends ─► accumulator ─► the put path;  sent_message, message_rules, recent_sends
@@ -7,6 +7,6 @@
                               ─► wire/clients, settings
     status, names: used by all of them
 
-Every call is answered with gRPC's OK and a status in the response, also if it is refused, because the clients require
-it.
+Every call, even a refused one, ends with gRPC's status OK, because the clients require it.  The response has a status
+of its own.
 """

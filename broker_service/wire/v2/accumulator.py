@@ -16,13 +16,13 @@ from broker_service.put_result import Appended
 from broker_service.runtime.group_commit import GroupCommit
 from broker_service.wire.v2.recent_sends import RecentSends, SendId, Stored
 
-MAX_CALLS = 128  # waiting calls of all topics
-MAX_BYTES = 1 << 20  # message bodies of all waiting calls
+MAX_CALLS = 128  # most waiting calls of all topics
+MAX_BYTES = 1 << 20  # most bytes of message bodies of all waiting calls
 
 
 @dataclass(frozen=True, slots=True)
 class SendCall:
-    """The records of one call, and the id of each."""
+    """The records of one call, with the id of each record."""
 
     topic: str
     records: Sequence[Record]
@@ -30,7 +30,7 @@ class SendCall:
 
     @property
     def goes_alone(self) -> bool:
-        """Returns True if a message has a delivery time: the put path takes such a message only by itself."""
+        """Returns True if a message has a delivery time, because the put path takes such a message only by itself."""
         return any(PROPERTY_DELIVER_MS in one.properties for one in self.records)
 
 
@@ -39,17 +39,16 @@ _Waiting = tuple[SendCall, asyncio.Future["SentCall"]]
 
 @dataclass(frozen=True, slots=True)
 class SentCall:
-    """The queue offset of each message of a call, and their place in the log."""
+    """The queue offset of each message of a call, and the place of all of them in the log."""
 
     offsets: Sequence[int]
     placed: Placed
 
 
 class Accumulator:
-    """Appends calls, together with others if `GroupCommit` says so.
+    """Appends the messages of a call, together with those of other calls if `GroupCommit` says so.
 
-    `recent` gets all messages when they are appended: before the wait for disk and slave, and also if their call has
-    ended meanwhile.
+    Appended messages are added to `recent` before the wait for disk and slave, even if their call has ended meanwhile.
     """
 
     def __init__(self, puts: PutPath, recent: RecentSends, clock: Callable[[], float]) -> None:
@@ -64,7 +63,7 @@ class Accumulator:
     async def append(self, call: SendCall) -> SentCall:
         """Appends the messages of a call, like `PutPath.append`.
 
-        The calls of a topic are appended in order.  A call is never refused because of another call.
+        The calls of a topic are appended in order.  No call is refused because another call of its batch is.
         """
         was_quiet = self._group_commit.call_came()
         if was_quiet or call.goes_alone:
@@ -82,7 +81,9 @@ class Accumulator:
         batches, self._batches = self._batches, {}
         self._waiting = self._waiting_bytes = 0
         for calls in batches.values():
-            batch = [call for call in calls if not call[1].done()]  # a client whose call has ended sends again
+            batch = [
+                call for call in calls if not call[1].done()
+            ]  # drops calls that have ended: their clients send again
             if not batch:
                 continue
             task = asyncio.get_running_loop().create_task(self._append_batch(batch))
@@ -90,7 +91,7 @@ class Accumulator:
             task.add_done_callback(self._appending.discard)
 
     async def _append_batch(self, batch: Sequence[_Waiting]) -> None:
-        """Answers each of the batch's calls that has not ended meanwhile."""
+        """Appends a batch of calls, and answers each call that has not ended meanwhile."""
         for (_, answer), outcome in zip(batch, await self._outcomes([call for call, _ in batch]), strict=True):
             if answer.done():
                 continue
@@ -102,11 +103,11 @@ class Accumulator:
     async def _outcomes(self, calls: Sequence[SendCall]) -> Sequence[SentCall | BaseException]:
         try:
             return await self._append(calls)
-        except MessageIllegal as error:  # nothing was stored
+        except MessageIllegal as error:  # nothing of the batch was stored
             if len(calls) == 1:
                 return [error]
             return list(chain.from_iterable([await self._outcomes([call]) for call in calls]))
-        except Exception as error:  # all calls of the batch fail with it
+        except Exception as error:  # every call of the batch fails with this error
             return [error] * len(calls)
 
     async def _append(self, calls: Sequence[SendCall]) -> list[SentCall]:
@@ -125,8 +126,8 @@ class Accumulator:
 def _offsets(queue_ids: Sequence[int], appended: Appended) -> list[int]:
     """Returns the queue offset of each record of the frame.
 
-    The offsets of one queue are consecutive, in the frame's order.  A message with a delivery time has its offset in
-    the timer topic.
+    The offsets of one queue are consecutive, in the frame's order.  For a message with a delivery time it is the offset
+    in the timer topic.
     """
     if len(queue_ids) == 1:
         return [appended.queues[0].first_queue_offset]

@@ -1,4 +1,4 @@
-"""Makes the message that clients receive from a record.  Pure.
+"""Pure functions that make the message for a client from a stored record.
 
 Clients need all fields.  Without a body encoding the Python client loses the batch, and without digest or born time the
 C# client fails.  MD5 is the only digest that all clients compute in the same way.
@@ -36,7 +36,9 @@ def message_of(
     receipt_handle: str,
     max_body_size: int,
 ) -> pb.Message:
-    """Returns the message for a client.  A body is not unpacked if it would have more than `max_body_size` bytes."""
+    """Returns the message for a client.  A body that would exceed `max_body_size` bytes when it is unpacked stays
+    compressed.
+    """
     properties = stored.properties
     body, encoding = _body(stored, max_body_size)
     system = pb.SystemProperties(
@@ -71,7 +73,9 @@ def message_of(
 
 
 def _body(stored: Record, max_size: int) -> tuple[bytes, pb.Encoding]:
-    """Returns the body and its encoding.  Unpacks bodies of other compressions than GZIP, which clients cannot."""
+    """Returns the body and its encoding.  Clients know no compression but GZIP, so bodies of other compressions are
+    unpacked.
+    """
     if not stored.sys_flag & record.SYS_FLAG_COMPRESSED:
         return stored.body, pb.IDENTITY
     if stored.body.startswith(_GZIP) and not stored.sys_flag & record.SYS_FLAG_COMPRESSION_TYPE:
@@ -79,7 +83,12 @@ def _body(stored: Record, max_size: int) -> tuple[bytes, pb.Encoding]:
     try:
         return decompress(stored.body, stored.sys_flag, max_size), pb.IDENTITY
     except CompressionError as error:
-        logger.warning("message %s of %s is delivered as it is stored: %s", stored.message_id, stored.topic, error)
+        logger.warning(
+            "the body of message %s of topic %s is delivered as it is stored: %s",
+            stored.message_id,
+            stored.topic,
+            error,
+        )
         return stored.body, pb.IDENTITY
 
 

@@ -1,4 +1,4 @@
-"""Front: one port for both plaintext and TLS, which a gRPC server cannot offer.
+"""Front: offers one port for both plaintext and TLS, which a gRPC server cannot do.
 
 The gRPC server listens on two sockets of this process, one for plaintext and one for TLS.  The front accepts clients'
 connections, chooses the socket by the first byte, and then copies bytes in both directions without interpreting them.
@@ -16,49 +16,49 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "ipv4:127.0.0.1:0"
-TLS_HANDSHAKE = 0x16  # the record type of RFC 8446; plaintext begins with HTTP/2's preface, `PRI`
-FIRST_BYTE_S = 10.0  # time for a client to send its first byte
-MAX_SILENT = 1000  # connections without a first byte; for a further one the oldest is closed
+TLS_HANDSHAKE = 0x16  # first byte of TLS, by RFC 8446; plaintext begins with HTTP/2's preface, `PRI`
+FIRST_BYTE_S = 10.0  # longest time for a client to send its first byte
+MAX_SILENT = 1000  # most connections without a first byte; for a further one the oldest is closed
 MAX_CONNECTIONS = 20_000
-HANDLES_SHARE = 6  # a connection has three open files, and half of all files are for the store and other ports
-LOG_EVERY_S = 60.0  # the shortest time between two log lines that the front is full
-LINGER_S = 10.0  # time for one side to end after the other one has
+HANDLES_SHARE = 6  # a connection takes three open files, and half of all files are for the store and other ports
+LOG_EVERY_S = 60.0  # shortest time between two log lines that say that the front is full
+LINGER_S = 10.0  # longest time between the ends of a connection's two sides
 CONNECT_S = 10.0
-CONNECT_PAUSE_S = 0.01  # between two tries while the server's queue of connections is full
+CONNECT_PAUSE_S = 0.01  # pause between attempts to connect while the server's queue of connections is full
 FORGET_S = 60.0
-BUFFER_BYTES = 256 << 10  # bytes waiting to be written to one side, above which the other side is not read
+BUFFER_BYTES = 256 << 10  # while more bytes wait to be written to one side, the other side is not read
 
 
 def most_connections(handles: int) -> int:
-    """Returns how many connections a front may have in a process with `handles` open files (below 0: no limit)."""
+    """Returns the most connections of a front in a process that may have `handles` open files (below 0: no limit)."""
     return MAX_CONNECTIONS if handles < 0 else max(1, min(MAX_CONNECTIONS, handles // HANDLES_SHARE))
 
 
 class Front:
-    """Accepts connections from `start` to `close`.
+    """Accepts connections from `start` until `close`.
 
-    gRPC takes the name of the socket that the front has connected to it for the client's address.  `client_of` and
-    `sender_of` return the true address.  If there are `most` connections already, a new one replaces the oldest one
-    that has sent nothing, or is closed if all have sent something.
+    gRPC sees only the front's own (inner) socket, and takes that socket's name for the client's address.  `client_of`
+    and `sender_of` return the true address.  If there are `most` connections already, a new connection replaces the
+    oldest one that has sent nothing.  If all of them have sent something, the new connection is closed.
     """
 
     def __init__(self, listening: socket.socket, most: int = MAX_CONNECTIONS) -> None:
         self._most = most
         self._connected: set[_Client] = set()
-        self.refused = 0  # since the start
+        self.refused = 0  # connections refused since the start
         self._logged_at = -LOG_EVERY_S
         self._name = f"rocketsim-{secrets.token_hex(16)}"
-        # Abstract Unix sockets, for the server to bind.
+        # The names of the abstract Unix sockets that the server binds.
         self.plaintext, self.tls = f"{self._name}-plaintext", f"{self._name}-tls"
         self._listening = listening
         self._server: asyncio.Server | None = None
-        self._silent: dict[_Client, None] = {}  # the oldest first
+        self._silent: dict[_Client, None] = {}  # connections without a first byte, the oldest first
         self.ends: set[_End] = set()
         self._ended = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
-        self._clients: dict[str, str] = {}  # address by the name of the inner socket, which no other socket can have
-        self._former: dict[str, str] = {}  # the same for connections that have just ended, whose names are free again
+        self._clients: dict[str, str] = {}  # unique name of an inner socket -> client's address
+        self._former: dict[str, str] = {}  # the same for connections that have just ended; their names are free
 
     @property
     def connections(self) -> int:
@@ -70,10 +70,10 @@ class Front:
         self._server = await loop.create_server(lambda: _Client(self), sock=self._listening)
 
     def client_of(self, peer: str) -> str:
-        """Returns the address of a client, in gRPC's form, for the value of `context.peer()`.
+        """Returns a client's address in gRPC's form.  `peer` is the value of `context.peer()`.
 
-        For a connection to an inner socket that is not the front's own, it is loopback: it comes from a process of this
-        machine.  Empty if the connection has ended, because such a process may use the socket's name now.
+        Returns loopback for a connection that the front has not made, because it comes from a process of this machine.
+        Returns an empty string if the connection has ended, because such a process may use the socket's name now.
         """
         kind, _, name = peer.partition(":")
         if kind != "unix-abstract":
@@ -81,7 +81,7 @@ class Front:
         return self._clients.get(name, "" if name in self._former else LOOPBACK)
 
     def sender_of(self, peer: str) -> str:
-        """Returns the same for the address in a record, also for a moment after the connection has ended."""
+        """Returns a client's address for a record, even for a moment after the client's connection has ended."""
         return self.client_of(peer) or self._former.get(peer.partition(":")[2], LOOPBACK)
 
     def stop_listening(self) -> None:
@@ -91,7 +91,7 @@ class Front:
             self._server.close()
 
     async def close(self) -> None:
-        """Ends all connections, also those that are just being accepted."""
+        """Ends all connections, including those that are just being accepted."""
         self._is_closing = True
         self.stop_listening()
         while self.ends:
@@ -113,7 +113,7 @@ class Front:
         self._ended.set()
 
     def takes(self, client: "_Client", address: str) -> bool:
-        """Adds a connection; returns False if there is no room for one more."""
+        """Adds a connection.  Returns False if the limit does not allow another one."""
         if self.connections < self._most or self._drops_a_silent_one():
             self._connected.add(client)
             return True
@@ -122,8 +122,8 @@ class Front:
         if now - self._logged_at >= LOG_EVERY_S:
             self._logged_at = now
             logger.warning(
-                "a connection of %s is closed: RocketMQ 5's clients have %d, the most that there may be; %d were "
-                "closed so far. More need a higher limit of open files (ulimit -n), %d at most",
+                "a connection of %s is closed, because RocketMQ 5's clients have %d already, the most that are "
+                "allowed; %d were closed so far. To allow up to %d, raise the limit of open files (ulimit -n)",
                 address,
                 self._most,
                 self.refused,
@@ -137,7 +137,7 @@ class Front:
             self._drops_a_silent_one()
 
     def _drops_a_silent_one(self) -> bool:
-        """Closes the oldest connection that has sent nothing; returns False if there is none."""
+        """Closes the oldest connection that has sent nothing.  Returns False if every connection has sent something."""
         if not self._silent:
             return False
         next(iter(self._silent)).abort()
@@ -157,27 +157,30 @@ class Front:
         return task
 
     def name_for(self, client: str) -> str:
-        """Returns a new name for the inner socket of a client.  Call `forget` when the connection ends."""
-        name = f"{self._name}-{secrets.token_hex(8)}"  # random, so that no other process can bind it before
+        """Returns a new name for the inner socket of a client.  Call `forget` when the client's connection ends."""
+        name = f"{self._name}-{secrets.token_hex(8)}"  # random, so that no other process can bind the name first
         self._clients[name] = client
         return name
 
     def forget(self, name: str) -> None:
-        """Frees the name.  `sender_of` knows the address for a while, because calls may outlive their connection."""
+        """Frees the name of an inner socket.
+
+        `sender_of` still knows the client's address for a while, because calls may outlive their connection.
+        """
         if (client := self._clients.pop(name, None)) is not None:
             self._former[name] = client
             asyncio.get_running_loop().call_later(FORGET_S, self._former.pop, name, None)
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a connection.  What it reads is written to `other`."""
+    """One of the two sockets of a connection.  The bytes that it reads are written to the socket `other`."""
 
     transport: asyncio.Transport
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self.other: _End | None = None
-        self._has_ended = False  # nothing more comes from here
+        self._has_ended = False  # True when the peer sends nothing more
         self._is_lost = False
         self._lingering: asyncio.TimerHandle | None = None
 
@@ -192,7 +195,9 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Keeps the other direction open for a while.  gRPC and its clients end both directions."""
+        """Keeps the other direction open for LINGER_S.  That is enough, because gRPC and its clients end both
+        directions.
+        """
         self._has_ended = True
         other = self.other
         if other is None or other._has_ended:
@@ -215,7 +220,7 @@ class _End(asyncio.Protocol):
         if self._lingering is not None:
             self._lingering.cancel()
         if self.other is not None and not self.other._is_lost:
-            self.other.transport.close()  # after it has written what was read here
+            self.other.transport.close()  # closes after it has written what this side has read
             self.other._linger()
         self._front.ended(self)
 
@@ -263,14 +268,14 @@ class _Client(_End):
             await asyncio.get_running_loop().create_unix_connection(lambda: server, sock=inner)
             self.other = server
         except OSError as error:
-            if error.errno != errno.ECONNREFUSED:  # the server has stopped listening, which is expected
+            if error.errno != errno.ECONNREFUSED:  # this one is expected: the server has stopped listening
                 logger.warning("a connection of RocketMQ 5's clients is closed: %s", error or "the server is busy")
             self.abort()
             return
         finally:
             if self.other is None:
                 front.forget(name)
-        self.transport.resume_reading()  # before the write, which pauses it again if the server is slow
+        self.transport.resume_reading()  # resumes first, because the write pauses reading if the server is slow
         server.transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -281,12 +286,12 @@ class _Client(_End):
         super().connection_lost(error)
 
     def abort(self) -> None:
-        self._front.left(self)  # at once, so that another connection can have the place
+        self._front.left(self)  # frees the place at once for another connection
         super().abort()
 
 
 class _Server(_End):
-    """The socket to the gRPC server, for one client."""
+    """The socket to the gRPC server for one client."""
 
     def __init__(self, front: Front, client: _Client, name: str) -> None:
         super().__init__(front)
@@ -299,7 +304,7 @@ class _Server(_End):
 
 
 async def _connected(name: str, to: str) -> socket.socket:
-    """Connects a socket with this name to an inner socket of the server.  Raises OSError."""
+    """Returns a socket with this name that is connected to an inner socket of the server.  Raises OSError."""
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         made.setblocking(False)
@@ -308,7 +313,7 @@ async def _connected(name: str, to: str) -> socket.socket:
             try:
                 made.connect(f"\0{to}")
                 return made
-            except BlockingIOError:  # the server's queue is full, and no event says when it has room
+            except BlockingIOError:  # the server's queue of connections is full, and no event tells when it has room
                 await asyncio.sleep(CONNECT_PAUSE_S)
     except BaseException:
         made.close()
@@ -316,7 +321,7 @@ async def _connected(name: str, to: str) -> socket.socket:
 
 
 def _grpc_peer(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
-    """Returns the address in the form of `context.peer()`."""
+    """Returns a socket address in the form of `context.peer()`."""
     host, port = address[:2]
     host = host.removeprefix("::ffff:") if "." in host else host
     return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"

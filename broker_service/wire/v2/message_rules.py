@@ -1,4 +1,4 @@
-"""The rules for messages that clients send, with the codes and texts of RocketMQ's proxy.  Pure."""
+"""Pure functions that check messages of clients, with the error codes and texts of RocketMQ's proxy."""
 
 import re
 
@@ -11,15 +11,15 @@ from rocketsim_proto.reserved import BROKER_PROPERTIES, OPEN_AT_THE_PROXY, PROPE
 from broker_service.wire.v2.status import Refused
 
 MAX_USER_PROPERTIES = 128
-MAX_PROPERTIES_BYTES = 16_384  # keys, tag and user properties together
-MAX_ORIGIN_BYTES = 8_192  # trace context and born host together: clients set these, not their users
+MAX_PROPERTIES_BYTES = 16_384  # limit for keys, tag and user properties together
+MAX_ORIGIN_BYTES = 8_192  # limit for trace context and born host together, which are set by clients, not by users
 MAX_MESSAGE_GROUP_BYTES = 63
 MAX_MESSAGE_ID_BYTES = 1024
 MAX_CLIENTS_DELAY_MS = 24 * 3_600_000
 MAX_RECOVERY_S = 3_600
-_END_OF_TIME_S = 253_402_300_800  # the year 10000: the end of protobuf's timestamps
+_END_OF_TIME_S = 253_402_300_800  # the year 10000, where protobuf's timestamps end
 
-# RocketMQ's MessageConst: users may not set these properties, and do not get them as user properties.
+# Names in RocketMQ's MessageConst.  Users may not set these properties, and do not get them as user properties.
 RESERVED_PROPERTIES = frozenset(PROPERTIES) - OPEN_AT_THE_PROXY - BROKER_PROPERTIES
 HIDDEN_PROPERTIES = RESERVED_PROPERTIES | BROKER_PROPERTIES
 
@@ -29,7 +29,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     """Raises Refused with the reason if a message is invalid.  The topic's name and type are checked elsewhere."""
     system = message.system_properties
-    body_size = len(message.body)  # read once, because each access copies the body
+    body_size = len(message.body)  # the body is read once, because each access copies it
     if not body_size:
         raise Refused(pb.MESSAGE_BODY_EMPTY, "message body cannot be empty")
     if body_size > max_body_size:
@@ -37,7 +37,7 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
     check_id(system.message_id)
     _check_sizes(message)
     _check_tag(system.tag)
-    for key in filter(None, system.keys):  # an empty key counts as none
+    for key in filter(None, system.keys):  # an empty key counts as no key
         _check_text(key, pb.ILLEGAL_MESSAGE_KEY, "key")
     _check_group(system.message_group)
     for name, value in message.user_properties.items():
@@ -65,7 +65,9 @@ def check(message: pb.Message, max_body_size: int, now_ms: int) -> None:
 
 
 def type_of(message: pb.Message) -> pb.MessageType:
-    """Returns the type by the message's fields, in RocketMQ's order.  Only a transaction states its type itself."""
+    """Returns the message type that follows from the fields, in RocketMQ's order.  Only a transaction states its type
+    itself.
+    """
     system = message.system_properties
     if system.message_type == pb.TRANSACTION:
         return pb.TRANSACTION
@@ -88,7 +90,7 @@ def check_type(message_type: pb.MessageType, of_topic: str) -> None:
 
 
 def is_time(timestamp: Timestamp) -> bool:
-    """Returns True if the time is in the range of protobuf's timestamps, which clients need not observe."""
+    """Returns True if a time is in the range that protobuf's timestamps should have.  Clients may send others."""
     return 0 <= timestamp.seconds < _END_OF_TIME_S and 0 <= timestamp.nanos < 1_000_000_000
 
 
@@ -111,7 +113,7 @@ def check_id(message_id: str) -> None:
 
 
 def _check_tag(tag: str) -> None:
-    """An empty tag counts as no tag."""
+    """Checks a tag.  An empty tag counts as no tag."""
     if not tag:
         return
     _check_text(tag, pb.ILLEGAL_MESSAGE_TAG, "tag")
@@ -139,7 +141,9 @@ def _has_control(text: str) -> bool:
 
 
 def _check_sizes(message: pb.Message) -> None:
-    """Checks the sizes of keys, tag and properties.  Runs before the checks of characters, which take longer."""
+    """Checks the sizes of keys, tag and properties.  Runs before the checks of their characters, because those take
+    longer.
+    """
     properties, system = message.user_properties, message.system_properties
     if len(properties) > MAX_USER_PROPERTIES:
         raise Refused(

@@ -1,7 +1,7 @@
-"""Checks the names of topics and groups as RocketMQ's proxy does.  Pure.
+"""Pure functions that check names of topics and groups as RocketMQ's proxy does.
 
-The namespace of a resource is ignored, as in the proxy.  Its length is limited, because answers repeat it for each
-queue and message.
+As in the proxy, the namespace of a resource is ignored.  Its length is limited, because answers repeat the namespace
+for each queue and message.
 """
 
 from functools import lru_cache
@@ -18,7 +18,7 @@ from broker_service.names import (
 from broker_service.wire.v2.status import Refused
 
 MAX_NAMESPACE = 255
-_REMEMBERED = 4096  # allowed names whose check is cached
+_REMEMBERED = 4096  # number of valid names whose check is cached
 
 
 def topic_of(resource: pb.Resource) -> str:
@@ -58,16 +58,18 @@ def _check_namespace(resource: pb.Resource) -> None:
     if len(resource.resource_namespace) > MAX_NAMESPACE:
         raise Refused(
             pb.BAD_REQUEST,
-            f"a namespace of {len(resource.resource_namespace)} characters; {MAX_NAMESPACE} at most",
+            f"a namespace has {len(resource.resource_namespace)} characters; at most {MAX_NAMESPACE} are allowed",
         )
 
 
 def check_broker(asked: str, own: str) -> None:
-    """Refuses a call for a queue of another broker ("": any), whose client has an old route."""
+    """Raises Refused if a call names another broker, because its client has an old route.  An empty name means any
+    broker.
+    """
     if asked not in ("", own):
-        raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; ask for the route")
+        raise Refused(pb.BAD_REQUEST, f"this is broker {own}, not {asked}; query the route again")
 
 
 def topic_not_found(topic: str) -> Refused:
-    """Returns the refusal in RocketMQ's words, which the clients' own tests expect."""
+    """Returns the refusal in RocketMQ's words, because the clients' own tests expect them."""
     return Refused(pb.TOPIC_NOT_FOUND, f"CODE: 17  DESC: No topic route info in name server for the topic: {topic}")

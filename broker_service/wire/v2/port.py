@@ -1,6 +1,7 @@
-"""Port: the port for RocketMQ 5's clients, which is open only while this broker is a master that takes writes.
+"""Port: keeps the port for RocketMQ 5's clients open while this broker is a master that takes writes, and closed
+otherwise.
 
-A client that has both addresses of a pair connects to any that listens, so a slave must not listen.
+A client that has both addresses of a pair connects to whichever broker listens, so a slave must not listen.
 """
 
 import asyncio
@@ -30,13 +31,13 @@ logger = logging.getLogger(__name__)
 KEY = "grpcServerPort"
 OFF = -1
 TRY_AGAIN_S = 2.0
-IDLE_MS = 120_000  # connections without a call are closed after this time, as by RocketMQ's proxy
+IDLE_MS = 120_000  # a connection without a call is closed after this time, as by RocketMQ's proxy
 FREQUENT = "SendMessage", "ReceiveMessage", "AckMessage", "QueryRoute", "Telemetry"
-CLOSE_GRACE_S = 2.0  # for calls under way when this broker stops being the master
+CLOSE_GRACE_S = 2.0  # time that calls have to end when this broker stops being the master
 
 
 class Port:
-    """Opens and closes the port.  Calls `opened` each time before the port takes calls."""
+    """Opens and closes the port.  Calls `opened` each time, before the port takes calls."""
 
     def __init__(
         self,
@@ -63,11 +64,11 @@ class Port:
         self._notified = broker.members_changed.waiter()
         broker.description_changed.wakes(self._notified)
         self._is_failure_logged = False
-        self._refused = 0  # connections that former fronts have refused
+        self._refused = 0  # connections that were refused by fronts that are closed now
 
     @property
     def connections(self) -> int:
-        """Returns the number of connections through the front; 0 without a front."""
+        """Returns the number of connections through the front; 0 if no front is needed."""
         return self.endpoint.front.connections if self.endpoint.front is not None else 0
 
     @property
@@ -84,11 +85,11 @@ class Port:
 
     @property
     def address(self) -> str:
-        """Returns host:port; empty while the port is closed."""
+        """Returns the port's address as host:port; empty while the port is closed."""
         return self.endpoint.address
 
     async def run(self) -> None:
-        """Opens and closes the port until it is cancelled.  Call `close` then."""
+        """Opens and closes the port until it is cancelled.  The caller must call `close` afterwards."""
         while self._port != OFF:
             self._notified.clear()
             failed = False
@@ -110,28 +111,28 @@ class Port:
         return broker.mastership.standing is Standing.WRITABLE and not broker.stopping and broker.failure is None
 
     async def _open(self) -> bool:
-        """Opens the port.  Returns False if another process has it, as a former master that is still stopping."""
+        """Opens the port.  Returns False if another process has it, for example a former master that is stopping."""
         config = self._broker.config
         try:
             server, port, front = self._listen()
         except ConfigError as error:
             if not self._is_failure_logged:
                 logger.error(
-                    "RocketMQ 5's clients cannot connect to this broker until its port is free, which is tried every "
-                    "%g s: %s Give each broker of a machine a port of its own, or 0 for any free one, or -1 if no "
-                    "such clients are to connect; all other clients use listenPort",
+                    "RocketMQ 5's clients cannot connect to this broker until its port is free; the broker tries again "
+                    "every %g s: %s Give each broker of a machine a port of its own, or 0 for any free one, or -1 if "
+                    "no such clients are to connect; all other clients use listenPort",
                     TRY_AGAIN_S,
                     error,
                 )
             self._is_failure_logged = True
             return False
         self._is_failure_logged = False
-        self._port = port  # if the system chose the number (port 0), it stays the same when the port is opened again
+        self._port = port  # keeps a number that the system chose (port 0) for the next time the port is opened
         MethodTable(server).add(_service(self.servicer))
         self.endpoint.own_address = host_port(config.advertised_host, port)
         self.endpoint.front = front
         self._opened()
-        self._server = server  # before it starts, so that `close` finds it if this is cancelled
+        self._server = server  # set before the start, so that `close` finds the server after a cancellation
         await server.start()
         if front is not None:
             await front.start()
@@ -140,18 +141,18 @@ class Port:
             private = config.is_private(self._address_file)
             write_address_file(self._address_file, config.advertised_host, port, self._machine.files, private=private)
         except OSError as error:
-            logger.error("%s is not written: %s", self._address_file, error)
+            logger.error("the address file %s could not be written: %s", self._address_file, error)
         logger.info("RocketMQ 5's clients may connect to %s", host_port(config.bind_address, port))
         if self._machine.network.self_signed is not None:
             logger.info(
-                "they may use TLS there, with a certificate that this broker has made for itself: it protects against "
-                "nobody who can take over the port. For protection set tlsCert and tlsKey"
+                "RocketMQ 5's clients may also use TLS, with a certificate that this broker has made for itself. It "
+                "does not protect against somebody who can take over the port; for that set tlsCert and tlsKey"
             )
         self._broker.description_changed.notify()
         return True
 
     def _listen(self) -> tuple[grpc.aio.Server, int, Front | None]:
-        """Makes the server, and a front if some clients may use TLS and others plaintext.  Raises ConfigError."""
+        """Creates the server, and also a front if clients may choose between TLS and plaintext.  Raises ConfigError."""
         config, network = self._broker.config, self._machine.network
         options = [("grpc.max_connection_idle_ms", IDLE_MS)]
         beside_plaintext = self._credentials_beside_plaintext()
@@ -168,7 +169,7 @@ class Port:
         return server, port, front
 
     def _credentials_beside_plaintext(self) -> grpc.ServerCredentials | None:
-        """Returns the credentials of TLS if clients may choose between it and plaintext, else None."""
+        """Returns the TLS credentials if clients may choose between TLS and plaintext, else None."""
         network = self._machine.network
         if network.certificates is not None:
             is_tls_only = self._broker.config.grpc_server_tls_mode is TlsMode.ENFORCING
@@ -176,10 +177,10 @@ class Port:
         return network.self_signed.server_credentials() if network.self_signed is not None else None
 
     async def close(self, grace_s: float) -> None:
-        """Takes no new calls; those under way have `grace_s` to end.  Returns when the port is closed.
+        """Closes the port, and returns when it is closed.  Calls under way have `grace_s` seconds to end.
 
-        A caller that is cancelled stops waiting, and the port still closes.  It must not wait in gRPC's `stop` itself,
-        which may swallow the cancellation in Python 3.11.
+        A caller that is cancelled stops waiting, and the port still closes.  The caller does not wait in gRPC's `stop`
+        itself, because `stop` may swallow the cancellation in Python 3.11.
         """
         server, self._server = self._server, None
         self.endpoint.is_open = False
@@ -192,7 +193,7 @@ class Port:
         if front is not None:
             front.stop_listening()
         stopping = asyncio.ensure_future(server.stop(grace_s))
-        await asyncio.sleep(0)  # lets `stop` begin, so that no new stream comes after the clients' streams are closed
+        await asyncio.sleep(0)  # lets `stop` begin, so that no stream is opened after all streams are closed
         self._clients.close()
         await stopping
         if front is not None:

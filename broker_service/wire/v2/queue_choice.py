@@ -1,4 +1,4 @@
-"""Chooses the queue of a message.  Pure, except that `RoundRobin` counts."""
+"""Chooses the queue of a message: by its message group, or in turns."""
 
 import hashlib
 
@@ -19,10 +19,11 @@ class RoundRobin:
 
 
 def queue_of_group(message_group: str, queue_nums: int) -> int:
-    """Returns the queue of a message group, which is the same for all clients.
+    """Returns the queue of a message group.  It is the same for clients of all languages.
 
-    If a queue is added, only few groups move, and all of them to that queue.  This is the jump consistent hash of
-    Lamping and Veach, which RocketMQ's proxy uses, too, over another hash of the name.
+    If a queue is added, only few message groups change their queue, and all of these move to the new queue.  The
+    algorithm is the jump consistent hash of Lamping and Veach.  RocketMQ's proxy uses it, too, but over another hash of
+    the name.
     """
     state = int.from_bytes(hashlib.blake2b(message_group.encode(), digest_size=8).digest(), "big")
     bucket, candidate = 0, 0

@@ -1,7 +1,7 @@
-"""Recall handles, in RocketMQ's format, so that either broker accepts the other's.  Pure.
+"""Encodes and decodes recall handles in RocketMQ's format, so that RocketSim and RocketMQ accept each other's handles.
 
 A handle is the url-safe base64 of "v1 TOPIC BROKER TIME ID", where TIME is the delivery time in milliseconds since
-1970.  It is no secret: a user who may send to the topic may recall messages of the topic.
+1970.  A handle is no secret, because a user who may send to the topic may recall any message of the topic.
 """
 
 import base64
@@ -23,7 +23,7 @@ def encode(handle: RecallHandle) -> str:
 
 
 def decode(text: str) -> RecallHandle | None:
-    """Returns None for a text that is no handle."""
+    """Returns the decoded handle, or None if the text is not a handle."""
     try:
         parts = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
     except ValueError:

@@ -28,14 +28,16 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 
 pb = definition_pb2
 
-REQUEST_TIMEOUT_S = 3.0  # official clients add this time to that of a poll for the call's deadline
+REQUEST_TIMEOUT_S = 3.0  # official clients add this to the time of a poll, for the call's deadline
 
 _EMPTY = {PopStatus.NO_MESSAGE: "no new message", PopStatus.NO_MATCH: "no match message"}
 _INVALID = status(pb.INVALID_RECEIPT_HANDLE, "the receipt handle is expired, settled, or of another group or topic")
 
 
 class Receiving:
-    """All calls work before a client has sent settings.  Settings count only for values that a call does not have."""
+    """Answers calls, even before a client has sent settings.  The settings only supply values that a call does not
+    have.
+    """
 
     def __init__(self, broker: Broker, consumption: Consumption, clients: Clients) -> None:
         self._broker = broker
@@ -45,9 +47,9 @@ class Receiving:
     async def pop(
         self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float
     ) -> tuple[pb.Status, Sequence[Delivery]]:
-        """Pops messages of any queue of the topic; `left_s` is the time that the caller has left.
+        """Pops messages from any queue of the topic.  `left_s` is the time in seconds until the caller's deadline.
 
-        The queue in the request is ignored, because clients name the queues in turns.
+        The queue that the request names is ignored, because clients name the queues in turns.
         """
         topic, group = names.topic_of(request.message_queue.topic), names.group_of(request.group)
         if self._broker.topics.get(topic) is None:
@@ -88,7 +90,8 @@ class Receiving:
         )
 
     def give_back(self, request: service_pb2.ReceiveMessageRequest, deliveries: Sequence[Delivery], begun: int) -> None:
-        """Undoes the deliveries of a call that ended before all messages were sent: its client uses none of them.
+        """Undoes the deliveries of a call that ended before all messages were sent, because its client uses none of
+        them.
 
         The sending of the first `begun` messages had begun.
         """
@@ -97,9 +100,10 @@ class Receiving:
         self._consumption.give_back(request.group.name, request.message_queue.topic.name, handles, begun, deadlines_ms)
 
     async def ack(self, request: service_pb2.AckMessageRequest, timeout_s: float) -> service_pb2.AckMessageResponse:
-        """Acknowledges deliveries.  The response has the status that all entries have, or MULTIPLE_RESULTS.
+        """Acknowledges deliveries.  The response has the status that all entries have in common, or else
+        MULTIPLE_RESULTS.
 
-        Handles of a topic that does not exist any more are answered as invalid, here and in the two calls below.  After
+        Handles of a deleted topic are answered as invalid, here, in `change_invisible` and in `forward_to_dlq`.  After
         any other code push consumers would repeat the call every second.
         """
         topic, group = names.topic_of(request.topic), names.group_of(request.group)
@@ -153,10 +157,10 @@ class Receiving:
         return asked_ms
 
     def _poll_s(self, request: service_pb2.ReceiveMessageRequest, client_id: str, left_s: float) -> float:
-        """Returns how long a pop may wait for a message.
+        """Returns how many seconds a pop may wait for a message.
 
-        Go's simple consumer has this time in its settings only.  Before the settings have arrived, it follows from the
-        call's deadline.
+        Go's simple consumer sends this time only in its settings.  Until the settings have arrived, the time follows
+        from the call's deadline.
         """
         if request.HasField("long_polling_timeout"):
             return milliseconds(request.long_polling_timeout) / 1000
@@ -174,4 +178,4 @@ def _status_of(settled: Settled) -> pb.Status:
         return _INVALID
     if settled.stored in FINAL:
         return OK
-    return status(STORED_BUT[settled.stored], f"it is stored, but {settled.stored.name}; acknowledge it again")
+    return status(STORED_BUT[settled.stored], f"the call is stored, but {settled.stored.name}; acknowledge again")

@@ -1,7 +1,7 @@
-"""RecentSends: remembers the messages stored in the last minute.  Pure: times are arguments, in seconds.
+"""RecentSends: remembers the messages that were stored in the last minute.  The caller passes the time, in seconds.
 
-A client that got no answer, or the answer that no slave has the message, sends it again with the same id.  The broker
-then repeats its answer, and does not store the message again.
+A client that got no answer, or an answer that no slave has the message, sends the message again with the same id.  The
+broker then repeats its answer, and does not store the message again.
 """
 
 from collections import OrderedDict
@@ -13,10 +13,10 @@ MOST = 100_000
 
 
 class SendId(NamedTuple):
-    """The parts of a message that stay the same when it is sent again.
+    """The parts of a message that stay the same when the message is sent again.
 
-    The id alone is not enough, because it can be guessed.  A client could send another message with the id of
-    somebody's next message, which would then be answered and not stored.
+    The id alone is not enough, because it can be guessed.  An attacker could send a message with the id that another
+    client's next message will have.  The broker would then answer that next message without storing it.
     """
 
     message_id: str

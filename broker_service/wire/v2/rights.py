@@ -1,4 +1,6 @@
-"""The rights that each call of RocketMQ 5's clients needs, as in RocketMQ's proxy, and the answers of refused calls."""
+"""Lists the rights that each call of RocketMQ 5's clients needs, as in RocketMQ's proxy, and makes the answers to
+refused calls.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -29,12 +31,14 @@ def _receives(request: Any) -> list[Need]:
 
 
 def _of_its_group(request: Any) -> list[Need]:
-    """Returns the need for the request's group; none for a producer, which has no group."""
+    """Returns the right that a call needs for the consumer group in its request.  Producers have no group and need
+    none.
+    """
     return [of_group(request.group.name, Action.SUB)] if request.group.name else []
 
 
 def _declares(command: pb.TelemetryCommand) -> Iterable[Need]:
-    """Returns the needs for the topics and the group of a client's settings."""
+    """Returns the rights that a client needs for the topics and the group in its settings."""
     settings = command.settings
     needs = [of_topic(topic.name, Action.PUB) for topic in settings.publishing.topics]
     needs += [of_topic(entry.topic.name, Action.SUB) for entry in settings.subscription.subscriptions]
@@ -73,30 +77,30 @@ V2_RIGHTS: dict[str, Right] = by_path(
 
 
 def refusal(method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
-    """Returns the answer of a refused call, which has only a status.
+    """Returns the answer to a refused call.  The answer has only a status.
 
-    The answer of ChangeInvisibleDuration also repeats the receipt handle, which clients read before they check the
+    The answer of ChangeInvisibleDuration also repeats the receipt handle, because clients read it before they check the
     status.  `parse` returns the request or raises DecodeError.
     """
     name = _SERVICE.methods_by_name[method.rpartition("/")[2]].output_type.name
     if repeats(method):
         try:
             handle = parse().receipt_handle
-        except DecodeError:  # no client sends such a request
+        except DecodeError:  # clients send no request that cannot be parsed
             handle = ""
         return pb.ChangeInvisibleDurationResponse(status=status_of(error), receipt_handle=handle)
     return getattr(pb, name)(status=status_of(error))
 
 
 def repeats(method: str) -> bool:
-    """Returns True if the answer of a refused call repeats a part of the request."""
+    """Returns True if the answer to a refused call of this method repeats a part of the request."""
     return method == _CHANGE_INVISIBLE
 
 
 def is_free(method: str, headers: Any) -> bool:
-    """Returns True for a heartbeat without a signature and a client id.
+    """Returns True if a call needs no rights: a heartbeat without a signature and a client id.
 
-    Go's client sends one when its stream has broken, and gives the stream up unless the answer is OK.  Such a heartbeat
-    keeps no client connected, since it names none.
+    Go's client sends such a heartbeat when its stream has broken, and gives the stream up unless the answer is OK.  The
+    heartbeat keeps no client connected, because it names none.
     """
     return method == _HEARTBEAT and not any(name in ("authorization", "x-mq-client-id") for name, _ in headers)

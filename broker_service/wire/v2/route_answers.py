@@ -1,4 +1,4 @@
-"""Makes the answers about a topic: its queues, with the brokers and addresses that have them.  Pure."""
+"""Pure functions that make answers about a topic's route: its queues, with the brokers and addresses that have them."""
 
 import ipaddress
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from broker_service.wire.v2.status import Refused
 
 PERM_READ, PERM_WRITE = 4, 2
 ANY_QUEUE = -1
-MAX_ENDPOINTS_BYTES = 4096  # answers repeat them for each queue
+MAX_ENDPOINTS_BYTES = 4096  # limited, because answers repeat the endpoints for each queue
 
 _PERMISSIONS = {0: pb.NONE, PERM_READ: pb.READ, PERM_WRITE: pb.WRITE, PERM_READ | PERM_WRITE: pb.READ_WRITE}
 
@@ -20,7 +20,7 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
     "DELAY": [pb.DELAY],
     "TRANSACTION": [pb.TRANSACTION],
     "MIXED": [pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION],
-    # Topics in a store of RocketMQ may have these types.  MIXED leaves them out: clients that do not know them fail.
+    # Topics that RocketMQ has made may have the next two types.  MIXED omits them, because older clients fail on them.
     "LITE": [pb.LITE],
     "PRIORITY": [pb.PRIORITY],
 }
@@ -28,7 +28,9 @@ _ACCEPTED: dict[str, list[pb.MessageType]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queues:
-    """A topic's queues on one broker name.  `address` is host:port of the master's port for RocketMQ 5's clients."""
+    """The queues of a topic on the brokers of one name.  `address` is host:port of the master's port for RocketMQ 5's
+    clients.
+    """
 
     broker_name: str
     address: str
@@ -40,7 +42,9 @@ class Queues:
 
 def check_dialled(endpoints: pb.Endpoints) -> None:
     if (size := endpoints.ByteSize()) > MAX_ENDPOINTS_BYTES:
-        raise Refused(pb.ILLEGAL_ACCESS_POINT, f"endpoints of {size} bytes; {MAX_ENDPOINTS_BYTES} at most")
+        raise Refused(
+            pb.ILLEGAL_ACCESS_POINT, f"the endpoints have {size} bytes; at most {MAX_ENDPOINTS_BYTES} are allowed"
+        )
 
 
 def message_queues(
@@ -48,7 +52,7 @@ def message_queues(
 ) -> list[pb.MessageQueue]:
     """Returns the queues of a topic on masters.  Slaves are left out, because some clients send to any listed queue.
 
-    This broker's queues have the endpoints that the client has dialled, which may be those of a port mapping.  Queues
+    Queues of this broker have the endpoints that the client has dialled, which may be those of a port mapping.  Queues
     of other brokers have these brokers' own addresses.
     """
     return [
@@ -67,10 +71,10 @@ def message_queues(
 def assignments(
     topic: pb.Resource, queues: Iterable[Queues], own_broker: str, dialled: pb.Endpoints, *, fifo: bool
 ) -> list[pb.Assignment]:
-    """Returns the assignments of a push consumer, which runs one loop of receives for each.
+    """Returns the assignments of a push consumer, which runs one receive loop for each assignment.
 
-    Every consumer of a group gets the same: one assignment for each broker, which stands for all of its queues.  In a
-    group that consumes in order (`fifo`) it is one for each queue.
+    Every consumer of a group gets the same assignments.  Each broker has one assignment, which stands for all queues of
+    the broker.  For a group that consumes in order (`fifo`) each queue has its own assignment.
     """
     return [
         pb.Assignment(
@@ -93,7 +97,7 @@ def accepted_types(message_type: str) -> list[pb.MessageType]:
 
 
 def endpoints_of(address: str) -> pb.Endpoints:
-    """Returns the endpoints of an address, with a scheme, because clients refuse endpoints without one."""
+    """Returns the endpoints of an address.  They have a scheme, because clients refuse endpoints without one."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=int(port))])
@@ -117,7 +121,9 @@ def _broker(item: Queues, own_broker: str, dialled: pb.Endpoints) -> pb.Broker:
 
 
 def _permissions(item: Queues) -> Iterator[int]:
-    """Yields the permission of each queue: the topic's, without reading or writing beyond the read or write queues."""
+    """Yields the permission of each queue: the topic's, without reading (writing) beyond the number of read (write)
+    queues.
+    """
     perm = _usable(item.perm)
     for queue_id in range(max(1, item.read_queue_nums, item.write_queue_nums)):
         readable = PERM_READ if queue_id < item.read_queue_nums else 0

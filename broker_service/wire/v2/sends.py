@@ -26,7 +26,7 @@ from broker_service.wire.v2.status import OK, STORED_BUT, Refused, status
 pb = definition_pb2
 
 FOR_EVER_MS = 2**62
-MAX_MESSAGES = 1024  # of one call: the event loop encodes them without a pause; official clients send one
+MAX_MESSAGES = 1024  # most messages of a call, which are encoded without a pause; official clients send one
 
 _NOT_YET = {
     pb.PRIORITY: "messages with a priority",
@@ -42,15 +42,16 @@ class SendPath:
         self._turns = RoundRobin()
         self._recent = RecentSends()
         self._accumulator = Accumulator(puts, self._recent, broker.clock)
-        # The calls whose messages are not yet appended or refused, by topic and ids.
+        # (topic, ids) of a call -> future that is done when its messages are appended or refused.
         self._under_way: dict[tuple[str, tuple[SendId, ...]], asyncio.Future[None]] = {}
         self._asks_index_until = 0.0
         self._opened_at = 0  # the log's end when the port was opened
 
     def opened(self) -> None:
-        """Forgets recent sends; for a while sends are looked up in the index instead.  Call it when the port opens.
+        """Forgets recent sends.  Call it each time the port opens.
 
-        Only the index knows the messages that another master has stored, or this broker before its restart.
+        For a minute after that, repeated sends are looked up in the index, because only the index knows messages that
+        another master has stored, or this broker before its restart.
         """
         self._recent.clear()
         self._asks_index_until = self._broker.clock() + REMEMBERED_S
@@ -59,7 +60,9 @@ class SendPath:
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
-        """Stores or refuses messages of one topic, all of them together.  The answer has an entry for each message."""
+        """Stores or refuses the messages of one call, all together.  They have one topic.  The answer has an entry for
+        each message.
+        """
         until = self._broker.clock() + timeout_s
         topic = self._checked(messages)
         ids = tuple(SendId(message.system_properties.message_id, record.body_crc(message.body)) for message in messages)
@@ -69,11 +72,11 @@ class SendPath:
         is_over = self._under_way[call] = asyncio.get_running_loop().create_future()
         try:
             sent = await self._appended(topic, ids, messages, peer, client_id)
-        finally:  # from now on the same messages can be looked up if they are sent again
+        finally:  # from now on a repeated send finds these messages
             del self._under_way[call]
             is_over.set_result(None)
         put_status = await self._puts.safe(sent.placed, max(0.0, until - self._broker.clock()))
-        if put_status is not PutStatus.PUT_OK:  # clients send the message again under the same id
+        if put_status is not PutStatus.PUT_OK:  # clients then send the message again, with the same id
             failed = status(STORED_BUT[put_status], f"send message failed, sendStatus={put_status.name}")
             entries = [service_pb2.SendResultEntry(status=failed) for _ in messages]
             return service_pb2.SendMessageResponse(status=failed, entries=entries)
@@ -103,16 +106,18 @@ class SendPath:
         return recall_handle.encode(RecallHandle(topic, own, deliver_ms, system.message_id))
 
     def elsewhere(self, request: service_pb2.RecallMessageRequest) -> str:
-        """Returns the name of another broker that has the message of a recall; "" for this one or an invalid handle."""
+        """Returns the name of another broker that has the message of a recall; empty for this broker or an invalid
+        handle.
+        """
         recalled = recall_handle.decode(request.recall_handle)
         if recalled is None or recalled.topic != names.topic_of(request.topic):
             return ""
         return "" if recalled.broker_name == self._broker.config.broker_name else recalled.broker_name
 
     async def recall(self, resource: pb.Resource, handle: str, timeout_s: float) -> str:
-        """Cancels the delivery of a message that has a delivery time, and returns its id.
+        """Cancels the delivery of a message that has a delivery time.  Returns the message's id.
 
-        It returns the id, too, if no such message waits for delivery, as RocketMQ does.
+        As in RocketMQ, it also returns the id if no such message waits for delivery.
         """
         topic = self._topic(names.topic_of(resource))
         message_rules.check_type(pb.DELAY, topic.message_type)
@@ -143,7 +148,7 @@ class SendPath:
         peer: tuple[str, bytes],
         client_id: str,
     ) -> SentCall:
-        """Appends the messages, unless they were appended before."""
+        """Appends the messages of a call, unless they were appended before."""
         host_size, now_ms = len(self._broker.store_host), self._broker.now_ms()
         records = [
             sent_message.record_of(message, topic.name, peer=peer, store_host_size=host_size, now_ms=now_ms)
@@ -172,9 +177,10 @@ class SendPath:
     async def _appended_before(
         self, topic: str, ids: Sequence[SendId], records: Sequence[Record], begins: bool
     ) -> SentCall | None:
-        """Returns the offsets of these messages if all of them were appended within the last minute.
+        """Returns the offsets of these messages if all of them were appended within the last minute, else None.
 
-        With `begins`, the message begins a transaction, and is also found later, as long as the transaction is open.
+        `begins` says that the message begins a transaction.  Such a message is also found later, as long as its
+        transaction is open.
         """
         broker = self._broker
         broker.check_writable()
@@ -191,10 +197,11 @@ class SendPath:
         return None if None in found else _found([stored for stored in found if stored is not None])
 
     async def _look_up(self, topic: str, sent: SendId, where: str) -> None:
-        """Looks a message up in the index, under the topic in which it is stored, unless it is known already.
+        """Looks a message up in the index, unless it is known already.  `where` is the topic in which it would be
+        stored.
 
-        Messages that were stored after the port was opened are known.  So the search goes only to that log offset, for
-        which the index is brought up to date once, and not for each message.
+        Messages that were stored after the port was opened are known without the index.  So the search goes only up to
+        the log offset of that moment, for which the index is brought up to date once, and not for each message.
         """
         broker = self._broker
         if self._recent.get(topic, sent, broker.clock()) is not None:
@@ -210,11 +217,11 @@ class SendPath:
                 self._recent.put(topic, sent, stored, broker.clock())
 
     def _checked(self, messages: Sequence[pb.Message]) -> TopicConfig:
-        """Checks all messages; returns their topic.  Raises Refused."""
+        """Checks all messages of a call, and returns their topic.  Raises Refused."""
         if not messages:
             raise Refused(pb.MESSAGE_CORRUPTED, "no message to send")
         if len(messages) > MAX_MESSAGES:
-            raise Refused(pb.BAD_REQUEST, f"{len(messages)} messages in a call; {MAX_MESSAGES} at most")
+            raise Refused(pb.BAD_REQUEST, f"the call has {len(messages)} messages; at most {MAX_MESSAGES} are allowed")
         name = names.topic_of(messages[0].topic)
         if any(message.topic != messages[0].topic for message in messages[1:]):
             raise Refused(pb.MESSAGE_CORRUPTED, "topic in message is not same")
@@ -225,7 +232,7 @@ class SendPath:
             message_type = message_rules.type_of(message)
             message_rules.check_type(message_type, topic.message_type)
             if message_type == pb.TRANSACTION and len(messages) > 1:
-                raise Refused(pb.BAD_REQUEST, "a transaction has one message; send the others by themselves")
+                raise Refused(pb.BAD_REQUEST, "a transaction has exactly one message; send the others by themselves")
             if what := _NOT_YET.get(message_type):
                 raise Refused(pb.UNSUPPORTED, f"{what} are not supported yet")
         return topic
@@ -237,10 +244,10 @@ class SendPath:
         return topic
 
     def _queues(self, messages: Sequence[pb.Message], topic: TopicConfig) -> list[int]:
-        """Chooses the queue of each message by its message group.
+        """Returns the queue of each message, which follows from its message group.
 
-        The client's choice is ignored, since clients in different languages choose different queues for a group.
-        Messages without a group go to the queues in turns, those of one call to the same queue.
+        The client's choice is ignored, because clients in different languages choose different queues for a message
+        group.  Messages without a message group go to the queues in turns; those of one call go to the same queue.
         """
         queue_nums = topic.write_queue_nums
         if not queue_nums:

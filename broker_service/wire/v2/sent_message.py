@@ -1,4 +1,4 @@
-"""Makes the record of a message that a client sends, with the properties that RocketMQ's proxy sets.  Pure."""
+"""Makes the record of a message that a client sends, with the properties that RocketMQ's proxy sets."""
 
 from rocketmq_v2 import definition_pb2 as pb
 from rocketsim_proto.records import record
@@ -10,7 +10,7 @@ KEY_SEPARATOR = " "
 
 
 def record_of(message: pb.Message, topic: str, *, peer: tuple[str, bytes], store_host_size: int, now_ms: int) -> Record:
-    """Returns the record, for queue 0.  `peer` is the client's address, as text and in the bytes of a record."""
+    """Returns the record, with queue 0.  `peer` has the client's address as text, and in the bytes of a record."""
     system = message.system_properties
     address, born_host = peer
     born_timestamp = in_ms(system.born_timestamp) if is_time(system.born_timestamp) else 0

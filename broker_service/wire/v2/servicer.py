@@ -1,4 +1,4 @@
-"""V2Servicer: the service apache.rocketmq.v2, which converts its calls to calls of the broker, and answers them."""
+"""V2Servicer: converts calls of the service apache.rocketmq.v2 to calls of the broker, and results to answers."""
 
 import logging
 from collections.abc import AsyncIterator, Sequence
@@ -74,7 +74,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.QueryAssignmentResponse)
     async def QueryAssignment(self, request: pb.QueryAssignmentRequest, context: Context) -> pb.QueryAssignmentResponse:
-        """Answers with the queues from which a push consumer receives.  The group need not exist."""
+        """Answers with the queues from which a push consumer receives.  The consumer group need not exist."""
         self._clients.called(client_id_of(context))
         group = self._group(request.group)
         queues = await self._queues_of(request.topic, request.endpoints)
@@ -110,14 +110,14 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
             await context.write(pb.TelemetryCommand(status=status_of(error)))
             return
         with self._clients.ending(stream):
-            # `request_iterator` would keep the last command in memory while the stream is idle.
+            # Unlike `request_iterator`, `context.read` keeps no command in memory while the stream is idle.
             while (command := await context.read()) is not grpc.aio.EOF:
                 if command.WhichOneof("command") == "settings":
                     await self._answer_settings(stream, command.settings, context)
                 del command
 
     async def _answer_settings(self, stream: ClientStream, settings: definition_pb2.Settings, context: Context) -> None:
-        """Answers settings with those of the broker.  The topic or group need not exist.
+        """Answers a client's settings with those of the broker.  The topics and the group need not exist.
 
         Invalid settings end the call with INVALID_ARGUMENT.
         """
@@ -139,7 +139,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.HeartbeatResponse)
     async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatResponse:
-        """Keeps a consumer connected.  Always answers OK, because Go's client may send no id, and fails on an error."""
+        """Keeps a consumer connected.  Always answers OK, because Go's client may send no id and fails on errors."""
         if (client_id := client_id_in(context)) and request.client_type != definition_pb2.PRODUCER:
             self._clients.called(client_id)
         return pb.HeartbeatResponse(status=OK)
@@ -148,7 +148,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: Context
     ) -> pb.NotifyClientTerminationResponse:
-        """Removes a client.  A producer names no group, or an empty one."""
+        """Removes a client that ends.  A producer names no group, or an empty one."""
         self._clients.terminated(client_id_of(context))
         return pb.NotifyClientTerminationResponse(status=OK)
 
@@ -173,7 +173,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.RecallMessageResponse)
     async def RecallMessage(self, request: pb.RecallMessageRequest, context: Context) -> pb.RecallMessageResponse:
-        """Recalls a message; passes the call on to the broker that has the message, because clients ask any broker."""
+        """Recalls a message.  Passes the call on to the broker that has the message, because clients ask any broker."""
         client_id_of(context)
         headers = context.invocation_metadata() or ()
         if (other := self._sends.elsewhere(request)) and PASSED_ON not in dict(headers):
@@ -186,10 +186,11 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     # --- receiving --------------------------------------------------------------------------------------------------
 
     async def ReceiveMessage(self, request: pb.ReceiveMessageRequest, context: Context) -> None:
-        """Sends a status, the messages and the delivery time.  If the client ends the call early, all are given back.
+        """Pops messages, and sends a status, the messages and the delivery time.
 
-        All messages are made before the first one is sent, because gRPC is faster if no other work comes between the
-        writes.  A message that cannot be made counts as one whose sending had begun.
+        If the client ends the call early, all messages are given back.  All messages are made before the first one is
+        sent, because gRPC is faster if no other work comes between the writes.  A message that cannot be made counts as
+        one whose sending had begun.
         """
         deliveries: Sequence[Delivery] = ()
         topic, answers = request.message_queue.topic, []
@@ -206,11 +207,9 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
                     begun += 1
                     message = self._receiving.message_of(delivery, topic)
                     answers.append(pb.ReceiveMessageResponse(message=message))
-                    size += max(len(delivery.record), len(message.body))  # the body may have been unpacked
-                begun, deliveries = (
-                    0,
-                    [delivery._replace(record=b"") for delivery in deliveries],
-                )  # `answers` has the bodies
+                    size += max(len(delivery.record), len(message.body))  # an unpacked body is larger than its record
+                begun = 0
+                deliveries = [delivery._replace(record=b"") for delivery in deliveries]  # `answers` has the bodies
                 if deliveries:
                     held = self._unsent.take(client_id, size)
             except (RocketSimError, OSError) as error:
@@ -237,9 +236,9 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def ChangeInvisibleDuration(
         self, request: pb.ChangeInvisibleDurationRequest, context: Context
     ) -> pb.ChangeInvisibleDurationResponse:
-        """Moves the deadline of a delivery.  The handle stays the same.
+        """Moves the deadline of a delivery.  The receipt handle stays the same.
 
-        Every answer has the handle, also refusals, because clients read it before they check the status.
+        Every answer has the handle, even a refusal, because clients read it before they check the status.
         """
         try:
             self._clients.called(client_id_of(context))
@@ -276,11 +275,11 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
 
     @answers_with(pb.GetOffsetResponse)
     async def GetOffset(self, request: pb.GetOffsetRequest, context: Context) -> pb.GetOffsetResponse:
-        """Answers with the group's committed offset of one queue, which is the next to be consumed."""
+        """Answers with the group's committed offset of one queue: the offset of the next message to consume."""
         client_id_of(context)
         group = names.group_of(request.group)
         topic, queue_id = self._queue(request.message_queue)
-        await self._lookup.bounds(topic, [queue_id])  # refuses a queue that does not exist
+        await self._lookup.bounds(topic, [queue_id])  # raises an error if the queue does not exist
         (found,) = await self._commits.query(group, [(topic, queue_id)], zero_for_new_group=False)
         if found.offset == NOT_FOUND:
             raise Refused(
@@ -331,7 +330,7 @@ def unsupported(call: str) -> Refused:
 
 @lru_cache(maxsize=4096)
 def peer_of(peer: str) -> tuple[str, bytes]:
-    """Returns a caller's address, as text and in the bytes of a record; loopback for callers on a Unix socket."""
+    """Returns a caller's address as text, and in the bytes of a record.  Callers on a Unix socket have loopback."""
     kind, _, rest = unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdigit():

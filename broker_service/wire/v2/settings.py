@@ -1,7 +1,7 @@
-"""Makes the settings that the broker sends to a client on its Telemetry stream.  Pure.
+"""Pure functions that make the settings that the broker sends to a client on its Telemetry stream.
 
-Clients need all of them.  Without a back-off the Java client fails, and without `metric` the Python client.  The
-clients for Go and Node wait for settings forever.
+Clients need all of these settings.  Without a back-off the Java client fails, and without `metric` the Python client
+fails.  The clients for Go and Node wait for settings forever.
 """
 
 from collections.abc import Iterable
@@ -23,12 +23,12 @@ MAX_TOPICS = 10_000
 
 _LITE = (pb.LITE_PUSH_CONSUMER, pb.LITE_SIMPLE_CONSUMER)
 
-# The back-off of a producer that sends again.  Java's producer accepts only the exponential kind.
+# The back-off between a producer's attempts.  Java's producer accepts only the exponential kind.
 _SEND_AGAIN = pb.ExponentialBackoff(initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2)
 
 
 def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -> pb.Settings:
-    """Returns the settings for a client that has sent `asked`, as a producer or as a consumer of `group`."""
+    """Returns the settings for a client that has sent `asked`, and that is a producer or a consumer of `group`."""
     reply = pb.Settings(
         client_type=asked.client_type,
         access_point=asked.access_point,
@@ -44,7 +44,7 @@ def reply_to(asked: pb.Settings, group: SubscriptionGroup, max_body_size: int) -
         reply.publishing.validate_message_type = True
         return reply
     reply.backoff_policy.max_attempts = group.max_attempts
-    # An exponential policy is sent as a list of times, too.  Python's client knows only lists.  Node's client knows
+    # An exponential policy is sent as a list, too, because Python's client knows only lists.  Node's client knows
     # only the exponential kind, and takes its seconds for milliseconds.  With a list it gives messages back without a
     # delay, and `pop/settling.py` then uses the group's back-off.
     times = map(_duration, retry_times_ms(group.group_retry_policy))
@@ -71,7 +71,7 @@ def _duration(ms: int) -> Duration:
 def check_settings(asked: pb.Settings) -> None:
     """Raises Refused for a client that cannot be served.  Names of topics and groups are checked elsewhere.
 
-    A client of lite topics is refused here, because it would start, and then consume the ordinary topic to which its
+    A client of lite topics is refused here.  Otherwise it would start, and then consume the ordinary topic to which its
     lite topics belong.
     """
     if asked.WhichOneof("pub_sub") is None:
@@ -81,16 +81,16 @@ def check_settings(asked: pb.Settings) -> None:
 
 
 def topics_in(asked: pb.Settings) -> Iterable[pb.Resource]:
-    """Yields all topics of a client's settings.  Raises Refused if there are too many."""
+    """Yields all topics of a client's settings.  Raises Refused if the settings have too many."""
     count = len(asked.publishing.topics) + len(asked.subscription.subscriptions)
     if count > MAX_TOPICS:
-        raise Refused(pb.BAD_REQUEST, f"settings with {count} topics; {MAX_TOPICS} at most")
+        raise Refused(pb.BAD_REQUEST, f"the settings have {count} topics; at most {MAX_TOPICS} are allowed")
     yield from asked.publishing.topics
     yield from (entry.topic for entry in asked.subscription.subscriptions)
 
 
 def poll_s_in(settings: pb.Settings) -> float | None:
-    """Returns how long the client's polls wait; None if its settings have no such time."""
+    """Returns how many seconds the client's long polls wait; None if its settings do not say it."""
     if not settings.subscription.HasField("long_polling_timeout"):
         return None
     return milliseconds(settings.subscription.long_polling_timeout) / 1000

@@ -1,4 +1,4 @@
-"""Makes the status inside an answer, also from errors.  Codes and texts are those of RocketMQ's proxy."""
+"""Makes the status of an answer, also from an error.  Codes and texts are those of RocketMQ's proxy."""
 
 import functools
 import logging
@@ -19,7 +19,7 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
-# A path of this machine.  Clients get only the file's name, and the broker's log has the complete path.
+# Matches a path of this machine.  Clients get only the file's name, and the broker's log has the complete path.
 _PATH = re.compile(r"(^|[\s'\"(=\[])(?:/[^/\s'\")\],;]+)*/([^/\s'\")\],;:]+)")
 
 
@@ -40,7 +40,7 @@ STORED_BUT: dict[PutStatus, pb.Code] = {
 
 
 def status(code: pb.Code, text: str = "") -> pb.Status:
-    """Returns a status.  Its text always contains the code's name, so that users and tests can search for it."""
+    """Returns a status.  Its text always contains the code's name, so that users and tests can search for the name."""
     if code == pb.OK and not text:
         return OK
     name = pb.Code.Name(code)
@@ -58,7 +58,7 @@ def status_of(error: Exception) -> pb.Status:
     if code == pb.INTERNAL_SERVER_ERROR and not isinstance(refusal, errors.ServiceNotAvailable):
         logger.error("a call failed: %s", refusal)
     text = str(refusal)
-    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # the error is not about the request
+    if code == pb.INTERNAL_SERVER_ERROR or isinstance(refusal, errors.DiskFull):  # not about the request
         text = _PATH.sub(r"\1\2", text)
     return status(code, text)
 
@@ -69,7 +69,7 @@ def answers_with(
     [Callable[[Any, Request, Context], Awaitable[Response]]],
     Callable[[Any, Request, Context], Awaitable[Response]],
 ]:
-    """Decorates a unary method of a servicer, so that its errors become a response that has only a status."""
+    """Decorates a unary method of a servicer.  An error of the method becomes a response that has only a status."""
 
     def decorated(
         method: Callable[[Any, Request, Context], Awaitable[Response]],

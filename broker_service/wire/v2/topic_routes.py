@@ -1,7 +1,7 @@
-"""TopicRoutes: finds the queues of a topic on all brokers, and passes on calls that belong to another broker.
+"""TopicRoutes: finds the queues of a topic on all brokers, and passes calls on to the broker that they concern.
 
-This broker's queues come from its table of topics, those of other brokers from a name server.  RocketMQ 5's clients
-send a recall to any broker that they know, so it may have to be passed on.
+This broker's queues come from its own table of topics, those of other brokers from a name server.  RocketMQ 5's clients
+send a recall to any broker that they know, so a broker may have to pass it on.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from broker_service.wire.v2.route_answers import Queues
 logger = logging.getLogger(__name__)
 
 ASK_WITHIN_S = 1.0
-PASSED_ON = "x-rocketsim-passed-on"  # the header of a call that another broker has passed on, and that stays here
+PASSED_ON = "x-rocketsim-passed-on"  # header of a call that another broker has passed on; it is not passed on again
 
 
 class TopicRoutes:
@@ -35,9 +35,10 @@ class TopicRoutes:
         self._last_good = ""
 
     async def queues_of(self, topic: str, own_address: str) -> list[Queues]:
-        """Returns the queues of each broker name that has the topic, and a master with a port for RocketMQ 5's clients.
+        """Returns the topic's queues on each broker name whose master has a port for RocketMQ 5's clients.
 
-        If no name server answers, it returns this broker's own queues, or raises PeerLost if there are none.
+        If no name server answers, it returns this broker's own queues.  Raises PeerLost if this broker does not have
+        the topic either.
         """
         own = self._own(topic, own_address)
         names = self._broker.config.name_servers
@@ -48,7 +49,7 @@ class TopicRoutes:
         except PeerLost as error:
             if not own:
                 raise
-            logger.warning("the route of %s has only this broker's own queues: %s", topic, error)
+            logger.warning("the route of topic %s is answered with only this broker's own queues: %s", topic, error)
             return own
         return own + self._others(route)
 
@@ -59,9 +60,10 @@ class TopicRoutes:
         headers: Iterable[tuple[str, str | bytes]],
         timeout_s: float,
     ) -> service_pb2.RecallMessageResponse | None:
-        """Passes a recall on to another broker, with the client's headers, and returns its answer.
+        """Passes a recall on to another broker, with the client's headers, and returns that broker's answer.
 
-        Returns None if no name server knows a master of this name that has the topic.  Raises PeerLost.
+        Returns None if no name server knows a master of this name that has the topic.  Raises PeerLost if no name
+        server, or not the other broker, answers.
         """
         if not (names := self._broker.config.name_servers):
             return None
@@ -110,7 +112,7 @@ class TopicRoutes:
         ]
 
     async def _ask(self, topic: str, names: tuple[str, ...]) -> namesrv_pb2.TopicRouteResponse:
-        """Returns the first answer of a name server, beginning with the one that has answered last."""
+        """Returns the first answer of a name server.  Asks the one first that has answered last."""
         lost = ""
         for address in sorted(names, key=lambda name: name != self._last_good):
             try:
@@ -140,7 +142,7 @@ class TopicRoutes:
                 await channel.close(ASK_WITHIN_S)
             raise
         if route is None:
-            raise PeerLost(f"the answer of {address} is no route; is it a name server?")
+            raise PeerLost(f"the answer of {address} is not a route; is it a name server?")
         return route
 
     async def close(self) -> None:

@@ -1,4 +1,6 @@
-"""TransactionCalls: converts commits and rollbacks of RocketMQ 5's clients, and the questions to their producers."""
+"""TransactionCalls: converts commits and rollbacks of RocketMQ 5's clients, and the broker's questions to their
+producers.
+"""
 
 from rocketmq_v2 import definition_pb2, service_pb2
 
@@ -20,13 +22,15 @@ class TransactionCalls:
         self._transactions = transactions
 
     async def end(self, request: service_pb2.EndTransactionRequest, timeout_s: float) -> pb.Status:
-        """Commits or rolls back.  Without a resolution it changes nothing: the producer does not know the outcome."""
+        """Commits or rolls back a transaction.  Changes nothing if the producer does not know the outcome yet."""
         topic = names.topic_of(request.topic)
         name = request.transaction_id
         if not name.strip():
             raise Refused(pb.INVALID_TRANSACTION_ID, "transaction id cannot be blank")
-        if request.message_id not in ("", name):  # the transaction's id is the id of its message
-            raise Refused(pb.INVALID_TRANSACTION_ID, f"transaction {name[:80]!r} has not the message of the request")
+        if request.message_id not in ("", name):  # a transaction's id is the id of its message
+            raise Refused(
+                pb.INVALID_TRANSACTION_ID, f"transaction {name[:80]!r} does not have the message that the request names"
+            )
         if self._broker.topics.get(topic) is None:
             raise names.topic_not_found(topic)
         resolution = _RESOLUTIONS.get(request.resolution, Resolution.UNKNOWN)
@@ -36,7 +40,7 @@ class TransactionCalls:
             raise Refused(pb.INVALID_TRANSACTION_ID, str(error)) from error
         if stored in FINAL:
             return OK
-        return status(STORED_BUT[stored], f"it is stored, but {stored.name}; end the transaction again")
+        return status(STORED_BUT[stored], f"the outcome is stored, but {stored.name}; end the transaction again")
 
     def question(self, check: Check) -> service_pb2.TelemetryCommand:
         """Returns the command that asks a producer how the transaction ends."""

@@ -1,4 +1,4 @@
-"""Unsent: counts and limits the bytes of messages that are being sent to consumers.  Pure.
+"""Unsent: counts and limits the bytes of messages that are being sent to consumers.
 
 The answers to a client that does not read them stay in the broker's memory until its calls end.
 """
@@ -6,7 +6,7 @@ The answers to a client that does not read them stay in the broker's memory unti
 from broker_service.errors import SystemBusy
 
 MOST_BYTES = 256 << 20
-SHARE = 4  # one client may have a quarter of all bytes, so that it cannot block the others
+SHARE = 4  # one client may take a quarter of all bytes, so that it cannot block the others
 
 
 class Unsent:
@@ -16,15 +16,15 @@ class Unsent:
         self._of: dict[str, int] = {}
 
     def check(self, client_id: str, size: int = 1) -> None:
-        """Raises SystemBusy if there is no room for `size` more bytes.  One answer of any size always has room."""
+        """Raises SystemBusy if the limits do not allow `size` more bytes.  A single answer may have any size."""
         own = self._of.get(client_id, 0)
         if own and own + size > self._most // SHARE:
-            raise SystemBusy(f"this client has {own} bytes of messages to read already; receive again when it has")
+            raise SystemBusy(f"this client has not read {own} bytes of messages yet; read them, and then receive again")
         if self._bytes and self._bytes + size > self._most:
             raise SystemBusy(f"{self._bytes} bytes of messages are being sent to clients; receive again in a moment")
 
     def take(self, client_id: str, size: int) -> int:
-        """Adds `size` bytes and returns `size`, which the caller has to pass to `give`.  Raises SystemBusy."""
+        """Adds `size` bytes.  Returns `size`, which the caller must pass to `give` later.  Raises SystemBusy."""
         self.check(client_id, size)
         self._bytes += size
         self._of[client_id] = self._of.get(client_id, 0) + size
