@@ -1,4 +1,6 @@
-"""CleanStop: writes offsets at a clean stop, from which a RocketMQ goes on if it opens this store."""
+"""CleanStop: writes offsets at a clean stop, so that a RocketMQ that opens this store continues where this broker
+stopped.
+"""
 
 import logging
 
@@ -23,19 +25,20 @@ class CleanStop:
         self._transactions = transactions
 
     def note_transactions(self) -> None:
-        """Commits the offsets at which a RocketMQ goes on with open transactions."""
+        """Commits the offsets at which a RocketMQ would continue with open transactions."""
         try:
             self._writer.check_all_known()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-            logger.error("where a real RocketMQ would go on with transactions is not noted: %s", error)
+            logger.error("the offsets at which a RocketMQ would continue with transactions are not written: %s", error)
         else:
             self._transactions.note_offsets()
 
     def note_offsets(self) -> None:
-        """Commits the offset at which each group that pops goes on in RocketMQ.
+        """Commits the offset at which a RocketMQ would continue, for each queue of each group that pops.
 
-        That is its first message that is not settled.  Queues from which the group has taken nothing get the offset of
-        their first message, because RocketMQ's consumers may begin at the end of a queue without an offset.
+        This is the offset of the group's first message that is not settled.  Queues from which the group has taken
+        nothing get the offset of their first message, because RocketMQ's consumers may begin at the end of a queue
+        without an offset.
         """
         broker = self._broker
         if broker.is_slave:
@@ -51,7 +54,7 @@ class CleanStop:
         broker.offsets.note(goes_on, broker.now_ms())
 
     def write_order_info(self) -> None:
-        """Writes the open deliveries of groups that consume in order into RocketMQ's file for them."""
+        """Writes the open deliveries of groups that consume in order into RocketMQ's file `consumerOrderInfo.json`."""
         broker = self._broker
         if not broker.is_slave:
             path = broker.config.store_path_root_dir / "config" / "consumerOrderInfo.json"

@@ -1,6 +1,6 @@
 """Consumption: puts the parts of pops together, with the state that pops, transactions and timers share.
 
-A master's calls change the state.  A slave's state follows the log, so that the slave can be promoted.
+The calls of a master change the state.  A slave's state follows the log, so that the slave can be promoted.
 `__init__.py` lists the calls.
 """
 
@@ -74,16 +74,19 @@ class Consumption:
     def start(self) -> None:
         """Reads the state from the log.
 
-        If that fails, the broker starts without it.  Calls that need the state raise the failure again, and all others
-        work.
+        If that fails, the broker starts without the state.  Calls that need the state then raise the failure again, and
+        all other calls work.
         """
         try:
             self.writer.reload()
         except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-            logger.error("pops, acks, transactions and messages with a delivery time wait: %s", error)
+            logger.error(
+                "pops, acks, transactions and messages with a delivery time wait, as the state cannot be read: %s",
+                error,
+            )
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes a snapshot on any thread; None if nothing has changed since the last one."""
+        """Returns a function that writes a snapshot on any thread; None if the last snapshot is still up to date."""
         return self.log.saving()
 
     @property
@@ -93,12 +96,13 @@ class Consumption:
     def needed_from(self) -> int | None:
         """Returns the log offset up to which the state has read the log; None if it has read the complete log.
 
-        Retention must keep the log from there on: the state cannot know what in it is still needed.
+        Retention must keep the log after this offset, because the state cannot know which records after it are still
+        needed.
         """
         return self.log.unapplied_from
 
     async def run(self) -> None:
-        """Expires deliveries until it is cancelled.  Start it when the broker takes writes."""
+        """Expires deliveries until it is cancelled.  Start it when the broker begins to take writes."""
         self.expiry.begin()
         self.take_over.done.clear()
         self._is_new_master = True
@@ -119,7 +123,7 @@ class Consumption:
         return sleep_s
 
     def _wake_for_deadline(self) -> None:
-        """Wakes the loop if the next deadline is earlier than the end of its sleep."""
+        """Wakes the loop of `run` if the next deadline is earlier than the end of the loop's sleep."""
         deadline_ms = self.state.next_deadline_ms()
         if deadline_ms is not None and deadline_ms < self._wakes_at_ms:
             self._loop.wake()

@@ -16,25 +16,25 @@ from broker_service.transactions.transactions import Transactions
 
 logger = logging.getLogger(__name__)
 
-_RESETS_OF_ONE_RECORD = 30  # even with the longest names these fit into one record of the state
+_RESETS_OF_ONE_RECORD = 30  # as many resets, even with the longest names, fit into one record of the state
 
 
 class Deletions:
-    """Called by the broker's tables at each deletion and reset.  Ends the transactions of a deleted topic, too."""
+    """Hears of each deletion and reset from the broker's tables.  Ends the transactions of a deleted topic, too."""
 
     def __init__(self, broker: Broker, writer: StateWriter, places: Places, transactions: Transactions) -> None:
         self._broker = broker
         self._writer = writer
         self._places = places
         self._transactions = transactions
-        self._is_due = True  # before this start a topic may have been deleted, but not its state
+        self._is_due = True  # a crash may have left the state of a topic that was deleted
         self._due_at = 0.0
         broker.topics.changed.append(self._topic_changed)
         broker.group_dropped.append(self.drop_group)
         broker.offsets_reset.append(self.reset)
 
     def complete(self) -> None:
-        """Tries deletions that have failed again, if it is time for that.  Call it periodically."""
+        """Tries failed deletions again, if their time has come.  Call it periodically."""
         if self._is_due and self._broker.clock() >= self._due_at:
             self._try(self.drop_deleted)
 
@@ -43,9 +43,9 @@ class Deletions:
             self._try(lambda: self._drop_topic(name))
 
     def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> bool:
-        """Moves the group's pops to these offsets; returns False if the group has popped none of these queues.
+        """Moves the group's pops to these offsets.  Returns False if the group has popped none of these queues.
 
-        If the log refuses the change, either nothing has moved, or the error names the queues that have.
+        If the log refuses the change, either nothing has moved, or the error names the queues that have moved.
         """
         self._writer.flush()  # a pending pop may be the first of its place
         places = [Place(group, topic, queue_id) for queue_id in offsets]
@@ -58,8 +58,8 @@ class Deletions:
                 if not first:
                     raise
                 raise ServiceNotAvailable(
-                    f"{error}; this reset of group {group} is half done: of topic {topic} queues "
-                    f"{_ranges(one.place.queue_id for one in resets[:first])} have moved, and no others; reset again"
+                    f"{error}; this reset of group {group} is half done: in topic {topic} only queues "
+                    f"{_ranges(one.place.queue_id for one in resets[:first])} have moved; reset again"
                 ) from error
         return bool(resets)
 
@@ -74,9 +74,10 @@ class Deletions:
         self._is_due = False
 
     def _drop_topic(self, name: str) -> None:
-        """Drops the topic and the retry topics of its groups, whose messages a new topic of that name must not get.
+        """Drops a topic and the retry topics of its groups, so that a new topic of that name does not get their
+        messages.
 
-        Deletes the retry topics first, because their names follow from the topic's places.
+        The retry topics are deleted first, because their names follow from the topic's places.
         """
         self._writer.flush()  # a pending pop may be the first of its place
         self._transactions.drop_topic(name)
@@ -86,9 +87,10 @@ class Deletions:
         self._writer.append(*(Drop(topic=topic) for topic in left))
 
     def drop_group(self, name: str) -> None:
-        """Drops the group and its retry topics, whose messages a new group of that name must not get.
+        """Drops a group and its retry topics, so that a new group of that name does not get their messages.
 
-        Deletes the retry topics first, as for a topic.  Raises if the disk or the log refuses; it can be called again.
+        Deletes the retry topics first, as for a topic.  Raises if the disk or the log refuses the change, and may then
+        be called again.
         """
         self._writer.flush()  # a pending pop may be the first of its place
         self._writer.check_writable()
@@ -99,8 +101,8 @@ class Deletions:
     def _retry_topics_of(self, group: str) -> set[str]:
         """Returns the names of all retry topics of a group.
 
-        These are the broker's own retry topics, those that RocketMQ has made for topics that the group has read, and
-        the retry topic of RocketMQ's push consumers, unless another group reads that.
+        These are the broker's own retry topics, and those that RocketMQ has made for topics that the group has read.
+        The retry topic of RocketMQ's push consumers is one of them, unless another group reads it.
         """
         read = self._broker.offsets.topics_by_group()
         of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())
@@ -122,11 +124,13 @@ class Deletions:
             broker.offsets.delete_topics(names)
 
     def _try(self, change: Callable[[], None]) -> None:
-        """Calls `change`.  If it fails, `complete` tries again later: a failure does not undo a topic's deletion."""
+        """Calls `change`.  If it fails, `complete` tries again later, because a failure does not undo a topic's
+        deletion.
+        """
         try:
             change()
         except (RocketSimError, OSError) as error:
-            logger.warning("deliveries of a deleted topic are kept, dropping them is tried again: %s", error)
+            logger.warning("deliveries of a deleted topic could not be dropped, which is tried again: %s", error)
             self._is_due, self._due_at = True, self._broker.clock() + master_loop.AFTER_TROUBLE_S
 
 

@@ -1,4 +1,6 @@
-"""The values of pop, ack and change.  Times are milliseconds since 1970 on the broker's clock; waits are seconds."""
+"""The values of pops, acknowledgements and changes of deadlines.  Times are milliseconds since 1970 on the broker's
+clock; waits are seconds.
+"""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -8,8 +10,8 @@ from broker_service.broker.core.traffic import Traffic
 from broker_service.errors import InvalidParameter
 from broker_service.put_result import PutStatus
 
-MAX_MESSAGES = 32  # of one pop, as in RocketMQ 5
-MAX_HANDLES = 1024  # of one call: the event loop handles them without a pause
+MAX_MESSAGES = 32  # most messages of one pop, as in RocketMQ 5
+MAX_HANDLES = 1024  # most handles of one call, because the event loop handles them without a pause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,9 +19,9 @@ class Pop:
     """A consumer's request for messages of any queue of a topic.
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
-    `poll_s` is how long the pop may wait for a first message, and `timeout_s` how long disk and slave may take then.
-    A client that got no answer pops again with the same `attempt_id` ("": none).  If its group consumes in order, it
-    then gets the messages that its first pop took.
+    `poll_s` is how long the pop may wait for a first message, and `timeout_s` how long disk and slave may take after
+    that.  A client that got no answer pops again with the same `attempt_id` (empty: it never does).  If its group
+    consumes in order, it then gets the messages that its first pop took.
     """
 
     group: str
@@ -44,8 +46,9 @@ class PopStatus(Enum):
 class Delivery(NamedTuple):
     """A message that a client has until `deadline_ms`.
 
-    `record` has the bytes of the log (`rocketsim_proto.records.record.decode`).  `topic` is the topic of the pop, also
-    for a retried message, whose record, queue and offset are those in the retry topic.  `attempt` counts from 1.
+    `record` has the bytes of the log, which `rocketsim_proto.records.record.decode` reads.  `topic` is the topic of the
+    pop, even for a retried message, whose record, queue and offset are those in the retry topic.  `attempt` counts from
+    1.
     """
 
     record: bytes
@@ -75,20 +78,22 @@ class Popped:
 class Counts:
     """Counts of events since the broker's start."""
 
-    pops: int = 0  # that were answered with messages
+    pops: int = 0  # pops that were answered with messages
     delivered: int = 0  # messages
     acknowledged: int = 0
-    given: Traffic = field(default_factory=Traffic)  # deliveries by topic and group
+    given: Traffic = field(default_factory=Traffic)  # deliveries, by topic and group
     retried: Traffic = field(default_factory=Traffic)
     dead_letters: Traffic = field(default_factory=Traffic)
 
 
 class HandleStatus(Enum):
     OK = auto()
-    INVALID_RECEIPT_HANDLE = auto()  # past its deadline, settled otherwise, forged, cut off, of another group or topic
+    INVALID_RECEIPT_HANDLE = (
+        auto()
+    )  # the handle is expired, settled otherwise, forged, cut off, or of another group or topic
 
 
-# Statuses of a put after which a client need not ask again.  Asking again would not bring a missing slave back.
+# Put statuses after which a client need not call again.  Another call would not bring a missing slave back.
 FINAL = (PutStatus.PUT_OK, PutStatus.SLAVE_NOT_AVAILABLE)
 
 
@@ -104,9 +109,9 @@ class Settled:
 class ChangeInvisible:
     """A request to move the deadline of a delivery.
 
-    `invisible_ms` counts from now.  None stands for the group's back-off for this attempt.  0 means at once; for a
-    renewed delivery it means the back-off, too, because Node's push consumer gives failed messages back with 0.
-    With `counted` the next delivery counts as another attempt.
+    `invisible_ms` is the time from now to the new deadline.  None stands for the group's back-off for this attempt, and
+    0 for now.  For a renewed delivery 0 stands for the back-off, too, because Node's push consumer gives failed
+    messages back with 0.  With `counted` the next delivery counts as another attempt.
     """
 
     group: str
@@ -119,7 +124,7 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The result of ChangeInvisible.  `receipt_handle` is always the one of the request."""
+    """The result of ChangeInvisible.  `receipt_handle` is always that of the request."""
 
     status: HandleStatus
     receipt_handle: str
@@ -129,4 +134,4 @@ class Changed:
 
 def check_handle_count(handles: int) -> None:
     if not 1 <= handles <= MAX_HANDLES:
-        raise InvalidParameter(f"{handles} receipt handles in a call: 1 to {MAX_HANDLES}")
+        raise InvalidParameter(f"a call has {handles} receipt handles: 1 to {MAX_HANDLES} are allowed")

@@ -18,9 +18,9 @@ from broker_service.state.writer import StateWriter
 
 logger = logging.getLogger(__name__)
 
-DEFERRED_MS = 10_000  # until the next try for a message that cannot be copied now
+DEFERRED_MS = 10_000  # time until the next try for a message that cannot be copied now
 _AT_A_TIME = 64
-_RECONNECT_S = 30.0  # after a start: deliveries are renewed while clients look for the new master
+_RECONNECT_S = 30.0  # after a start deliveries are renewed for this time, while clients look for the new master
 
 
 class ConnectedClients(Protocol):
@@ -28,7 +28,7 @@ class ConnectedClients(Protocol):
 
 
 class Expiry:
-    """Renews deliveries with `auto_renew` for as long as `clients` says that their client is connected."""
+    """Handles expired deliveries.  Renews those with `auto_renew` for as long as their client is connected."""
 
     def __init__(
         self, broker: Broker, writer: StateWriter, mover: Mover, clients: ConnectedClients, counts: Counts
@@ -38,15 +38,15 @@ class Expiry:
         self._mover = mover
         self._clients = clients
         self._counts = counts
-        self.grace_until = 0.0  # by the broker's clock; until then all clients count as connected
-        self.took_over_after_ms = 0  # the previous master popped its last renewed delivery then
+        self.grace_until = 0.0  # until this time of the broker's clock all clients count as connected
+        self.took_over_after_ms = 0  # time at which the previous master popped its last renewed delivery
 
     def begin(self) -> None:
         """Starts the time in which clients may reconnect.  Call it when this broker becomes a master."""
         self.grace_until = self._broker.clock() + _RECONNECT_S
 
     async def expire(self) -> float | None:
-        """Handles all deliveries whose deadline has come; returns the seconds until the next deadline, if any."""
+        """Handles all deliveries whose deadline has come.  Returns the seconds until the next deadline, or None."""
         while True:
             self._writer.flush()
             self._writer.check_writable()
@@ -79,7 +79,7 @@ class Expiry:
         return None if deadline_ms is None else (deadline_ms - now_ms) / 1000
 
     def backoff_ms(self, due: Due) -> int:
-        """Returns how long the message waits before it is delivered again, if this delivery fails."""
+        """Returns how long the message waits until its next delivery, if this delivery fails."""
         return self._group_of(due).backoff_ms(due.delivery.attempt)
 
     def _group_of(self, due: Due) -> SubscriptionGroup:
@@ -106,15 +106,15 @@ class Expiry:
                 await self._writer.make_topic(copy.topic)
             self._writer.flush()
             if self._writer.state.get(due.place, delivery) != due.delivery:
-                return  # settled or changed while the disk was read
+                return  # the delivery was settled or changed while the disk was read
             self._writer.check_writable()
             if copy is None:
-                logger.warning("message %d of %s has expired before group %s acknowledged it", *name_of(due))
+                logger.warning("message %d of topic %s has expired before group %s acknowledged it", *name_of(due))
                 self._writer.append(Settle(due.place, (delivery,)))
             else:
                 self._mover.move(copy)
         except (MessageIllegal, ReadFailed, StoreCorrupt, NotReadable) as error:
-            logger.error("message %d of %s cannot be delivered again to group %s: %s", *name_of(due), error)
+            logger.error("message %d of topic %s cannot be delivered again to group %s: %s", *name_of(due), error)
             later = self._broker.now_ms() + DEFERRED_MS
             self._writer.append(
                 Deadline(place=due.place, deliveries=(delivery,), deadline_ms=later, counted=due.delivery.counted)

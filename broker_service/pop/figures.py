@@ -1,4 +1,4 @@
-"""The metrics of pops, acknowledgements and timers."""
+"""Yields the metrics of pops, acknowledgements and timers."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ class ConsumptionFigures:
         yield gauge("rocketsim_deliveries_under_way", "Messages delivered and not acknowledged.", state.under_way_count)
         yield gauge(
             "rocketsim_deliveries_under_way_of_one_group",
-            "Messages delivered and not acknowledged, of the group with the most of them.",
+            "Messages delivered and not acknowledged, in the group that has the most of them.",
             max(state.under_way_of.values(), default=0),
         )
         yield gauge(

@@ -1,10 +1,10 @@
-"""Finder: finds the messages of a pop's queues that may be delivered now.  It changes nothing.
+"""Finder: finds the messages that a pop may deliver now.  It only reads.
 
-A *scan* reads one queue from the offset at which the group goes on.  It ends when it has enough messages, has read
-enough bytes, or has passed over too many messages that the filter excludes.  In a group that consumes in order it
+A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, has
+read enough bytes, or has passed over too many messages that the filter excludes.  For a group that consumes in order it
 first takes messages that wait in the broker for their message group, and then new messages that may be delivered.
 
-A queue that the disk cannot read is tried again after some seconds.  Meanwhile pops go on with the other queues.
+A queue that the disk cannot read is tried again after some seconds.  Meanwhile pops read the other queues.
 """
 
 import logging
@@ -34,16 +34,16 @@ from broker_service.store.pull import GetMessageResult
 logger = logging.getLogger(__name__)
 
 MAX_POP_BYTES = 4 << 20
-# Messages of groups in order that are delivered or wait: 170 to 800 bytes each.  A group may have at most as many as
-# are still free for other groups.
+# Most messages of groups in order that are delivered or wait.  Each takes 170 to 800 bytes.
+# A group may have at most as many of them as are still free for other groups.
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
-WAITING_A_SCAN = 500  # new messages of a queue that one scan passes over because their message groups are locked
+WAITING_A_SCAN = 500  # most new messages that a scan lets wait because their message groups are locked
 
 
 class Message(NamedTuple):
-    """A record in a queue, found for a pop."""
+    """A record that was found for a pop."""
 
     record: bytes
     queue_offset: int
@@ -53,8 +53,8 @@ class Message(NamedTuple):
 class _Scan(NamedTuple):
     """A scan of one queue from `start` to at most `end`.
 
-    It covers at most `entries` messages, whether they are taken or not.  It takes at most `most` messages, or
-    `most_bytes` of records.
+    It covers at most `entries` messages, including those that it does not take.  It takes at most `most` messages, with
+    at most `most_bytes` of records.
     """
 
     place: Place
@@ -69,7 +69,7 @@ class _Scan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Unreadable:
-    """The offset at which a queue cannot be read, and the time of the broker's clock at which it is tried again."""
+    """The offset at which a queue cannot be read.  The queue is tried again at `until`, on the broker's clock."""
 
     queue_offset: int
     until: float
@@ -78,10 +78,10 @@ class _Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """The messages of a queue from `start` to `next` that a pop may deliver; `read_bytes` were read to find them.
+    """The messages of a queue from `start` to `next` that a pop may deliver.  `read_bytes` were read to find them.
 
-    `groups` has the messages that a pop in order takes or has wait, by message group.  `again` has the deliveries that
-    an earlier attempt of this pop has taken.
+    For a pop in order `groups` has the messages that the pop takes or lets wait, by message group.  `again` has the
+    deliveries that an earlier attempt of this pop has taken.
     """
 
     place: Place
@@ -105,7 +105,7 @@ class Finder:
         self._writer = writer
         self._places = places
         self._chance = chance
-        self._unreadable: set[tuple[Place, int]] = set()  # messages in order that have been logged
+        self._unreadable: set[tuple[Place, int]] = set()  # unreadable messages in order that have been logged
         self._unreadable_from: dict[Place, _Unreadable] = {}
 
     def find(
@@ -113,7 +113,7 @@ class Finder:
     ) -> list[QueueBatch]:
         """Returns the messages of these queues to deliver, and the ranges that the filter excludes.
 
-        `places` has True for queues of retry topics.  Raises if nothing is found and a queue cannot be read.
+        `places` has True for queues of retry topics.  Raises an error if nothing is found and a queue cannot be read.
         """
         room, entries = min(max_messages, MAX_MESSAGES), selection.entries
         room_bytes = min(MAX_POP_BYTES, selection.most_bytes)
@@ -122,7 +122,7 @@ class Finder:
         for place, is_retry in places:
             first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
             start = max(self._places.next(place, first), first)
-            # A group that does not consume in order any more still gets the messages that wait from before.
+            # A group that no longer consumes in order still gets the messages that wait since it did.
             in_order = partial(self._find_in_order, may_take_new=is_ordered)
             for search in (in_order,) if is_ordered else (in_order, self._find_new):
                 if room <= 0 or room_bytes <= 0 or entries <= 0:
@@ -132,7 +132,7 @@ class Finder:
                     one = search(scan)
                 except (ReadFailed, StoreCorrupt) as error:
                     failure = error
-                    continue  # other queues go on
+                    continue  # the scan of the other queues continues
                 if one is not None:
                     found.append(one)
                     room -= len(one.messages)
@@ -165,16 +165,16 @@ class Finder:
         return QueueBatch(place, scan.is_retry, pop, scan.start, at, tuple(messages), read_bytes)
 
     def _read_on(self, scan: _Scan, at: int, read_bytes: int) -> tuple[int, list[Message], int]:
-        """Reads the scan's queue from `at` on, of which `read_bytes` are read already.
+        """Reads on in the scan's queue, from the offset `at`.  The scan has read `read_bytes` before.
 
         Returns the next offset to read, the messages before it that are selected, and the number of bytes read.  If the
-        disk cannot read all of these messages, only the first one is read.  If it cannot read that one, the queue is
-        tried again later.
+        disk cannot read all of these messages, only the first one is read.  If the disk cannot read that one either,
+        the queue is tried again later.
         """
         place = scan.place
         known = self._unreadable_from.get(place)
         if known is not None and known.queue_offset == at and self._broker.clock() < known.until:
-            raise known.failure.with_traceback(None)  # each raise would make its traceback longer
+            raise known.failure.with_traceback(None)  # every raise would lengthen the failure's traceback
         try:
             try:
                 read = self._read_some(scan, at, scan.most_bytes - read_bytes)
@@ -183,7 +183,7 @@ class Finder:
         except (ReadFailed, StoreCorrupt) as failure:
             if known is None or known.queue_offset != at:
                 logger.error(
-                    "queue %d of %s cannot be read from %d on, group %s gets no more of it for now: %s",
+                    "queue %d of topic %s cannot be read at offset %d, so group %s gets no more of it for now: %s",
                     *(place.queue_id, place.topic, at, place.group, failure),
                 )
             self._unreadable_from[place] = _Unreadable(at, self._broker.clock() + master_loop.AFTER_TROUBLE_S, failure)
@@ -193,7 +193,10 @@ class Finder:
         return read
 
     def _read_some(self, scan: _Scan, at: int, most_bytes: int) -> tuple[int, list[Message], int]:
-        """Reads as `_read_on`, but once.  Retried messages were filtered at their first delivery, and are not again."""
+        """Does one read for `_read_on`, with the same results.
+
+        Retried messages are not filtered again, because they were filtered at their first delivery.
+        """
         store, place, selection = self._broker.store, scan.place, scan.selection
         if selection.condition is not None and not scan.is_retry:
             until = min(scan.start + scan.entries, at + selection.evaluated_together(at - scan.start))
@@ -207,12 +210,12 @@ class Finder:
             found = read.next_begin_offset, messages, len(read.records)
         if found[0] <= at:
             raise StoreCorrupt(
-                f"queue {place.queue_id} of {place.topic} cannot be read at {at}: run `rocketsim store verify`"
+                f"queue {place.queue_id} of topic {place.topic} cannot be read at {at}: run `rocketsim store verify`"
             )
         return found
 
     def _find_in_order(self, scan: _Scan, *, may_take_new: bool) -> QueueBatch | None:
-        """Finds messages whose message groups are free: waiting ones first, then new ones if `may_take_new`."""
+        """Finds messages of free message groups: first those that wait, then new ones if `may_take_new`."""
         place, start = scan.place, scan.start
         queue = self._writer.state.queues.get(place)
         locks = queue.locks if queue is not None else None
@@ -237,7 +240,7 @@ class Finder:
             picker.take_waiting({offset: Message(data, offset, wanted[offset]) for offset, data in records}, gone)
             break
         at = start
-        new = scan._replace(most=MAX_MESSAGES)  # those of locked message groups are read, too
+        new = scan._replace(most=MAX_MESSAGES)  # messages of locked message groups are read, too
         stopped = not may_take_new
         while (
             not stopped and at < scan.end and at - start < scan.entries and read_bytes < scan.most_bytes
@@ -260,9 +263,9 @@ class Finder:
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
         """Returns the messages in order that an earlier attempt of this pop took from this queue.
 
-        Returns None if the client has given one of them back or has moved a deadline since: then it has got the answer,
-        or the attempt counts because a message could not be received.  Leaves out message groups with a message that
-        cannot be read.
+        Returns None if the client has given one of them back or has moved a deadline since.  In this case the client
+        has got the answer, or the attempt counts because a message could not be received.  Message groups with a
+        message that cannot be read are left out.
         """
         taken = {
             delivery.queue_offset: (delivery, one) for delivery, one in self._writer.state.taken_by(place, attempt_id)
@@ -306,7 +309,7 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Returns the offsets of these messages that the disk cannot read.  Each is logged once."""
+        """Returns the offsets of these messages that the disk cannot read.  Each of them is logged once."""
         unreadable = []
         for offset in queue_offsets:
             try:
@@ -316,7 +319,7 @@ class Finder:
                 if (place, offset) not in self._unreadable:
                     self._unreadable.add((place, offset))
                     logger.error(
-                        "message %d of %s cannot be read, its message group waits in group %s: %s",
+                        "message %d of topic %s cannot be read, so its message group waits in group %s: %s",
                         *(offset, place.topic, place.group, error),
                     )
         return unreadable

@@ -1,4 +1,4 @@
-"""Mover: copies messages to retry topics and to the dead letters.  Each copy settles the delivery of its message."""
+"""Mover: copies messages to retry topics and dead letter topics.  Each copy settles the delivery of its message."""
 
 import logging
 from functools import partial
@@ -32,7 +32,7 @@ class Mover:
         self._counts = counts
 
     async def message(self, due: Due) -> Record | None:
-        """Reads the message that was delivered; None if it has expired."""
+        """Reads the message that was delivered.  Returns None if the message has expired."""
         return await cold_reads.read(self._broker.store, partial(self._read, due))
 
     def _read(self, due: Due) -> Record | None:
@@ -41,21 +41,23 @@ class Mover:
         if queue_offset < first:
             return None
         if queue_offset >= end:
-            raise NotReadable(f"its queue ends at {end} for now")
+            raise NotReadable(f"the message's queue ends at offset {end} for now")
         found = store.queues.read_ranges([(place.topic, place.queue_id, queue_offset, queue_offset + 1)], max_bytes=1)
         data = b"".join(found.records)
         with store.log.decoding(data):
             return record.decode(data) if data else None
 
     def move(self, copy: Record) -> int:
-        """Appends a copy, which settles the delivery; returns the log's end after it.  The copy's topic must exist."""
+        """Appends a copy, which settles the delivery.  Returns the log's end after the copy.  The copy's topic must
+        exist.
+        """
         end = self._writer.append_record(copy)
         move = moves.move_of(copy)
         labels = ("", "") if move is None else (original_topic(move.place), move.place.group)
         if copy.topic.startswith(DLQ_PREFIX):
             self._counts.dead_letters.add(labels, 1, len(copy.body))
             if move is not None:
-                # The copy has settled the delivery, but an operator may delete the dead letters with the copy.
+                # The copy settles the delivery, but an operator may delete the copy with the dead letter topic.
                 self._writer.submit(Settle(move.place, (move.delivery,)))
         elif copy.topic.startswith(RETRY_PREFIX):
             self._counts.retried.add(labels, 1, len(copy.body))
@@ -63,16 +65,16 @@ class Mover:
 
 
 def copy_of(message: Record, due: Due, ends: Outcome) -> Record:
-    """Returns the copy for the retry topic or the dead letters.
+    """Returns the copy for the retry topic or the dead letter topic.
 
-    A message whose properties leave no room for those of a retry becomes a dead letter.
+    A message becomes a dead letter, too, if its properties leave no room for those of a retry.
     """
     if ends is Outcome.RETRY:
         copy = moves.retry_copy(message, due)
         if moves.fits(copy.properties):
             return copy
         logger.warning(
-            "message %d of %s is a dead letter of group %s: its properties leave no room for those of a retry",
+            "message %d of topic %s becomes a dead letter of group %s, as its properties leave no room for a retry's",
             *name_of(due),
         )
     return dead_letter_of(message, due)
@@ -82,7 +84,7 @@ def dead_letter_of(message: Record, due: Due) -> Record:
     copy = moves.dead_letter(message, due)
     if left_out := sorted(message.properties.keys() - copy.properties.keys()):
         logger.warning(
-            "the dead letter of message %d of %s for group %s is without properties that do not fit: %.200s",
+            "the dead letter of message %d of topic %s for group %s lacks these properties, which do not fit: %.200s",
             *name_of(due),
             ", ".join(left_out),
         )

@@ -1,6 +1,6 @@
-"""Outcome: decides whether a delivery whose deadline has come is renewed, retried, or made a dead letter.  Pure.
+"""Outcome: decides whether a delivery whose deadline has come is renewed, retried, or made a dead letter.
 
-The number of attempts and the back-off are the group's (`broker/metadata/groups.py`).  `state/moves.py` makes the copy.
+The group sets the number of attempts and the back-off (`broker/metadata/groups.py`).  `state/moves.py` makes the copy.
 """
 
 from enum import Enum, auto
@@ -8,7 +8,7 @@ from enum import Enum, auto
 from broker_service.state.state import UnderWay
 
 RENEWED_FOR_MS = 60_000  # the invisible time of deliveries that the broker renews
-MAX_RENEWED_MS = 3 * 3600 * 1000  # after the pop a delivery is not renewed any more
+MAX_RENEWED_MS = 3 * 3600 * 1000  # time after the pop from which a delivery is not renewed any more
 
 
 class Outcome(Enum):
@@ -18,7 +18,7 @@ class Outcome(Enum):
 
 
 def may_be_lost(delivery: UnderWay, took_over_after_ms: int) -> bool:
-    """Returns True if a previous master delivered the message and may have died before the client got the answer.
+    """Returns True if the previous master may have died before the client got the answer with this delivery.
 
     `took_over_after_ms` is the time of that master's last pop.  A delivery that was renewed has reached its client.
     """

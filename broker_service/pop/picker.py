@@ -1,8 +1,9 @@
-"""Picker: selects the messages of a queue for a pop of a group that consumes in order.  Pure.
+"""Picker: selects the messages of a queue for a pop of a group that consumes in order.
 
 A message group is locked while one of its messages is delivered, and free otherwise.  First the picker takes messages
 that wait in free message groups.  Then it takes new messages of the queue, one after another.  A new message is taken
-if nothing of its message group is delivered or waits, other than what this pop takes.  If not, the message waits.
+if no other message of its message group is delivered or waits, apart from those that this pop takes.  If another one is
+delivered or waits, the new message waits, too.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -16,13 +17,13 @@ from rocketsim_proto.records.record import PROPERTY_SHARDING_KEY
 from broker_service.state.locks import Lock, Locks
 from broker_service.state.transitions import Ordered, Step
 
-MAX_GROUP_NAME = 255  # bytes; RocketMQ 5's clients may use 63, and our own client and Spark any number
+MAX_GROUP_NAME = 255  # bytes of a message group; RocketMQ 5's clients may use 63, our client and Spark any number
 
 Groups = tuple[tuple[str, tuple[Ordered, ...]], ...]
 
 
 class Message(Protocol):
-    """A message that may be taken.  `attempt` is the number of the delivery that would follow."""
+    """A message that a pop may take.  `attempt` is the number that its next delivery would have."""
 
     @property
     def record(self) -> bytes: ...
@@ -36,7 +37,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Room(NamedTuple):
-    """What a picker may still take.  `waiting` is the number of new messages that it may pass over."""
+    """The numbers and bytes that a picker may still take.  `waiting` is how many new messages it may let wait."""
 
     messages: int
     size_bytes: int
@@ -46,8 +47,8 @@ class Room(NamedTuple):
 class Picker(Generic[M]):
     """Picks messages for one pop.
 
-    `messages` has those to deliver, in order.  `groups` says of each message, by its message group, if it is delivered,
-    waits, or has expired.
+    `messages` has the messages to deliver, in order.  `groups` says of each message, by its message group, if it is
+    delivered, waits, or has expired.
     """
 
     def __init__(self, locks: Locks | None, room: Room) -> None:
@@ -77,12 +78,14 @@ class Picker(Generic[M]):
         return wanted
 
     def skip(self, queue_offset: int) -> None:
-        """Takes nothing from the message group of this waiting message, because the message cannot be read."""
+        """Skips the message group of this waiting message, because the message cannot be read."""
         if self._locks is not None:
             self._skipped.add(self._locks.group_of[queue_offset])
 
     def take_waiting(self, found: Mapping[int, M], gone: Container[int]) -> None:
-        """Takes messages of `waiting`: `found` are those that were read, `gone` those that the log has no more."""
+        """Takes messages of `waiting`.  `found` has those that were read, and `gone` those that are no longer in the
+        log.
+        """
         for group, lock in self._free():
             for offset, _, _ in lock.waiting:
                 if offset in gone:
@@ -94,7 +97,9 @@ class Picker(Generic[M]):
             self._emptied.add(group)
 
     def take(self, message: M) -> bool:
-        """Takes a new message, or has it wait.  Returns False if there is no room: the scan ends before the message."""
+        """Takes a new message, or lets it wait.  Returns False if neither is possible: the scan then ends before the
+        message.
+        """
         group = message_group(message.record)
         is_free = self._locks is None or group not in self._locks.by_group or group in self._emptied
         if self.is_full or (not is_free and self._left_waiting <= 0):
@@ -124,7 +129,7 @@ class Picker(Generic[M]):
 def message_group(data: bytes) -> str:
     """Returns the message group of a record.
 
-    Messages without a group belong to the group "", so that they keep their order within the queue.
+    Messages without a message group belong to the group "", so that they keep their order within the queue.
     """
     properties = record.decode_properties(data[record.locate(data).properties_start :])
     group = properties.get(PROPERTY_SHARDING_KEY, "")

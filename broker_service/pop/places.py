@@ -1,4 +1,4 @@
-"""Places: lists the queues that a pop scans, and finds the offset at which a group goes on in each."""
+"""Places: lists the queues that a pop scans, and finds the offset at which a group continues in each queue."""
 
 import random
 
@@ -11,7 +11,7 @@ from broker_service.state.moves import retry_topic
 from broker_service.state.transitions import Place
 from broker_service.state.writer import StateWriter
 
-RETRY_FIRST = 0.2  # the share of pops that read the retry topic first, as in RocketMQ
+RETRY_FIRST = 0.2  # share of pops that read the retry topic first, as in RocketMQ
 
 
 class Places:
@@ -43,9 +43,10 @@ class Places:
         return names
 
     def next(self, place: Place, first: int) -> int:
-        """Returns the offset at which the group goes on.
+        """Returns the offset at which the group continues.
 
-        That is behind the messages it has taken, else the offset it has committed as a pull consumer, else `first`.
+        This is the offset after the messages that the group has taken.  A group that has taken none continues at the
+        offset that it has committed as a pull consumer, or else at `first`.
         """
         if (taken := self._writer.next_of(place)) is not None:
             return taken

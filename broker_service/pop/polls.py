@@ -1,6 +1,6 @@
-"""Polls: the pops that wait for a message.
+"""Polls: keeps the pops that wait for a message.
 
-A new message wakes one poll of each group.  That poll wakes the next one, for which there may be more messages.
+A new message wakes one waiting pop of each group.  That pop wakes the next one, because there may be more messages.
 """
 
 import asyncio
@@ -10,21 +10,25 @@ from broker_service.errors import SystemBusy
 from broker_service.state.moves import retry_topic
 
 A_CLIENTS_SHARE = 4  # one client may hold a quarter of all polls
-Waiters = dict[asyncio.Future[bool], None]  # the oldest first; a result of False ends the poll
+Waiters = dict[asyncio.Future[bool], None]  # the oldest first; a result of False ends the wait
 
 
 class Polls:
-    """Registers a poll before anything is awaited, on the loop that also appends, so no new message is missed."""
+    """Keeps waiting pops.  They are registered before any await, on the loop that also appends, so no message is
+    missed.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._held_by: dict[str, Waiters] = {}  # by client id
+        self._held_by: dict[str, Waiters] = {}  # client id -> its waiting pops
         self._waiting: dict[str, dict[str, Waiters]] = {}  # topic or retry topic -> group -> waiters
         self.held = 0
         self.closed = False
 
     async def wait(self, group: str, topic: str, timeout_s: float, client_id: str) -> bool:
-        """Waits; returns True when a message may have come, False at the time-out or when client or broker end it."""
+        """Waits until a message may have come, and returns True.  Returns False at the time-out, or if client or broker
+        end the wait.
+        """
         if self.closed or timeout_s <= 0:
             return False
         if self.held >= self._most:
@@ -32,7 +36,7 @@ class Polls:
         of_client = self._held_by.get(client_id, {})
         if len(of_client) >= max(1, self._most // A_CLIENTS_SHARE):
             raise SystemBusy(
-                f"client {client_id} holds {len(of_client)} pops already, its share of maxLongPolls; "
+                f"client {client_id} holds {len(of_client)} pops already, its full share of maxLongPolls; "
                 "pop again in a moment"
             )
         notified: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -49,7 +53,7 @@ class Polls:
             return _is_notified(notified) and not self.closed
         except asyncio.CancelledError:
             if _is_notified(notified):
-                self.notify(group, topic)  # this call was cancelled, so another poll takes the message
+                self.notify(group, topic)  # this call was cancelled, so another one takes the message
             raise
         finally:
             self.held -= 1
@@ -68,14 +72,14 @@ class Polls:
         _notify_one(self._waiting.get(topic, {}).get(group, {}))
 
     def end(self, group: str, topic: str, client_id: str) -> None:
-        """Ends the client's polls, except those that are notified already and may deliver a message."""
+        """Ends the client's waiting pops, except those that are notified already and may deliver a message."""
         of_client = self._held_by.get(client_id, {})
         for notified in self._waiting.get(topic, {}).get(group, {}).keys() & of_client.keys():
             if not notified.done():
                 notified.set_result(False)
 
     def close(self) -> None:
-        """Ends all polls.  Later ones return at once."""
+        """Ends all waiting pops.  Later calls of `wait` return at once."""
         self.closed = True
         for groups in self._waiting.values():
             for waiters in groups.values():

@@ -1,6 +1,7 @@
 """Popping: finds messages for a pop, takes them in the state, and answers when the change of the state is stored.
 
-A pop takes its messages when it submits that change.  While the change is pending, the next pop begins behind them.
+A pop takes its messages when it submits that change.  While the change is pending, the next pop continues after these
+messages.
 """
 
 import asyncio
@@ -29,13 +30,13 @@ from broker_service.state.transaction_changes import MAX_TEXT
 from broker_service.state.transitions import Deadline, Take, TakeInOrder
 from broker_service.state.writer import StateWriter
 
-MAX_UNDER_WAY = 500_000  # deliveries: some 300 bytes each
+MAX_UNDER_WAY = 500_000  # most open deliveries of all groups; each takes some 300 bytes
 
 _Taking = Take | TakeInOrder | Deadline
 
 
 class Popping:
-    """Answers pops.  `take_over` refuses them until the broker knows what a RocketMQ has delivered from this store."""
+    """Answers pops.  `take_over` refuses pops until the broker knows what a RocketMQ has delivered from this store."""
 
     def __init__(
         self,
@@ -77,19 +78,21 @@ class Popping:
                 if self._writer.pending and self._needs_pending_applied(pop.group):
                     self._writer.flush()
                 found = await cold_reads.read(self._broker.store, lambda: self.scan(pop, selection))
-                # Nothing is awaited between the scan and the taking of what it has found.
+                # Nothing may be awaited between the scan and `_take`, or two pops could take the same messages.
                 if any(one.messages for one in found):
                     return await self._deliver(pop, found)
                 if found:
                     if not any(one.groups for one in found):
                         status = PopStatus.NO_MATCH
                     await asyncio.shield(self._take(pop, found)[1])
-                    await asyncio.sleep(0)  # a pop in order has been appended already, so nothing else has paused
+                    await asyncio.sleep(
+                        0
+                    )  # other tasks have a turn, because nothing else pauses if a pop in order is appended already
             except BaseException:
-                self.polls.notify(pop.group, pop.topic)  # another poll takes the message that woke this one
+                self.polls.notify(pop.group, pop.topic)  # another waiting pop takes the message that woke this one
                 raise
             if found:
-                goes_on = self._broker.clock() < until  # the filter may exclude more than one scan passes over
+                goes_on = self._broker.clock() < until  # the filter may exclude more messages than one scan passes over
             else:
                 goes_on = await self.polls.wait(pop.group, pop.topic, until - self._broker.clock(), pop.client_id)
             self._note(pop)
@@ -105,7 +108,7 @@ class Popping:
         self.polls.end(group, topic, client_id)
 
     def scan(self, pop: Pop, selection: Selection) -> list[QueueBatch]:
-        """Finds messages for this pop, and those that its filter excludes.  Raises if the pop is refused."""
+        """Finds messages for a pop, and those that its filter excludes.  Raises if the pop is refused."""
         broker = self._broker
         self._writer.check_writable()
         self._take_over.check_done()
@@ -129,7 +132,7 @@ class Popping:
     def _needs_pending_applied(self, name: str) -> bool:
         """Returns True if pending changes of the state must be applied before this group pops.
 
-        A group that consumes in order needs its locks, a new group may have been given messages back, and near a limit
+        A group that consumes in order needs its locks.  To a new group messages may have been given back.  Near a limit
         the exact number of deliveries decides.
         """
         group, more = self._broker.groups.get(name), MAX_MESSAGES * self._writer.pending
@@ -151,11 +154,11 @@ class Popping:
         return group
 
     def _take(self, pop: Pop, found: list[QueueBatch]) -> tuple[list[_Taking], asyncio.Future[int]]:
-        """Submits the changes that deliver these messages, which count as taken from now on."""
+        """Submits the changes that deliver these messages.  From then on the messages count as taken."""
         taking = [self._taking(pop, one) for one in found]
         appended = self._writer.submit(*taking)
         if any(one.groups is not None for one in found):
-            self._writer.flush()  # the next scan has to find the locks in the state
+            self._writer.flush()  # the next scan must find the locks in the state
         return taking, appended
 
     def _taking(self, pop: Pop, found: QueueBatch) -> _Taking:
@@ -166,7 +169,7 @@ class Popping:
             before = [
                 one.deadline_ms for it in found.again if (one := self._writer.state.get(found.place, it)) is not None
             ]
-            # Always a later deadline than before: from it `give_back` of the earlier attempt sees that it is too late.
+            # The deadline always grows.  So `give_back` of the earlier attempt sees that it comes too late.
             deadline_ms = max(deadline_ms, *(one + 1 for one in before))
             return Deadline(place=found.place, deliveries=found.again, deadline_ms=deadline_ms, renewed=True)
         renewed_until_ms = now_ms + outcome.MAX_RENEWED_MS if pop.auto_renew else 0
@@ -199,7 +202,7 @@ class Popping:
     async def _deliver(self, pop: Pop, found: list[QueueBatch]) -> Popped:
         popped_ms = self._broker.now_ms()
         takes, appended = self._take(pop, found)
-        self.polls.notify(pop.group, pop.topic)  # there may be more
+        self.polls.notify(pop.group, pop.topic)  # there may be more messages
         try:
             stored = await self._writer.stored(appended, pop.timeout_s)
         except asyncio.CancelledError:
@@ -226,7 +229,7 @@ class Popping:
         return Popped(status=PopStatus.FOUND, deliveries=tuple(deliveries), popped_ms=popped_ms, stored=stored)
 
     def _notify_of_released(self) -> None:
-        """Wakes one poll for each queue in which a message group has become free.  That poll wakes the next one."""
+        """Wakes one waiting pop for each queue with a newly free message group.  That pop wakes the next one."""
         for place in self._writer.state.take_released():
             queue = self._writer.state.queues.get(place)
             if queue is None:

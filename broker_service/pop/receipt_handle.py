@@ -1,7 +1,7 @@
-"""Receipt handles: opaque texts by which clients name a delivery.  Pure.
+"""Encodes and decodes receipt handles: opaque texts by which clients name a delivery.
 
-A handle has the random number of its pop.  It is valid only while a delivery with that number is open, so a handle that
-is forged, cut off, or of another group, topic or broker is invalid.
+A handle has the random number of its pop.  It is valid only while a delivery with that number is open.  So a handle
+that is forged, cut off, or of another group, topic or broker is invalid.
 """
 
 import base64
@@ -16,7 +16,7 @@ _CHARACTERS = len(base64.urlsafe_b64encode(bytes(_FIELDS.size)))
 
 
 class ReceiptHandle(NamedTuple):
-    is_retry: bool  # the message is in a retry topic
+    is_retry: bool  # True if the message is in a retry topic
     queue_id: int
     delivery: DeliveryId
 
@@ -27,7 +27,7 @@ def encode(handle: ReceiptHandle) -> str:
 
 
 def decode(text: str) -> ReceiptHandle | None:
-    """Returns None for a text that is no handle."""
+    """Returns the decoded handle, or None if the text is not a handle."""
     if len(text) != _CHARACTERS:
         return None
     try:

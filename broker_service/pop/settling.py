@@ -30,7 +30,7 @@ class Settling:
         self._counts = counts
 
     async def ack(self, group: str, topic: str, handles: Sequence[str], timeout_s: float = 3.0) -> list[Settled]:
-        """Ends these deliveries; returns one result for each handle.  A second ack of the same delivery is OK."""
+        """Ends these deliveries, and returns one result for each handle.  A second ack of the same delivery is OK."""
         self._writer.check_takes_changes()
         answers, done = [], []
         for handle in handles:
@@ -63,7 +63,7 @@ class Settling:
         return Changed(HandleStatus.OK, change.receipt_handle, deadline_ms, stored)
 
     async def forward_to_dlq(self, group: str, topic: str, handle: str, timeout_s: float = 3.0) -> Settled:
-        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK and moves nothing."""
+        """Moves the message to `%DLQ%<group>` now.  A second call for the same delivery is OK, and moves nothing."""
         self._writer.check_takes_changes()
         named = receipt_handle.decode(handle)
         due = self._under_way(group, topic, named)
@@ -92,8 +92,8 @@ class Settling:
         waits for its back-off, because its message may be the one that the client could not receive.  All others are
         delivered again at once.  Invalid handles are ignored.
 
-        `deadlines_ms` are the deadlines in the call's answer.  A delivery in order with another deadline has been given
-        to the client's next attempt meanwhile, and stays as it is.
+        `deadlines_ms` are the deadlines in the call's answer.  A delivery in order that has another deadline now was
+        given to the client's next attempt, and stays as it is.
         """
         for number, handle in enumerate(handles):
             if (due := self._under_way(group, topic, receipt_handle.decode(handle))) is not None:
@@ -104,23 +104,23 @@ class Settling:
                 self._end(due.place, [delivery], wait_ms, counted=number < begun)
 
     def take_back(self, place: Place, deliveries: Sequence[DeliveryId], deadline_ms: int) -> None:
-        """Undoes the deliveries of a cancelled pop: the messages are delivered again at once, and no attempt counts.
+        """Undoes the deliveries of a cancelled pop.  The messages are delivered again at once, and no attempt counts.
 
-        Deliveries that the client's next attempt has got meanwhile have another deadline, and stay as they are.
+        A delivery in order that has another deadline now was given to the client's next attempt, and stays as it is.
         """
         mine = [one for one in deliveries if not self._was_handed_out_again(place, one, deadline_ms)]
         self._end(place, mine, 0, counted=False)
 
     def client_gone(self, client_id: str) -> None:
-        """Ends the client's renewed deliveries now.  Its other deliveries keep their deadlines."""
-        self._writer.flush()  # it may have popped just now
+        """Ends the client's renewed deliveries now.  The client's other deliveries keep their deadlines."""
+        self._writer.flush()  # the client may have popped just now
         self._end_renewed((client_id,), lambda _, place: True)
 
     def rights_changed(self, may: Callable[[str, str, str], bool]) -> None:
         """Ends the renewed deliveries of clients that may not consume them any more.
 
-        `may(client_id, group, topic)` says whether a client may.  The acknowledgements of the others are refused, and
-        their deliveries would be renewed for as long as they are connected.
+        `may(client_id, group, topic)` returns True if the client may consume.  Without this the broker would renew
+        deliveries for as long as their clients are connected, although it refuses their acknowledgements.
         """
         self._writer.flush()  # a client may have popped just now
         clients = self._writer.state.renewing_clients()
@@ -137,13 +137,13 @@ class Settling:
             self._end(place, deliveries, 0, counted=True)
 
     def _was_handed_out_again(self, place: Place, delivery: DeliveryId, deadline_ms: int) -> bool:
-        """Returns True if this is a delivery in order whose deadline has changed since."""
+        """Returns True if this is a delivery in order whose deadline is no longer `deadline_ms`."""
         found = self._writer.state.get(place, delivery)
         in_order = self._writer.state.is_ordered(place, delivery.queue_offset)
         return found is not None and in_order and found.deadline_ms != deadline_ms
 
     def _end(self, place: Place, deliveries: Sequence[DeliveryId], wait_ms: int, *, counted: bool) -> None:
-        """Ends these deliveries in `wait_ms`.  They are not renewed any more."""
+        """Ends these deliveries in `wait_ms`.  The broker does not renew them any more."""
         deadline_ms = self._broker.now_ms() + wait_ms
         for first in range(0, len(deliveries), _DELIVERIES_A_TRANSITION):
             some = tuple(deliveries[first : first + _DELIVERIES_A_TRANSITION])
@@ -152,7 +152,7 @@ class Settling:
             )
 
     def _under_way(self, group: str, topic: str, named: ReceiptHandle | None) -> Due | None:
-        """Returns the delivery that a handle names, if it may still be acknowledged."""
+        """Returns the delivery that a handle names, if the client may still acknowledge it; else None."""
         if named is None:
             return None
         topics = (retry_topic(group, topic), moves.retry_topic_v1(group, topic)) if named.is_retry else (topic,)

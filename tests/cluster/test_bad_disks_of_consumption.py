@@ -105,7 +105,9 @@ def test_what_is_due_and_what_is_committed_waits_if_it_cannot_be_read_and_others
     says = restarts_before_a_bad_file(process, disk, broker)
 
     assert broker.give_back(bad, good) == [True, True]
-    wait_until(lambda: f"message 0 of T cannot be delivered again to group g: {says}" in process.log(), "it says so")
+    wait_until(
+        lambda: f"message 0 of topic T cannot be delivered again to group g: {says}" in process.log(), "it says so"
+    )
     assert {body: attempt for body, (_, attempt) in broker.pop(poll_ms=60_000).items()} == {b"good": 2}
     with pytest.raises(RocketSimError, match=says):
         broker.commit_half("half bad")

@@ -417,7 +417,10 @@ async def test_a_message_that_cannot_be_read_holds_up_its_queue_only(
             await one.pop(**filtered)
         later_s = 10.0
         assert await one.bodies(**filtered) == [b"bad", b"c"]
-        assert caplog.text.count("queue 0 of t cannot be read from 1 on, group g gets no more of it for now") == 1
+        assert (
+            caplog.text.count("queue 0 of topic t cannot be read at offset 1, so group g gets no more of it for now")
+            == 1
+        )
 
 
 # --- waiting ----------------------------------------------------------------------------------------------------------
@@ -998,7 +1001,7 @@ async def test_a_message_whose_retry_copy_does_not_fit_is_a_dead_letter(tmp_path
         assert (one.committed(), one.consumption.state.under_way_count) == (1, 0)
         assert one.node.store.queues.end("%DLQ%g", 0) == 1
         assert one.node.topics.get("%RETRY%g+t") is None
-        assert "message 0 of t is a dead letter of group g: its properties leave no room" in caplog.text
+        assert "message 0 of topic t becomes a dead letter of group g, as its properties leave no room" in caplog.text
 
 
 async def test_a_full_disk_keeps_what_is_due_for_later(tmp_path: Path, monkeypatch: Any) -> None:

@@ -120,7 +120,7 @@ async def test_a_pop_stops_before_a_damaged_message_and_other_queues_go_on(
         assert await one.bodies(**filtered) == [b"a", b"x", b"y"]
         with pytest.raises(StoreCorrupt, match=says(bad)):
             await one.pop(**filtered)
-        assert "queue 0 of t cannot be read from 1 on, group g gets no more of it for now" in caplog.text
+        assert "queue 0 of topic t cannot be read at offset 1, so group g gets no more of it for now" in caplog.text
         mend()
         later_s = 10.0
         assert await one.bodies(**filtered) == [b"bad", b"c"]
@@ -162,7 +162,7 @@ async def test_a_damaged_message_that_is_due_again_waits_and_others_go_on(
         mend = damage(one.node.store, bad, wrong)
         await one.later(INVISIBLE_MS)
         assert sorted((body_of(it), it.attempt) for it in (await one.pop()).deliveries) == [(b"a", 2), (b"c", 2)]
-        assert f"message 1 of t cannot be delivered again to group g: {tmp_path}" in caplog.text
+        assert f"message 1 of topic t cannot be delivered again to group g: {tmp_path}" in caplog.text
         mend()
         await one.later(DEFERRED_MS)
         assert await one.bodies() == [b"bad"]
@@ -213,7 +213,10 @@ async def test_a_start_without_the_state_refuses_what_needs_it_and_nothing_else(
         mend = damage(one.node.store, bad)
     forget_snapshots(tmp_path)
     async with consumer(tmp_path) as one:
-        assert "pops, acks, transactions and messages with a delivery time wait: " in caplog.text
+        assert (
+            "pops, acks, transactions and messages with a delivery time wait, as the state cannot be read: "
+            in caplog.text
+        )
         operations = Operations(one.node.broker, one.node.leadership)
         refused: tuple[Callable[[], Awaitable[object]], ...] = (
             one.pop,

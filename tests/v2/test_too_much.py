@@ -54,9 +54,9 @@ async def status_of(client: Client, request: Any) -> d.Status:
         (
             s.AckMessageRequest(topic=T, group=G, entries=[s.AckMessageEntry(receipt_handle="x")] * 1025),
             d.BAD_REQUEST,
-            "1025 receipt handles in a call: 1 to 1024",
+            "1025 receipt handles: 1 to 1024 are allowed",
         ),
-        (s.AckMessageRequest(topic=T, group=G), d.BAD_REQUEST, "0 receipt handles in a call: 1 to 1024"),
+        (s.AckMessageRequest(topic=T, group=G), d.BAD_REQUEST, "0 receipt handles: 1 to 1024 are allowed"),
         (
             s.SendMessageRequest(messages=[message(body=b"")] * 1025),
             d.BAD_REQUEST,
