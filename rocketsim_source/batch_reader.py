@@ -1,4 +1,4 @@
-"""Batch reads: the records between starting and ending offsets when Spark plans the read."""
+"""Batch reads: the records between the starting and ending offsets at the time when Spark plans the read."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -52,7 +52,7 @@ class RocketSimReader(DataSourceReader):
         from rocketsim_source.reading.partition_reader import read_partition
 
         if not isinstance(partition, QueueRangesPartition):
-            return iter(())  # Spark's stand-in for a plan without partitions
+            return iter(())  # Spark passes another partition for a plan without partitions
         return read_partition(partition, self.schema, self.options)
 
 
@@ -75,9 +75,8 @@ class FilteringReader(RocketSimReader):
 def ranges(
     options: SourceOptions, cluster: SourceCluster, pushed: PushedFilters = NO_FILTERS
 ) -> tuple[list[OffsetRange], int]:
-    """Returns the ranges that the options and the filters name, and an estimate of their size in bytes, 0 if no broker
-    reports sizes.
-    """
+    """Returns the ranges that the options and the filters name, and an estimate of their size in bytes.  The
+    estimate is 0 if no broker reports sizes."""
     watch = QueueWatch(cluster, options, now_ms)
     queues = watch.discover(must_exist=True)
     if not queues:
@@ -110,8 +109,8 @@ def ranges(
 def within_store_times(planned: list[OffsetRange], cluster: SourceCluster, pushed: PushedFilters) -> list[OffsetRange]:
     """Cuts the ranges by the filters' store times.
 
-    Only RocketSim's brokers promise that store times never fall in a queue.  The clock of a broker of RocketMQ may have
-    been set back, and a search there could leave out records that pass the filters.
+    Only RocketSim's brokers promise that the store times in a queue never fall.  The clock of a broker of RocketMQ may
+    have been set back, and a search in its queues could then leave out records that pass the filters.
     """
     if cluster.protocol == "remoting":
         return planned

@@ -1,7 +1,7 @@
 """RocketSim as a Spark data source: its name, and the classes that read and write.
 
-Spark imports this module whenever it looks for data sources.  So it imports only Spark's own interface, and everything
-else when it is used.
+Spark imports this module whenever it looks for data sources.  So it imports only Spark's own interface at once, and
+everything else when it is used.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 
 class RocketSimDataSource(DataSource):
-    """`format("rocketsim")`: reads topics as streams or batches and writes to them.  docs/spark.md has all options and
-    columns.
-    """
+    """The data source `format("rocketsim")`, which reads topics as streams or batches, and writes to them.
+    docs/spark.md has all options and columns."""
 
     @classmethod
     def name(cls) -> str:

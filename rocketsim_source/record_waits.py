@@ -1,4 +1,5 @@
-"""RecordWaits: lets an idle query wait at its brokers for records, so that it need not ask them again and again."""
+"""RecordWaits: lets an idle query wait for records at its brokers, so that it need not ask the brokers again and
+again."""
 
 from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -9,10 +10,11 @@ from rocketsim_client.model import MessageQueue, by_broker
 if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
 
-# Each call takes a thread here, and one of maxLongPolls places at its broker.  A query with more calls asks as if no
-# broker could wait.
+# Each call takes a thread of this process, and one of maxLongPolls places at its broker.  A query that would need more
+# calls does not wait at brokers.
 MOST_CALLS = 16
-# A call outlives many triggers of an idle query.  It delays the end of a process that is not stopped properly.
+# Seconds that a call waits.  It lasts for many triggers of an idle query, but delays the end of a process that is not
+# stopped properly.
 CALL_S = 2.0
 
 Place = tuple[str, str]  # topic, broker name
@@ -31,9 +33,8 @@ class RecordWaits:
         self._threads: ThreadPoolExecutor | None = None
 
     def wait(self, ends: Mapping[MessageQueue, int], hold_s: float) -> bool:
-        """Returns True if a queue may have a record beyond its end.  Returns False after `hold_s` seconds without one,
-        and earlier if a broker cannot wait or does not answer.
-        """
+        """Returns True if a queue may have a record beyond its end.  Returns False after `hold_s` seconds without
+        such a record, and earlier if a broker cannot wait or does not answer."""
         places = {
             (topic, broker_name): {queue.queue_id: ends[queue] for queue in members}
             for topic, broker_name, members in by_broker(ends)
@@ -61,4 +62,4 @@ class RecordWaits:
         try:
             return self._cluster.wait_for_records(topic, broker_name, ends, CALL_S)
         except RocketSimError:
-            return False  # The query asks for the bounds next, and gets the error from that call.
+            return False  # the query asks for the bounds next, and gets the error from that call

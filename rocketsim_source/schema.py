@@ -1,6 +1,6 @@
-"""The columns that a query may have, and those that it selects.  Uses only Spark's types.
+"""The columns that a query may have, and the columns that it selects.  Uses only Spark's types.
 
-A user's `.schema("body binary, queueOffset bigint")` selects columns: only these are decoded from the records.
+A user's `.schema("body binary, queueOffset bigint")` selects columns, and only these are decoded from the records.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,8 @@ OTHER_FORMS: dict[str, tuple[DataType, ...]] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """Returns the columns if the user gives no schema: those of the option `columns`, or all of the profile."""
+    """Returns the columns of a query whose user gives no schema: those of the option `columns`, or all of the
+    profile."""
     known = profile(options)
     if options.columns is not None:
         every = all_columns(options)
@@ -88,7 +89,7 @@ def profile(options: SourceOptions) -> dict[str, DataType]:
 
 
 def all_columns(options: SourceOptions) -> dict[str, DataType]:
-    """Returns every column of the profile, also those of the include options.
+    """Returns every column of the profile, also those that an include option adds.
 
     A column that a user names needs no such option.
     """

@@ -1,8 +1,8 @@
 """SourceCluster: the interface by which the source asks brokers, and its implementation with rocketsim_client.
 
 A call asks about queues of many brokers.  If a broker name does not answer, the answer lists its queues as unreachable,
-and has results for the others.  (`rocketsim_client.Cluster` asks one broker name, and raises an error.)  No connection
-is opened before the first call.
+and has results for the other queues. (`rocketsim_client.Cluster` asks one broker name, and raises an error.) No
+connection is opened before the first call.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,31 +26,31 @@ if TYPE_CHECKING:
     from rocketsim_client.cluster import Cluster
     from rocketsim_client.model import PullFrame
 
-Offsets = dict[MessageQueue, int]  # of each queue the next offset to read
-ReadIn = Mapping[MessageQueue, LogEpoch]  # the newest epoch of the queue's broker when the queue was read
+Offsets = dict[MessageQueue, int]  # queue -> the next offset to read
+ReadIn = Mapping[MessageQueue, LogEpoch]  # queue -> the newest leader epoch of its broker when the queue was read
 
 
 @dataclass(slots=True)
 class QueueStates:
-    """The answer to a question about many queues.
+    """The answer to a call about many queues.
 
     Each queue is in exactly one of `bounds`, `gone` and `unreachable`.
     """
 
     bounds: dict[MessageQueue, QueueBounds] = field(default_factory=dict)
     gone: set[MessageQueue] = field(default_factory=set)  # the master answered that it has no such topic or queue
-    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # no broker answered that could know
+    unreachable: dict[MessageQueue, Exception] = field(default_factory=dict)  # no broker that could know has answered
     # The final ends of queues in `gone` that the topic once had, and that take no messages any more.  Older brokers do
     # not report them.
     closed: Offsets = field(default_factory=dict)
 
     @property
     def unreachable_names(self) -> dict[str, Exception]:
-        """Returns one error for each broker name that has an unreachable queue."""
+        """One error for each broker name that has an unreachable queue."""
         return {queue.broker_name: error for queue, error in sorted(self.unreachable.items(), reverse=True)}
 
     def set_unreachable(self, unreachable: Mapping[MessageQueue, Exception]) -> None:
-        """Moves these queues to `unreachable`, because a further question about them was not answered."""
+        """Moves these queues to `unreachable`, because a further call about them was not answered."""
         for queue, error in unreachable.items():
             self.bounds.pop(queue, None)
             self.unreachable[queue] = error
@@ -67,35 +67,33 @@ class OffsetAnswers:
 class SourceCluster(Protocol):
     @property
     def protocol(self) -> str:
-        """The protocol that the servers speak.  `auto`: no server has answered yet."""
+        """The protocol that the servers speak, or `auto` while no server has answered."""
 
     def topics(self) -> list[str]: ...
 
     def queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue] | None:
-        """The readable queues of the brokers that are registered; None if no name server knows any.  None does not mean
-        that the topic does not exist.
-        """
+        """Returns the readable queues of the registered brokers, or None if no name server knows such a queue.  None
+        does not mean that the topic does not exist."""
 
     def bounds(self, queues: Iterable[MessageQueue], read_in: ReadIn | None = None, group: str = "") -> QueueStates:
-        """The bounds of queues.  `read_in` has the epochs in which queues were read: the answer says where those ended.
-        Pulls of `group` are counted in the answer (`QueueBounds.ranges_pulled`).
-        """
+        """Returns the bounds of queues.  `read_in` has the leader epochs in which queues were read, and the answer
+        says at which offsets these ended.  The answer also counts the pulls of `group`
+        (`QueueBounds.ranges_pulled`)."""
 
     def wait_for_records(self, ends: Offsets, hold_s: float) -> bool:
-        """Waits until a queue may have a record beyond its end.  Returns False after `hold_s` seconds without one, and
-        earlier if a broker cannot wait.
-        """
+        """Waits until a queue may have a record beyond its end.  Returns False after `hold_s` seconds without such a
+        record, and earlier if a broker cannot wait."""
 
     def search(self, timestamps: Mapping[MessageQueue, int]) -> OffsetAnswers:
-        """The offset of the first record stored at or after the time in ms; a queue's end if all records are older."""
+        """Returns for each queue the offset of the first record stored at or after the time in ms, or the queue's
+        end if all its records are older."""
 
     def committed(self, group: str, queues: Collection[MessageQueue]) -> OffsetAnswers:
-        """The group's committed offsets.  A queue in neither part of the answer has none.  If only a slave answers, and
-        has none, the master may still have one, so the queue counts as unreachable.
-        """
+        """Returns the group's committed offsets.  A queue that is in neither part of the answer has none.  If only a
+        slave answers, and has no offset, the queue counts as unreachable, because the master may have an offset."""
 
     def commit(self, group: str, offsets: Offsets, target: str, timeout_s: float) -> CommitResult:
-        """Commits the group's offsets.  The result's `failures` has what a broker refused."""
+        """Commits the group's offsets.  The result's `failures` has the refusals by broker name."""
 
     def pull(
         self,
@@ -117,12 +115,14 @@ class SourceCluster(Protocol):
         """Notes that a broker stopped answering in the middle of a call, so that it is not asked for a moment."""
 
     def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
-        """The broker id that the master suggests for reading the queue at this offset."""
+        """Returns the broker id that the master suggests for reading the queue at this offset."""
 
     def close(self) -> None: ...
 
 
 class ClientCluster:
+    """Implements `SourceCluster` with the client's Cluster."""
+
     def __init__(self, cluster: "Cluster") -> None:
         self.client = cluster
         self._record_waits = RecordWaits(cluster)
@@ -155,7 +155,7 @@ class ClientCluster:
         states = QueueStates()
         away: dict[str, RocketSimError] = {}
         for topic, broker_name, members in by_broker(queues):
-            if broker_name in away:  # every further question might take until its timeout
+            if broker_name in away:  # every further call might take until its timeout
                 states.unreachable |= dict.fromkeys(members, away[broker_name])
                 continue
             try:
@@ -213,9 +213,8 @@ class ClientCluster:
     def _collect(
         found: OffsetAnswers, queues: Collection[MessageQueue], ask: Callable[[], Mapping[MessageQueue, int]]
     ) -> None:
-        """The answer for these queues.  A queue that its broker does not have counts as unreachable here; its bounds
-        decide if it is gone.
-        """
+        """Adds the answer for these queues.  A queue that its broker does not have counts as unreachable in it, and
+        the queue's bounds decide later if it is gone."""
         from rocketsim_client.errors import InvalidParameter, RocketSimError, TopicNotExist
         from rocketsim_client.retry import is_worth_asking_again
 

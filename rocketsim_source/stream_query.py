@@ -1,5 +1,5 @@
-"""StreamQuery: one stream query in the driver's process.  Finds where it starts and how far each batch goes, commits
-offsets and reports progress.
+"""StreamQuery: one stream query in the driver's process.  Finds where the query starts and how far each batch goes,
+commits offsets and reports progress.
 
 `stream_reader.py` is the interface for Spark, `planning` makes the decisions, and `commits` has the committing thread.
 """
@@ -34,8 +34,8 @@ from rocketsim_source.planning.stream_planner import StreamPlanner, read_in, tru
 from rocketsim_source.source_cluster import OffsetAnswers, Offsets, QueueStates, SourceCluster
 
 TRUNCATION_GRACE_S = 3.0  # a master's visible end may step back for a moment when a slave comes into sync
-BOUNDED_WAIT_S = 10.0  # how long availableNow waits for a broker name that does not answer
-IDLE_PLAN_S = 1.0  # how often an idle query plans
+BOUNDED_WAIT_S = 10.0  # availableNow waits this long for a broker name that does not answer
+IDLE_PLAN_S = 1.0  # an idle query plans again after this time
 POLL_S = 0.01
 POLL_MAX_S = 0.05
 
@@ -68,11 +68,11 @@ class StreamQuery:
     def initial_offset(self) -> StreamOffset:
         """Returns the offset at which the query starts.
 
-        Every call of one run returns the same, because Spark asks twice.
+        Every call in one run returns the same offset, because Spark asks twice.
         """
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            # refuses names that do not exist, now: later a broker may just be down
+            # This refuses names that do not exist.  It is done only now, because later a broker may just be down.
             ends = wanted_ends(self.options, queues)
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True), ends)
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
@@ -104,6 +104,7 @@ class StreamQuery:
     # --- how far to go ------------------------------------------------------------------------------------------------
 
     def latest_offset(self, start: StreamOffset, *, unlimited: bool) -> StreamOffset:
+        """Returns the end of the next batch.  Waits up to idlePollMs for records, and returns `start` if none come."""
         first, self._asked_before = not self._asked_before, True
         is_initial = self._initial is not None and start.offsets == self._initial.offsets and start.batch_start is None
         keeps_start = first and is_initial and not start.anchor and self.options.initial_offset_anchor
@@ -144,7 +145,7 @@ class StreamQuery:
     def _wait_for_records(self, hold_s: float) -> bool:
         """Waits until a queue may have more records.
 
-        Returns False if none came, and at once while a broker is away.
+        Returns False if none came.  Returns False at once while a broker is away.
         """
         if self._states.unreachable:
             return False
@@ -154,7 +155,8 @@ class StreamQuery:
     def _knows_of_nothing_new(self, start: StreamOffset) -> bool:
         """Returns True if a plan found no record beyond `start` a moment ago, and no broker has had one since.
 
-        A trigger of an idle query then only waits.  Once a second it plans, and so notices losses and new queues.
+        A trigger of an idle query then only waits.  Once a second the query plans anyway, and so notices losses and new
+        queues.
         """
         return self._idle_at == start.offsets and time.monotonic() < self._plan_due
 
@@ -208,7 +210,7 @@ class StreamQuery:
         return states
 
     def _added(self, new: set[MessageQueue], states: QueueStates) -> Offsets:
-        """Returns where new queues start.  A queue whose start is not known now is left to the next trigger."""
+        """Returns where new queues start.  A queue whose start is not known yet is left to the next trigger."""
         if not new:
             return {}
         wanted = RequestedPositions(dict.fromkeys(sorted(new), self.options.new_queue_offsets))
@@ -221,7 +223,7 @@ class StreamQuery:
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
         """Looks up the ends of queues that the options name by timestamp.
 
-        Such an end is known when the queue has a record after that time, and does not change then.  While no broker
+        Such an end is known when the queue has a record after that time, and it does not change then.  While no broker
         answers, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)

@@ -1,8 +1,8 @@
 """The interface that Spark calls for a stream, with method names in camel case.  Spark calls `read` in the executors,
 and the methods about offsets in one process on the driver.
 
-The reader is made in two processes, and pickled from the second one.  So its constructor does nothing, and the first
-call that needs channels and the committing thread makes them (`stream_query.py`).
+The reader is made in two processes, and pickled from the second one.  So its constructor does nothing.  The channels
+and the committing thread are made by the first call that needs them (`stream_query.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-NO_LIMIT = 2**62  # our default limit; so ReadAllAvailable comes only from Trigger.Once, which ignores limits
+NO_LIMIT = 2**62  # the default limit, so that ReadAllAvailable comes only from Trigger.Once, which ignores limits
 
 
 class RocketSimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as a stream."""
+
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self.schema = schema
         self.options = options

@@ -1,1 +1,1 @@
-"""Commits the offsets of the consumer group, which follow the checkpoint."""
+"""Commits the offsets of the query's consumer group, which follow the checkpoint."""

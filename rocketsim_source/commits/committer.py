@@ -1,6 +1,5 @@
-"""The thread that commits the group's offsets.  It commits the newest ones only, and a slow or dead broker never
-delays a batch.
-"""
+"""The thread that commits the group's offsets.  It commits only the newest offsets, so that a slow or dead broker
+never delays a batch."""
 
 import logging
 import threading
@@ -24,7 +23,7 @@ def now_ms() -> int:
 class Committer:
     """Commits in a thread, which starts with the first offset.
 
-    Its locks are reentrant, because a signal handler may run in the thread that holds them.
+    Its locks are reentrant, because a signal handler may run in the very thread that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -35,8 +34,8 @@ class Committer:
         self._clock = clock
         self._ledger = CommitLedger(options.commit_reconcile_interval_ms, options.commit_min_interval_ms)
         self._changed = threading.Condition(threading.RLock())
-        self._round = threading.RLock()  # held during a round: only one runs at a time
-        self._rounds_of: int | None = None  # identifier of the thread that runs the current round
+        self._round = threading.RLock()  # held during a round, so that only one runs at a time
+        self._rounds_of: int | None = None  # the id of the thread that runs the current round
         self._thread: threading.Thread | None = None
         self._closed = False
         self._flush_now = False
@@ -62,10 +61,12 @@ class Committer:
         self.check()
 
     def forget(self, queues: set[MessageQueue]) -> None:
+        """Drops all information about these queues, which do not exist any more."""
         with self._changed:
             self._ledger.forget(queues)
 
     def check(self) -> None:
+        """Raises the error that has ended the query's commits, if there is one."""
         if self._fatal is not None:
             raise self._fatal
 
@@ -90,7 +91,7 @@ class Committer:
         round.
 
         The interrupted thread does not continue, and may hold locks of the client that it will never release.  The
-        thread that watches the timeout must not wait for those.
+        thread that watches the timeout must not wait for such locks.
         """
         outcome: list[Exception | None] = []
 
@@ -184,9 +185,9 @@ class Committer:
             )
 
     def _attempt(self) -> Exception | None:
-        """Makes one attempt; returns its error, if any, for the policy to judge.
+        """Makes one attempt, and returns its error, if any, so that the policy can decide what it means.
 
-        An error that was raised here would end the thread, and with it all commits of this query, without a message.
+        An error that was raised instead would end the thread, and with it all commits of this query, without a message.
         """
         try:
             return self._commit()
@@ -212,7 +213,7 @@ class Committer:
                     self._ledger.saw(found.offsets, said)
                 self._ledger.saw_starts(found.offsets, [queue for queue in said if queue in starts])
         with self._changed:
-            self._ledger.dirty = False  # offsets that are wanted from here on belong to the next round
+            self._ledger.dirty = False  # offsets that are wanted from now on belong to the next round
             send = self._ledger.to_send(self._clock())
         self._result = result = self._cluster.commit(self._group, send, options.commit_target, timeout_s)
         with self._changed:

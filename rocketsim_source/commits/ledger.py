@@ -1,8 +1,8 @@
 """CommitLedger: decides which offsets to commit to the group, and when.  Pure: the clock is an argument.
 
-The Spark checkpoint says what was processed, and the group's committed offsets only follow it.  With them lag tools
-show the query, and a query with a new checkpoint can start from them.  Therefore a failed commit is reported, and ends
-the query only if the options say so.
+The Spark checkpoint says which records were processed, and the group's committed offsets only follow it.  Because of
+them lag tools show the query, and a query with a new checkpoint can start from them.  Therefore a failed commit is
+reported, and ends the query only if the options say so.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rocketsim_client.model import MASTER_ID, CommitResult, MessageQueue
 from rocketsim_source.source_cluster import Offsets
 
-RETRY_MS = 1000  # after a failure, and while offsets were committed to a slave because its master was down
+RETRY_MS = 1000  # the pause after a failure, and after a commit that a slave took because its master was down
 
 
 class Conflict(NamedTuple):
@@ -36,13 +36,15 @@ class CommitLedger:
     reconcile_interval_ms: int
     min_interval_ms: int = 0
     wanted: Offsets = field(default_factory=dict)
-    starts: Offsets = field(default_factory=dict)  # where a new query starts: committed for the queues in `vacant`
-    # queues of `starts` for which the group has no committed offset
+    starts: Offsets = field(
+        default_factory=dict
+    )  # where a new query starts; these are committed for the queues in `vacant`
+    # The queues of `starts` for which the group has no committed offset.
     vacant: set[MessageQueue] = field(default_factory=set)
     broker_offsets: Offsets = field(default_factory=dict)  # what the brokers last said that the group has committed
     ours: Offsets = field(default_factory=dict)  # what this query last committed
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit was taken by a slave
-    failures: int = 0  # in a row
+    failures: int = 0  # failed rounds in a row
     dirty: bool = False
     last_round_ms: int | None = None
     last_reconcile_ms: int | None = None
@@ -73,7 +75,7 @@ class CommitLedger:
         return sorted(self.wanted.keys() | self.starts.keys())
 
     def due_in_ms(self, now_ms: int) -> int | None:
-        """Returns the time until the next round; None if there is nothing to commit until an offset changes."""
+        """Returns the time until the next round, or None if nothing has to be committed until an offset changes."""
         if self.last_round_ms is None:
             return 0 if self.dirty else None
         waits = []
@@ -116,7 +118,7 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """Returns the offsets to commit in this round.  None is below the offset that a broker has."""
+        """Returns the offsets to commit in this round.  None of them is below the offset that a broker has."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():
@@ -126,7 +128,7 @@ class CommitLedger:
         return send
 
     def done(self, sent: Offsets, result: CommitResult, now_ms: int) -> None:
-        """Notes what a round has committed.
+        """Notes the result of a round.
 
         Queues that are not in the result's offsets were refused by their brokers.
         """

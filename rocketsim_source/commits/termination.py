@@ -1,6 +1,5 @@
-"""Flushes commits when Spark ends its stream runner: `query.stop()` sends SIGTERM to that process (twice) and never
-calls the reader's stop().
-"""
+"""Flushes commits when Spark ends its stream runner.  `query.stop()` sends SIGTERM to that process (twice) and never
+calls the reader's stop()."""
 
 import os
 import signal
@@ -19,7 +18,7 @@ def is_stream_runner() -> bool:
 
 
 def flush_on_sigterm(flush: Callable[[], None]) -> None:
-    """On SIGTERM calls `flush`, and then ends the process in the usual way.
+    """Installs a handler that calls `flush` on SIGTERM, and then ends the process in the usual way.
 
     Does nothing outside Spark's stream runner, because the signals of other processes are not ours to handle.
     """
@@ -27,7 +26,7 @@ def flush_on_sigterm(flush: Callable[[], None]) -> None:
         return
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the second one must not cut the flush short
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Spark's second SIGTERM must not interrupt the flush
         try:
             flush()
         finally:

@@ -1,1 +1,1 @@
-"""The options of source and sink, which are checked before any broker is asked."""
+"""Parses and checks the options of source and sink, before any broker is asked."""

@@ -1,7 +1,8 @@
-"""What to do about missing records.  Pure.
+"""Decides what to do about missing records.  Pure.
 
 trimmed       the queue's smallest offset is above the next offset to read: retention or a deleted file took records
-truncated     the queue ends before what was already read: a broker restarted empty, or lost the end of its log
+truncated     the queue ends before the offset that was already read: a broker restarted empty, or lost the end of its
+              log
 deleted       the queue's master answers that it has no such topic, or fewer queues; a broker that does not answer, or
               a name server that does not know the topic, does not count as a loss
 unsubscribed  the checkpoint has a topic or queue that the options no longer name
@@ -41,7 +42,7 @@ class DataLossError(RuntimeError):
 
 
 def data_loss_action(value: str) -> dict[str, str]:
-    """`skip` for every kind, or `trimmed=skip,truncated=fail`."""
+    """Parses `skip` for every kind, or `trimmed=skip,truncated=fail`."""
     action = choice(FAIL, SKIP, EARLIEST)
     if "=" not in value:
         word: str = action(value)
@@ -58,6 +59,8 @@ def data_loss_action(value: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DataLossPolicy:
+    """The action for each kind of data loss: fail, skip or earliest."""
+
     trimmed: str = FAIL
     truncated: str = FAIL
     deleted: str = FAIL
@@ -72,7 +75,7 @@ class DataLossPolicy:
         return found
 
     def allow(self, kind: str, queue: MessageQueue, what: str) -> str:
-        """Returns the action, skip or earliest; raises DataLossError if the action is fail."""
+        """Returns the action, which is skip or earliest.  Raises DataLossError if the action is fail."""
         if self.action(kind) == FAIL:
             raise DataLossError(kind, queue, what)
         return self.action(kind)

@@ -19,7 +19,7 @@ from rocketsim_client.validation import check_group, check_namespace, check_topi
 MAX_LONG = 2**63 - 1
 CHANNEL = "grpc."  # options with this prefix are passed to gRPC's channels as they are
 MAX_SHOWN = 300  # an error repeats at most this many characters of a value
-NEAR = 0.7  # least similarity (difflib) of a suggested name: "topic" is not suggested for "price"
+NEAR = 0.7  # a suggested name is at least this similar (difflib), so that "topic" is not suggested for "price"
 OF_A_TABLE = "option."  # Spark's catalog puts this prefix before the options of CREATE TABLE
 NO_TABLES = (
     "tables (CREATE TABLE … USING rocketsim) are not supported; CREATE TEMPORARY VIEW … USING rocketsim OPTIONS (…) "
@@ -32,20 +32,20 @@ Options = TypeVar("Options")
 class OptionError(ValueError):
     """The options are unknown, malformed, contradictory or not supported yet.
 
-    Only the user can correct them; a retry cannot.
+    Only the user can correct them, so a retry does not help.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How users write one field of an options class."""
+    """The name of an option, and how its text becomes the value of a field of an options class."""
 
     name: str
     parse: Parse
     aliases: tuple[str, ...] = ()
-    # A value that is refused as "not supported yet": None if all are supported, else the texts that are.
+    # The only texts that are supported; others are refused as "not supported yet".  None: all are supported.
     only: tuple[str, ...] | None = None
-    is_secret: bool = False  # its value appears in no error and no repr
+    is_secret: bool = False  # no error and no repr shows the value
 
 
 def option(name: str, parse: Parse, default: Any = None, *aliases: str) -> Any:
@@ -64,10 +64,10 @@ def unsupported(name: str, *only: str) -> Any:
 
 
 def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[str, ...] = ()) -> Options:
-    """An instance of the dataclass `kind` from Spark's options.
+    """Makes an instance of the dataclass `kind` from Spark's options.
 
     An unknown name is an error that suggests the nearest known one, unless `strictOptions` is false.  Names in `also`
-    are known names of other classes: they are accepted and ignored.
+    are options of other classes, which are accepted and ignored.
     """
     given = {name.lower(): value for name, value in given.items()}
     if not given:
@@ -102,7 +102,7 @@ def read_options(kind: type[Options], given: Mapping[str, str], *, also: tuple[s
             for name, value in given.items()
             if name.startswith(CHANNEL)
         }
-    # This comes before the checks of all options together: a required option may be missing because it is misspelt.
+    # Unknown names are refused before options are checked together, because a required option may be misspelt.
     if values.get("strict", True):
         refuse_unknown(given, known)
     return kind(**values)
@@ -153,7 +153,7 @@ def refuse_unknown(given: Mapping[str, str], known: list[str]) -> None:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """Returns the end of an error, `; did you mean …?`; empty if no known name is similar."""
+    """Returns the end of an error, `; did you mean …?`, or an empty text if no known name is similar."""
     near = closest(name, known)
     return f"; did you mean {near}?" if near else ""
 
@@ -307,7 +307,7 @@ def address_map(value: str) -> str:
 def static_brokers(value: str) -> dict[str, dict[int, str]]:
     """Parses `broker-a=0@host:port,1@host:port;broker-b=…` to broker name -> broker id -> address.
 
-    This is a route that needs no name server.
+    With these addresses no name server is needed.
     """
     found: dict[str, dict[int, str]] = {}
     for piece in filter(None, (piece.strip() for piece in value.split(";"))):

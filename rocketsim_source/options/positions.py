@@ -1,9 +1,10 @@
-"""Parses where to start and to end: a word, number or timestamp for all queues, or JSON that gives one by topic, broker
-name and queue id.  Pure.
+"""Parses the options that say where to start and to end.  Each is a word, number or timestamp for all queues, or JSON
+that gives one by topic, broker name and queue id.  Pure.
 
     "earliest"    "committed,latest"    {"T":"earliest"}    {"T":{"broker-a":-1}}    {"T":{"b":{"0":23,"*":"latest"}}}
 
-A position is a list of candidates, and the first that exists is used.  -2 is earliest and -1 latest, as in Kafka.
+A position is a list of candidates, and the first candidate that exists is used. -2 is earliest and -1 latest, as in
+Kafka.
 """
 
 import json
@@ -23,7 +24,7 @@ ANY = "*"
 
 Position = tuple[str | int, ...]
 Value = TypeVar("Value")
-Key = tuple[str, str, str]  # topic, broker name, queue id; ANY where the user named none
+Key = tuple[str, str, str]  # topic, broker name, queue id; ANY stands for one that the user did not name
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,8 @@ class PerQueue(Generic[Value]):
 
 
 def hint(key: Key) -> str:
-    """Returns an explanation for offsets in Kafka's form, {"T":{"0":23}}, which have a partition's number in the place
-    of a broker's name.
-    """
+    """Returns an explanation for offsets in Kafka's form, {"T":{"0":23}}, which have a partition's number instead of
+    a broker's name."""
     topic, broker_name, queue_id = key
     if queue_id != ANY or not broker_name.isdigit():
         return ""
@@ -156,9 +156,8 @@ def iso(ms: int) -> str:
 
 
 def refuse_ambiguous(ms: int) -> None:
-    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Read as milliseconds it would
-    silently mean a moment in 1970, or centuries ahead.
-    """
+    """Refuses a number that looks like a date (20260131), a date and time, or seconds.  Read as milliseconds the
+    number would silently mean a moment in 1970, or centuries ahead."""
     digits = str(ms)
     meant = None
     if form := {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}.get(len(digits)):

@@ -29,9 +29,9 @@ from rocketsim_source.options.option_values import (
 )
 from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, one_of
 
-ROUTE_S = 1.0
+ROUTE_S = 1.0  # a task asks for routes again after this time
 ID_VERSION = 1  # the newest scheme of `row_ids.py`
-# These belong to Spark's stream, which passes its own options on to the sink.
+# Spark's stream passes these options of its own on to the sink.
 FROM_SPARK_STREAMS = (
     "checkpointLocation",
     "queryName",
@@ -50,6 +50,8 @@ def sink_mode(value: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
+    """The options of one write."""
+
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
     topic: str | None = option("topic", topic_to_write)
@@ -59,7 +61,7 @@ class SinkOptions:
     sink_name: str | None = option("sinkName", text)
     id_version: int | None = option("idVersion", integer(0, ID_VERSION))
     partitioner: str = option("partitioner", choice("roundRobin", "key"), "roundRobin")
-    # rows; None: one batch of Spark's is one send batch
+    # How many rows are sent as one batch; None: those of one batch of Spark's.
     send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)
@@ -82,7 +84,7 @@ class SinkOptions:
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
-    # Of Apache RocketMQ's servers alone:
+    # The next options are for Apache RocketMQ's servers only.
     address_map: str = option("addressMap", address_map, "")
     namespace: str | None = option("namespace", instance)
     namespace_v2: str | None = option("namespaceV2", instance)
@@ -139,6 +141,6 @@ class SinkOptions:
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Parses the sink's options.
 
-    Accepts and ignores those of the source, so that the same options can be used for reading and writing.
+    Options of the source are accepted and ignored, so that the same options can be used for reading and writing.
     """
     return read_options(SinkOptions, given, also=(*FROM_SPARK, *FROM_SPARK_STREAMS, *option_names(SourceOptions)))

@@ -1,7 +1,7 @@
 """Parses the source's options from Spark's strings into one frozen value, and checks that they fit together.  Pure.
 
-An option has the name of Kafka's Spark source where it means the same, and RocketMQ's name for what only RocketMQ has.
-docs/spark.md explains each.
+An option has the name that Kafka's Spark source gives it if both mean the same, and RocketMQ's name if only RocketMQ
+has it. docs/spark.md explains each.
 """
 
 # ruff: noqa: RUF009 -- `option` and `unsupported` make dataclass fields
@@ -54,13 +54,15 @@ from rocketsim_source.options.positions import (
     timestamps,
 )
 
-READER_GROUP = "rocketsim-spark-source"  # names the pulls of queries without option group; nothing is committed for it
-# Spark adds these to the options of a table by itself.
+READER_GROUP = (
+    "rocketsim-spark-source"  # the group of pulls of queries without the option group; nothing is committed for it
+)
+# Spark adds these options to those of a table by itself.
 FROM_SPARK = ("path", "paths", "serialization.format")
 
 
 def commit_failure_policy(value: str) -> int:
-    """Parses how many failures in a row end the query; -1: none do."""
+    """Parses after how many failures in a row the query ends. -1 means that failures do not end it."""
     word = value.strip().lower()
     match = re.fullmatch(r"failafter:([1-9][0-9]{0,8})", word)
     if match:
@@ -76,7 +78,7 @@ def topics_to_read(value: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What one query reads, and how."""
+    """The options of one query: what it reads, and how."""
 
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")
     brokers: dict[str, dict[int, str]] | None = option("brokers", static_brokers)
@@ -107,7 +109,9 @@ class SourceOptions:
     max_offsets_per_queue: int | None = option("maxOffsetsPerQueue", integer(1))
     min_partitions: int | None = option("minPartitions", integer(1, 1_000_000))
     max_records_per_partition: int | None = option("maxRecordsPerPartition", integer(1))
-    parallelism: int | None = option("parallelism", integer(1, 1_000_000))  # cores of the cluster; None: the driver's
+    parallelism: int | None = option(
+        "parallelism", integer(1, 1_000_000)
+    )  # cores of the cluster; None: as many as the driver has
 
     sub_expression: str = option("subExpression", text, "*")
     filter_type: str = option("filterType", choice("TAG", "SQL92"), "TAG")
@@ -166,9 +170,11 @@ class SourceOptions:
     tls_cert: str | None = option("tlsCert", text)
     tls_key: str | None = option("tlsKey", text)
     protocol: str = option("protocol", choice(*PROTOCOLS), "auto")
-    # Of Apache RocketMQ's servers alone:
+    # The next options are for Apache RocketMQ's servers only.
     address_map: str = option("addressMap", address_map, "")
-    max_pulls_per_second: int = option("maxPullsPerSecond", integer(0), 0)  # of each Python worker; 0: no limit
+    max_pulls_per_second: int = option(
+        "maxPullsPerSecond", integer(0), 0
+    )  # the limit of each Python worker; 0: no limit
     register_group: str = option("registerGroup", choice(*REGISTER), "auto")
     namespace: str | None = option("namespace", instance)
     namespace_v2: str | None = option("namespaceV2", instance)
@@ -222,15 +228,14 @@ class SourceOptions:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Returns the topics that the options name; empty if subscribePattern finds them."""
+        """The topics that the options name.  Empty if subscribePattern finds the topics."""
         if self.assign:
             return tuple(sorted({queue.topic for queue in self.assign}))
         return self.topic or self.subscribe
 
     def reads(self, queue: MessageQueue) -> bool:
-        """Returns True if the options ask for this queue.  A checkpoint may have queues that they do not ask for any
-        more.
-        """
+        """Returns True if the options ask for this queue.  A checkpoint may have queues for which they no longer
+        ask."""
         if self.assign:
             return queue in self.assign
         if self.subscribe_pattern:
@@ -239,7 +244,7 @@ class SourceOptions:
 
     @property
     def pull_group(self) -> str:
-        """Returns the group of pulls.
+        """The group that pulls name.
 
         A pull always names a group, because brokers decide by group who may read what, and where.
         """
@@ -279,14 +284,15 @@ class SourceOptions:
 
     @property
     def expression(self) -> Expression:
-        """Raises ExpressionInvalid if `subExpression` is not a valid expression of its `filterType`."""
+        """The filter of messages.  Raises ExpressionInvalid if `subExpression` is not a valid expression of its
+        `filterType`."""
         if self.filter_type == "SQL92" and self.sub_expression.strip() not in ("", ALL):
             return SqlExpression(self.sub_expression)
         return TagExpression.parse(self.sub_expression)
 
     @property
     def broker_filters(self) -> bool:
-        """Returns True if brokers filter.  Offsets that are missing from their answers are not lost records then."""
+        """True if brokers filter.  An offset that is missing from their answers is then no lost record."""
         return self.expression.asked != ALL
 
 
@@ -301,9 +307,9 @@ def one_of(given: Mapping[str, object], what: str) -> None:
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Parses the source's options.
 
-    Accepts and ignores those of the sink, so that the same options can be used for reading and writing.
+    Options of the sink are accepted and ignored, so that the same options can be used for reading and writing.
     """
-    from rocketsim_source.options.sink_options import SinkOptions  # here: it imports this module
+    from rocketsim_source.options.sink_options import SinkOptions  # imported here, because it imports this module
 
     options = read_options(SourceOptions, given, also=(*FROM_SPARK, *option_names(SinkOptions)))
     try:

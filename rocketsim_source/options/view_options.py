@@ -1,4 +1,4 @@
-"""The options of `view`: tables of lag, offsets, queues, groups and brokers in place of messages.  Pure."""
+"""The options of `view`, which reads tables of lag, offsets, queues, groups and brokers in place of messages.  Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """`group` and `topics` restrict a view to these; without them it shows all groups and topics."""
+    """The options of one view.  `group` and `topics` restrict a view.  Without them it shows all groups and topics."""
 
     view: str = option("view", choice(*VIEWS), "")
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")

@@ -1,5 +1,5 @@
-"""The epoch (a broker's term as master) in which each queue was read.  With it the source can tell a restart, which
-loses nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
+"""The leader epoch (a broker's term as master) in which each queue was read.  With it the source can tell a restart,
+which loses nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
 
 An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
 other records.  So the checkpoint keeps beside each offset the newest epoch at the time of reading, and the brokers are
@@ -14,7 +14,7 @@ from rocketsim_source.source_cluster import Offsets, ReadIn
 
 
 def as_json(read_in: ReadIn, offsets: Offsets) -> dict[str, dict[str, str | dict[str, str]]]:
-    """Returns topic -> broker name -> the epoch of all its queues, or queue id -> epoch if they differ."""
+    """Returns topic -> broker name -> the epoch of all its queues, or queue id -> epoch if the queues differ."""
     queues: dict[tuple[str, str], list[MessageQueue]] = {}
     for queue in sorted(offsets, key=lambda queue: (*queue[:2], str(queue.queue_id))):
         queues.setdefault((queue.topic, queue.broker_name), []).append(queue)

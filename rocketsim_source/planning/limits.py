@@ -7,11 +7,11 @@ from rocketsim_client.model import MessageQueue
 
 
 def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> dict[MessageQueue, int]:
-    """Returns how many records of each queue a batch of at most `limit` takes: proportional to the backlogs, at least
-    one each.
+    """Returns how many records of each queue a batch of at most `limit` records takes: proportional to the backlogs,
+    and at least one of each queue.
 
     The sum is exactly min(limit, sum of the backlogs).  If there are more queues than `limit` allows records, `turn`,
-    which grows by one with each batch, decides which queues are served, so that none starves.
+    which grows by one with each batch, decides which queues are served, so that no queue starves.
     """
     waiting = sorted(queue for queue, backlog in backlogs.items() if backlog > 0)
     if limit >= sum(backlogs[queue] for queue in waiting):
@@ -61,7 +61,8 @@ class Limits:
 
 
 class TriggerDelay:
-    """Applies minOffsetsPerTrigger and maxTriggerDelay: a batch waits for enough records, for at most the delay."""
+    """Applies minOffsetsPerTrigger and maxTriggerDelay: a batch waits for enough records, but no longer than the
+    delay."""
 
     def __init__(self, min_offsets: int | None, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets

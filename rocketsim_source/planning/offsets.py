@@ -3,14 +3,14 @@
     {"epochs":{"TopicA":{"broker-a":"1#3e9f"}},"q":{"TopicA":{"broker-a":{"0":123}}},
      "split":{"bytes":6400,"cores":8,"rule":2},"start":{"TopicA":{"broker-a":{"0":100}}},"v":1}
 
-Spark compares offsets as JSON text, so keys are always sorted and values whole numbers.  `split` says how the batch
-that ends here is cut into partitions.  A driver with other cores, options or code that runs the batch again cuts it in
-the same way.  Checkpoints of older versions have no `split`.
+Spark compares offsets as JSON text, so keys are always sorted and values are whole numbers.  `split` says how the batch
+that ends at this offset is cut into partitions.  A driver with other cores, options or code that runs the batch again
+cuts it in the same way.  Checkpoints of older versions have no `split`.
 
 When Spark replays a query's first batch, it asks for the initial offset again.  By then `latest` may have moved, and
 the records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
-starts (`start`).  While there is nothing to read, the first batch is empty and only writes the start into the
-checkpoint; it is marked `"anchor":1`.
+starts (`start`).  While a query has nothing to read, its first batch is empty and only writes the start into the
+checkpoint.  Such an offset is marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field
@@ -32,10 +32,10 @@ class OffsetError(ValueError):
 class StreamOffset:
     offsets: Offsets
     anchor: bool = False
-    # How a batch was planned does not count when two offsets are compared.
+    # These say how a batch was planned, and do not count when two offsets are compared.
     split: Parallelism | None = field(default=None, compare=False)
     read_in: ReadIn = field(default_factory=dict, compare=False)
-    # where the query's first batch starts; None for later ones
+    # Where the query's first batch starts; None for later batches.
     batch_start: Offsets | None = field(default=None, compare=False)
 
     def json(self) -> dict[str, Any]:

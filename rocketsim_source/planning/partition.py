@@ -1,4 +1,4 @@
-"""The work of one Spark task, in the form that is pickled for an executor: numbers and text only."""
+"""The work of one Spark task, in the form that is pickled for an executor, which is numbers and text only."""
 
 import os
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from rocketsim_source.source_cluster import ReadIn, SourceCluster
 class QueueRangesPartition(InputPartition):
     """The ranges that a task reads, in order.
 
-    `hints` has the broker id to ask first for a queue, as found by a probe.  `read_in` has the epoch in which each
-    queue was planned.  `protocol` is the protocol that the servers speak, so that no task has to find that out.
+    `hints` has the broker id to ask first for a queue, as found by a probe.  `read_in` has the leader epoch in which
+    each queue was planned.  `protocol` is the protocol that the servers speak, so that no task has to find it out.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ def plan_partitions(
     parallelism: Parallelism,
     read_in: ReadIn | None = None,
 ) -> list[InputPartition]:
+    """Cuts the ranges into partitions, and adds hints, epochs and the protocol to each."""
     epochs = read_in or {}
     if options.schema_profile == "kafka":
         refuse_collisions(queue_range.queue.broker_name for queue_range in ranges)

@@ -18,13 +18,15 @@ SAMPLES = 256
 
 
 class LagClock:
-    """Measures how long the oldest unread record of a queue has been waiting at least.
+    """Measures the least time for which the oldest unread record of a queue has been waiting.
 
-    The time counts from when the driver first saw a queue end beyond that record.
+    The time counts from when the driver first saw a queue end after that record.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[MessageQueue, deque[tuple[int, int]]] = {}  # (end, when it was first seen in ms)
+        self._seen: dict[
+            MessageQueue, deque[tuple[int, int]]
+        ] = {}  # queue -> (end, time in ms when this end was first seen)
 
     def observe(self, queue: MessageQueue, end: int, now_ms: int) -> None:
         samples = self._seen.setdefault(queue, deque(maxlen=SAMPLES))
@@ -39,12 +41,14 @@ class LagClock:
 
 
 class TransportsUsed:
-    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the first
-    pull.  It is derived from the brokers' counters; what they counted before this query began is subtracted.
-    """
+    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the
+    first pull.  They are derived from the brokers' counters, without what the brokers counted before this query
+    began."""
 
     def __init__(self) -> None:
-        self._counted: dict[tuple[str, str], tuple[int, int]] = {}  # by broker name and topic
+        self._counted: dict[
+            tuple[str, str], tuple[int, int]
+        ] = {}  # (broker name, topic) -> (pulls over streams, pulls over gRPC)
         self._used: dict[str, str | None] = {}
 
     def observe(self, bounds: Mapping[MessageQueue, QueueBounds]) -> dict[str, str | None]:
@@ -72,9 +76,9 @@ def report(
     unreachable: Mapping[str, Exception],
     transport: Mapping[str, str | None],
 ) -> dict[str, Any]:
-    """Returns the report.
+    """Returns the `latestOffset` of a query's progress.
 
-    `position` is the end of the newest batch, and the lag counts the records behind it, which no batch has yet.
+    `position` is the end of the newest batch.  The lag counts the records after it, which no batch has yet.
     """
     latest = {queue: found.max_offset for queue, found in bounds.items()}
     lags = {

@@ -1,7 +1,7 @@
 """Narrows a batch to the records that can pass the filters which Spark offers a reader.  Pure.
 
-Spark evaluates all filters again.  A filter that is not understood here therefore changes no result: the batch only
-reads more than it has to.
+Spark evaluates all filters again.  A filter that is not understood here therefore changes no result, but the batch
+reads more records than it has to.
 """
 
 import operator
@@ -58,7 +58,7 @@ _TAGS_COLUMN = "tags"
 
 @dataclass(frozen=True)
 class Interval:
-    """Whole numbers from `low` on and below `high`."""
+    """The whole numbers from `low` on and below `high`."""
 
     low: int = 0
     high: int = MAX_LONG
@@ -69,9 +69,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class PushedFilters:
-    """What the filters say of a record.  `of_queues`: by column, filters of values that all records of a queue share.
-    `store_times` are milliseconds since 1970.  `tags`: None if no filter names tags.
-    """
+    """What the filters say about a record.  `of_queues` has filters of columns whose value all records of a queue
+    share.  `store_times` are milliseconds since 1970.  `tags` is None if no filter names tags."""
 
     of_queues: tuple[tuple[str, Filter], ...] = ()
     offsets: Interval = Interval()
@@ -94,14 +93,14 @@ class PushedFilters:
         return cls(tuple(of_queues), offsets, times, tags)
 
     def narrowed(self, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """Cuts the ranges by queue and offset.  Ranges of which nothing is left are absent."""
+        """Cuts the ranges by queue and offset.  A range of which no record is left is absent."""
         if self.tags == frozenset() or self.store_times.low >= self.store_times.high:
             return []
         kept = (one for one in ranges if all(_verdict(f, _OF_QUEUE[column](one.queue)) for column, f in self.of_queues))
         return _cut(kept, lambda _: self.offsets)
 
     def searches(self, ranges: Iterable[OffsetRange]) -> tuple[dict[MessageQueue, int], dict[MessageQueue, int]]:
-        """The store times to look up for the beginning and for the end of each queue."""
+        """Returns the store times to look up, for the beginning and for the end of each queue."""
         queues = [one.queue for one in ranges]
         low, high = self.store_times.low, self.store_times.high
         return (
@@ -110,11 +109,13 @@ class PushedFilters:
         )
 
     def between(self, ranges: Iterable[OffsetRange], first: Offsets, last: Offsets) -> list[OffsetRange]:
-        """Cuts the ranges by what `searches` found: the first offset at the store time or later."""
+        """Cuts the ranges by the offsets that were found for `searches`: for each queue the first offset at the
+        store time or later."""
         return _cut(ranges, lambda queue: Interval(first.get(queue, 0), last.get(queue, MAX_LONG)))
 
     def expression(self, given: str) -> str:
-        """The tags to ask the brokers for; `given`, what the options ask for, unless that is everything.
+        """Returns the tags that the brokers are asked for, or `given`, the expression of the options, if that does not
+        select everything.
 
         A tag that cannot be written in an expression is not asked for.
         """
@@ -131,7 +132,8 @@ NO_FILTERS = PushedFilters()
 
 
 def _column(one: Filter) -> str:
-    """Returns the name of the column that the filter tests, in lower case; empty if it tests no single column."""
+    """Returns the name of the column that the filter tests, in lower case, or an empty text if it does not test a
+    single column."""
     if isinstance(one, Not):
         return _column(one.child)
     path: tuple[str, ...] = getattr(one, "attribute", ())
@@ -148,7 +150,7 @@ def _cut(ranges: Iterable[OffsetRange], allowed: Callable[[MessageQueue], Interv
 
 
 def _interval(one: Filter, number: Callable[[Any], int | None]) -> Interval | None:
-    """The values that pass; None if the filter is not understood."""
+    """Returns the values that pass the filter, or None if the filter is not understood."""
     if isinstance(one, In):
         numbers = [number(value) for value in one.value if value is not None]
         whole = [found for found in numbers if found is not None]
@@ -176,7 +178,7 @@ def _microseconds(value: Any) -> int | None:
 
 
 def _in_milliseconds(microseconds: Interval | None) -> Interval:
-    """The whole milliseconds within an interval of microseconds."""
+    """Returns the whole milliseconds in an interval of microseconds."""
     if microseconds is None:
         return Interval()
     high = microseconds.high
@@ -184,7 +186,7 @@ def _in_milliseconds(microseconds: Interval | None) -> Interval:
 
 
 def _texts(one: Filter) -> frozenset[str] | None:
-    """The texts to which the filter limits a column; None if it does not."""
+    """Returns the texts to which the filter limits a column, or None if it does not limit the column."""
     if isinstance(one, In):
         return frozenset(value for value in one.value if value is not None)
     if isinstance(one, EqualTo | EqualNullSafe) and one.value is not None:
@@ -193,14 +195,14 @@ def _texts(one: Filter) -> frozenset[str] | None:
 
 
 def _verdict(one: Filter, value: Any) -> bool:
-    """False if the value does not pass the filter; True also if the filter is not understood."""
+    """Returns False if the value does not pass the filter.  Returns True also if the filter is not understood."""
     if isinstance(one, Not):
         return _passes(one.child, value) is not True
     return _passes(one, value) is not False
 
 
 def _passes(one: Filter, value: Any) -> bool | None:
-    """None: the filter is not understood."""
+    """Returns True if the value passes the filter, or None if the filter is not understood."""
     if isinstance(one, In):
         return value in one.value
     limit: Any = getattr(one, "value", None)

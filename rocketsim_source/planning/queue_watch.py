@@ -1,4 +1,5 @@
-"""The queues that the driver knows, and their bounds.  Asks for new queues every queueDiscoveryIntervalMs."""
+"""The queues that the driver knows, and their bounds.  Name servers are asked for new queues every
+queueDiscoveryIntervalMs."""
 
 import difflib
 import logging
@@ -23,6 +24,8 @@ class NothingAnswers(RuntimeError):
 
 
 class QueueWatch:
+    """Finds the queues of one query, and asks brokers for their bounds."""
+
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int]) -> None:
         self._cluster = cluster
         self._options = options
@@ -33,12 +36,13 @@ class QueueWatch:
         self._reported: set[str] = set()
 
     def discover(self, *, must_exist: bool = False, must_answer: bool = False) -> set[MessageQueue]:
-        """Returns the queues to read that the name servers know, and asks them again every queueDiscoveryIntervalMs.  A
-        queue may be missing because its broker is down: its master is asked before the queue counts as deleted.
+        """Returns the queues to read that the name servers know, and asks the name servers again every
+        queueDiscoveryIntervalMs.  A queue may be missing because its broker is down, so its master is asked before the
+        queue counts as deleted.
 
-        `must_exist` asks now, and raises an error for a topic that does not exist.  That is a mistake when a query
-        starts; later the topic's brokers may be down.  `must_answer` raises an error when the name servers do not
-        answer.
+        With `must_exist` the name servers are asked now, and a topic that does not exist is an error.  When a query
+        starts, such a topic is a mistake, but later its brokers may just be down.  With `must_answer` it is an error if
+        the name servers do not answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None
@@ -106,7 +110,7 @@ class QueueWatch:
     def states(
         self, queues: Iterable[MessageQueue], *, must_answer: bool = False, read_in: ReadIn | None = None
     ) -> QueueStates:
-        """Returns the bounds of the queues now.
+        """Returns the present bounds of the queues.
 
         Raises NothingAnswers if a queue is unreachable and `must_answer` is set.
         """
@@ -145,13 +149,13 @@ class QueueWatch:
 
 
 def refuse_unreachable(states: QueueStates) -> None:
-    """Raises NothingAnswers if a queue is unreachable, for callers that need all of them."""
+    """Raises NothingAnswers if a queue is unreachable, for callers that need all queues."""
     for queue, error in sorted(states.unreachable.items()):
         raise NothingAnswers(f"no broker answers for {queue}: {error}") from error
 
 
 def answered(answer: OffsetAnswers, what: str) -> Offsets:
-    """Returns the offsets; raises NothingAnswers if a queue is unreachable, for callers that need all of them."""
+    """Returns the offsets.  Raises NothingAnswers if a queue is unreachable, for callers that need all queues."""
     for queue, error in sorted(answer.unreachable.items()):
         raise NothingAnswers(f"no broker answers for the {what} of {queue}: {error}") from error
     return answer.offsets

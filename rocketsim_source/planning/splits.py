@@ -12,18 +12,21 @@ from itertools import pairwise
 
 from rocketsim_client.model import MessageQueue, OffsetRange, QueueBounds
 
-# The versions of the rule below.  A change that cuts the same ranges differently needs a new number, and the old rules
-# have to stay for batches that were planned by them: the sink's ids by place (sinkName) name the same rows only if
-# these are in the same partitions.  Rule 1 counts records alone; it is rule 2 for a batch whose size is not known.
+# The versions of the rule by which `Parallelism` cuts ranges.  A change that cuts the same ranges differently needs a
+# new number, and the old rules have to stay for batches that were planned by them: the sink's ids by place (sinkName)
+# name the same rows only if these are in the same partitions.  Rule 1 counts only records.  It is also used for a batch
+# whose size is not known.
 RULE_WITHOUT_BYTES, RULE = 1, 2
-# A task with less takes longer to start (30 ms) than to read, at one to two million records or 1 GB a second.
+# A task with fewer records or bytes takes longer to start (30 ms) than to read them, at one to two million records or
+# 1 GB a second.
 RECORDS_WORTH_A_TASK = 50_000
 BYTES_WORTH_A_TASK = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """How a batch is cut.  `batch_bytes` is the size of its records in the logs of their brokers, 0 if not known."""
+    """How a batch is cut into partitions.  `batch_bytes` is the size of its records in the logs of their brokers, or
+    0 if it is not known."""
 
     cores: int
     min_partitions: int | None = None
@@ -51,7 +54,7 @@ class Parallelism:
         return pack(filled, self._how_many(filled, records), most)
 
     def _how_many(self, ranges: Sequence[OffsetRange], records: int) -> int:
-        # Twice the cores evens out ranges of unequal size; more tasks would only cost more starts.
+        # Two tasks for each core even out ranges of unequal size.  More tasks would only cost more starts.
         worth = max(-(-records // RECORDS_WORTH_A_TASK), -(-self.batch_bytes // BYTES_WORTH_A_TASK))
         worthwhile = min(worth, 2 * self.cores)
         if self.max_records_per_partition is not None:
@@ -79,16 +82,15 @@ def count(queue_range: OffsetRange) -> int:
 
 
 def cut(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Returns `parts` consecutive ranges of nearly the same length; fewer if the range has fewer records."""
+    """Returns `parts` consecutive ranges of nearly the same length, or fewer if the range has fewer records."""
     parts = max(1, min(parts, count(whole)))
     edges = [whole.from_offset + count(whole) * part // parts for part in range(parts + 1)]
     return [OffsetRange(whole.queue, start, end) for start, end in pairwise(edges)]
 
 
 def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
-    """Returns at least `at_least` ranges, or one for each record if there are fewer records.  In each step the range
-    whose parts are largest is cut into one part more.
-    """
+    """Returns at least `at_least` ranges, or one for each record if there are fewer records.  In each step, the
+    range with the largest parts is cut into one more part."""
     parts = [1] * len(ranges)
     largest: list[tuple[float, int]] = [(-count(queue_range), index) for index, queue_range in enumerate(ranges)]
     heapq.heapify(largest)
@@ -100,9 +102,8 @@ def split_up(ranges: Sequence[OffsetRange], at_least: int) -> list[OffsetRange]:
 
 
 def pack(ranges: Sequence[OffsetRange], partitions: int, max_records: int | None) -> list[list[OffsetRange]]:
-    """Puts the ranges, largest first, each into the partition with the fewest records; adds a partition if that one
-    would exceed `max_records`.
-    """
+    """Puts the ranges, largest first, each into the partition with the fewest records.  Adds a partition if a range
+    would make its partition larger than `max_records`."""
     bins: list[tuple[int, int, list[OffsetRange]]] = [(0, index, []) for index in range(partitions)]
     for queue_range in sorted(ranges, key=lambda queue_range: (-count(queue_range), queue_range)):
         filled, index, held = bins[0]

@@ -1,8 +1,8 @@
-"""Decides where each queue starts and ends.  Pure: `RequestedPositions` has the options, and `KnownOffsets` the
-brokers' answers.
+"""Decides where each queue starts and ends.  Pure: `RequestedPositions` has what the options say, and `KnownOffsets`
+has the brokers' answers.
 
-The precedence is that of Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets.  For
-a queue that an option does not name the next one decides, and finally `latest` (streams) or `earliest` (batches).
+The precedence is that of Kafka's source: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets.  If
+an option does not name a queue, the next option decides, and finally `latest` (streams) or `earliest` (batches).
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,7 +34,7 @@ class KnownOffsets:
     """The brokers' answers.
 
     `committed` lacks the queues without a committed offset.  `found` has, for each requested timestamp, the first
-    offset that was stored then or later, or the end of the queue if there is none.
+    offset that was stored then or later, or the end of the queue if no record is so new.
     """
 
     bounds: Mapping[MessageQueue, QueueBounds]
@@ -121,9 +121,8 @@ def first_candidate(
 def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
-    """Returns `offset`, or where to continue if the queue does not have it and the policy allows that.  `what` is used
-    in the error.
-    """
+    """Returns `offset` if the queue has it.  Otherwise returns where to continue, if the policy allows that.  `what`
+    is used in the error."""
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
         return bounds.min_offset
@@ -134,7 +133,7 @@ def within(
 
 
 def end_within(queue: MessageQueue, end: int, bounds: QueueBounds, policy: DataLossPolicy) -> int:
-    """Returns `end`, or the queue's own end if that is smaller and the options allow it."""
+    """Returns `end`, or the queue's own end if that is smaller and the options allow the difference."""
     if end > bounds.max_offset and policy.action(TRUNCATED) == REREAD:
         return bounds.max_offset
     return within(queue, end, bounds, policy, "should be read up to (endingOffsets)")
@@ -147,11 +146,11 @@ def refuse_starts_behind_ends(
     ends_wanted: RequestedPositions,
     from_group: Iterable[MessageQueue] = (),
 ) -> None:
-    """Raises OptionError for a queue that starts after its end, from which the query would read nothing without an
-    error.
+    """Raises OptionError for a queue that starts after its end, because the query would read nothing from it and report
+    no error.
 
-    A group whose committed offset is past the end is no mistake, because nothing is left to read for it.
-    `refuse_times_behind_ends` compares timestamps.
+    If a group's committed offset is after the end, that is no mistake, because the group has read all records up to the
+    end.  `refuse_times_behind_ends` compares timestamps.
     """
     by_time = starts_wanted.timestamps.keys() & ends_wanted.timestamps.keys()
     for queue in sorted(starts.keys() & ends.keys() - by_time - set(from_group)):
@@ -164,6 +163,7 @@ def refuse_starts_behind_ends(
 
 
 def refuse_times_behind_ends(starts: RequestedPositions, ends: RequestedPositions) -> None:
+    """Raises OptionError for a queue whose starting timestamp is after its ending timestamp."""
     for queue in sorted(starts.timestamps.keys() & ends.timestamps.keys()):
         begin, end = starts.timestamps[queue], ends.timestamps[queue]
         if begin > end:
@@ -196,7 +196,7 @@ def wanted_ends(
 
 
 def end_offsets(wanted: RequestedPositions, known: KnownOffsets) -> Offsets:
-    """Returns where each queue ends; a queue without an end is absent.
+    """Returns where each queue ends.  A queue without an end is absent.
 
     A timestamp that no record has reached yet gives no end, because the next record may still be older.  A timestamp
     that was not looked up yet gives no end, and neither does `latest` in a stream.

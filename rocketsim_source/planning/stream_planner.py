@@ -24,7 +24,7 @@ def truncated(starts: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> li
 
 
 def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> Offsets:
-    """Returns, for each queue, the offset from which a promoted slave lacked records that were read.
+    """Returns for each queue the offset from which a promoted slave lacked records that were read before.
 
     The queue may have grown past that offset again.
     """
@@ -33,7 +33,7 @@ def cut_off(start: StreamOffset, bounds: Mapping[MessageQueue, QueueBounds]) -> 
 
 
 def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, QueueBounds]) -> ReadIn:
-    """Returns the epochs to keep with the next batch's end."""
+    """Returns the leader epochs to keep with the end of the next batch."""
     found = {queue: start.read_in.get(queue, NO_EPOCH) for queue in end}
     for queue in end.keys() & bounds.keys():
         advanced = end[queue] > start.offsets.get(queue, end[queue])
@@ -42,9 +42,9 @@ def read_in(start: StreamOffset, end: Offsets, bounds: Mapping[MessageQueue, Que
 
 
 def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bool) -> LogEpoch:
-    """Returns the epoch to keep with `offset`.
+    """Returns the leader epoch to keep with `offset`.
 
-    It stays `before` until the broker can say that it has the records that were read in that epoch.
+    The epoch stays `before` until the broker can say that it has the records that were read in that epoch.
     """
     if offset > bounds.max_offset:
         return before
@@ -54,6 +54,8 @@ def epoch_of(offset: int, bounds: QueueBounds, before: LogEpoch, *, advanced: bo
 
 @dataclass
 class StreamPlanner:
+    """Plans the batches of one query."""
+
     options: SourceOptions
     delay: TriggerDelay
     turn: int = 0
@@ -76,17 +78,17 @@ class StreamPlanner:
         bounded: bool,
         now_ms: int,
     ) -> Offsets:
-        """Returns the end of the next batch; it is equal to its start if no batch is to run.
+        """Returns the end of the next batch, which is equal to its start if no batch is to run.
 
         `added` has new queues with the offset at which they start.  The first batch that names a new queue reads
-        nothing of it, so that the start of the queue is in the checkpoint before anything is read.  No batch goes
-        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, `bounded` (AvailableNow) ignores the minimum.
+        nothing of it, so that the start of the queue is in the checkpoint before any record is read.  No batch goes
+        beyond `ends`.  `unlimited` (Trigger.Once) ignores all limits, and `bounded` (AvailableNow) ignores the minimum.
         """
         starts, cuts = start.offsets, cut_off(start, states.bounds)
         at = self.after_losses(starts, states, cuts)
         backlogs: dict[MessageQueue, int] = {}
         for queue, found in states.bounds.items():
-            # A range cannot go back, so this batch ends at the cut, and the next one reads on from it.
+            # A range cannot go back, so this batch ends at the cut, and the next batch continues from the cut.
             if queue in at and queue not in cuts:
                 end = min(found.max_offset, ends.get(queue, found.max_offset))
                 if self.target is not None:

@@ -1,1 +1,1 @@
-"""The work of a task on an executor: it reads ranges of queues and returns Arrow batches."""
+"""The work of a task on an executor, which reads ranges of queues and returns Arrow batches."""

@@ -1,6 +1,5 @@
-"""Decides which broker a task asks for a queue: first the one in its hints, or else the master, and after each frame
-the one that the answering broker suggests.
-"""
+"""Decides which broker a task asks for a queue: first the broker in its hints, or else the master, and after each
+frame the broker that the answering broker suggests."""
 
 from collections.abc import MutableMapping
 
@@ -22,8 +21,12 @@ class BrokerChoice:
         self._options = options
         self._hints = dict(hints)  # a copy for this task
         self._learned = hints
-        self._left_slave: set[MessageQueue] = set()  # queues of which a slave lacked records: the master is asked
-        self._instead: dict[MessageQueue, int] = {}  # the broker to ask after another sent unreadable records
+        self._left_slave: set[MessageQueue] = (
+            set()
+        )  # queues of which a slave lacked records, so that the master is asked
+        self._instead: dict[
+            MessageQueue, int
+        ] = {}  # queue -> the broker to ask, because another one sent unreadable records
 
     @property
     def only_master(self) -> bool:
@@ -51,7 +54,7 @@ class BrokerChoice:
         if self._options.read_from != "suggested" or queue in self._left_slave or queue in self._instead:
             return False
         if suggested != answering and not self.members(queue).get(suggested, False):
-            return False  # unknown, or it failed a moment ago: stay
+            return False  # the suggested broker is unknown, or failed a moment ago
         self._learned[queue] = suggested
         if "task" not in self._options.suggest_scope:
             return False
@@ -59,7 +62,7 @@ class BrokerChoice:
         return suggested != answering
 
     def leave_slave(self, queue: MessageQueue) -> bool:
-        """Has the master asked from now on, because it may have the records that a slave lacks.
+        """Lets the master be asked from now on, because it may have the records that a slave lacks.
 
         Returns False if the master was asked already or does not answer.
         """
@@ -68,11 +71,11 @@ class BrokerChoice:
         return master_is_there
 
     def ask_instead(self, queue: MessageQueue, broker_id: int) -> None:
-        """Has the next request for the queue sent to this broker, because another one sent unreadable records."""
+        """Lets the next request for the queue go to this broker, because another broker sent unreadable records."""
         self._instead[queue] = broker_id
 
     def ask_instead_of(self, queue: MessageQueue, broker_id: int) -> None:
-        """Has the next request for the queue sent to any other broker of the name that answers and may be asked."""
+        """Lets the next request for the queue go to any other broker of the name that answers and may be asked."""
         members = {} if self.only_master else self.members(queue)
         others = [other for other, usable in members.items() if usable and other != broker_id]
         if others:

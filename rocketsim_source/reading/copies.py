@@ -1,4 +1,4 @@
-"""Asks the other members of a broker name for records that one of them has sent unreadable."""
+"""Asks the other members of a broker name for records that one member has sent unreadable."""
 
 import logging
 
@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 
 class Copies:
+    """Handles the unreadable records of one task."""
+
     def __init__(
         self, progress: TaskProgress, brokers: BrokerChoice, patience: Patience, options: SourceOptions
     ) -> None:
@@ -41,15 +43,14 @@ class Copies:
         return (records, extents) if keep.all() else (records[keep], kept)
 
     def ask_for(self, places: list[Place], broker_id: int, why: object) -> None:
-        """Handles records that a broker has sent unreadable: asks another broker, fails the attempt, or leaves them
-        out.
-        """
+        """Handles records that a broker has sent unreadable: asks another broker, or fails the attempt, or leaves
+        the records out."""
         self._unreadable.add(places, broker_id, why)
         self._ask_another_or_give_up(places[0])
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
-        """Returns True if the broker was asked for another copy of an unreadable record and has none, because it
-        deleted the record or has not received it yet.  Another broker is asked next."""
+        """Returns True if the broker was asked for another copy of an unreadable record and does not have one,
+        because it deleted the record or has not received it yet.  Another broker is asked next."""
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):
             return False

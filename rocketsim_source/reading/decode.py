@@ -1,4 +1,4 @@
-"""Decodes records into Spark's Arrow batches, with the client's decoder and Kafka's columns beside RocketMQ's."""
+"""Decodes records into Spark's Arrow batches, with the client's decoder, which gets Kafka's columns in addition."""
 
 from collections.abc import Generator
 

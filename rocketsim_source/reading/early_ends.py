@@ -1,8 +1,8 @@
-"""Handles a range that a broker has ended early, because it has no record at the next offset.  Finds out why, and where
-the task continues.
+"""Handles a range that a broker has ended early, because the broker has no record at the next offset.  Finds out why,
+and where the task continues.
 
-A slave that lacks a record is behind, which is no data loss.  The task then asks the master, and waits if it does not
-answer.  Only the master's answer says that records are lost.
+A slave that lacks a record is behind, which is no data loss.  The task then asks the master, and waits if the master
+does not answer.  Only the master's answer proves that records are lost.
 """
 
 from rocketsim_client.model import MASTER_ID, GetMessageStatus
@@ -30,6 +30,8 @@ class SlaveBehind(RuntimeError):
 
 
 class EarlyEnds:
+    """Decides for one task how ranges that ended early continue."""
+
     def __init__(
         self, progress: TaskProgress, brokers: BrokerChoice, patience: Patience, losses: Losses, options: SourceOptions
     ) -> None:
@@ -40,9 +42,8 @@ class EarlyEnds:
         self._options = options
 
     def resolve(self, end: EarlyEnd) -> None:
-        """Decides how the range continues.  Returns when it has chosen another broker or position, or after a pause;
-        raises an error when the task fails.
-        """
+        """Decides how the range continues.  Returns when it has chosen another broker or position, or after a pause.
+        Raises an error when the task fails."""
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):
                 return
@@ -55,10 +56,8 @@ class EarlyEnds:
             self._skip_truncated(end)
 
     def _is_left_to_the_master(self, end: EarlyEnd) -> bool:
-        """Returns True if only the master can say what became of the records.  Returns False if the slave's word is
-        taken:
-        no master answers, and the slave says that the records are deleted.
-        """
+        """Returns True if only the master can say what became of the records.  Returns False if the slave's answer
+        counts, because no master answers and the slave says that the records are deleted."""
         queue, _, until = self._progress.ranges[end.index]
         if self._brokers.leave_slave(queue):
             return True

@@ -1,4 +1,4 @@
-"""The input and the result of a decoder: a frame, and what the decoder could not read."""
+"""The input and the result of a decoder: a frame, and the records that the decoder could not read."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -29,10 +29,11 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """What a decoder could not make rows of: it has used `used` of a frame's records, and cannot read `rows`."""
+    """The records from which a decoder could not make rows.  It has used the first `used` records of the frame, and
+    cannot read `rows`."""
 
     used: int
-    rows: list[int]  # empty: the frame as a whole cannot be decoded
+    rows: list[int]  # empty if only the frame as a whole cannot be decoded
     why: RecordError
 
 

@@ -9,13 +9,16 @@ logger = logging.getLogger(__name__)
 
 
 class Losses:
+    """Applies the data loss policy to the losses that one task finds."""
+
     def __init__(self, policy: DataLossPolicy) -> None:
         self._policy = policy
 
     def allow(self, kind: str, queue: MessageQueue, what: str) -> None:
-        """Raises DataLossError unless the options allow that kind of loss."""
+        """Logs the loss.  Raises DataLossError instead if the options do not allow this kind of loss."""
         self._policy.allow(kind, queue, what)
         logger.warning("data loss allowed by the options: %s %s", queue, what)
 
     def trimmed(self, queue: MessageQueue, start: int, end: int) -> None:
+        """Handles records that retention took before they were read."""
         self.allow(TRIMMED, queue, f"lost its records {start} to {end - 1} before they were read (retention?)")

@@ -1,4 +1,4 @@
-"""One task of a read, in an executor's Python worker: it reads ranges and returns Arrow batches.
+"""One task of a read, in an executor's Python worker, which reads ranges and returns Arrow batches.
 
 Spark forks workers and uses each for many tasks.  So the cluster (its channels and routes) and the broker hints are
 made after the fork, and kept for the later tasks of the process.  Nothing relies on being closed, because a stopped
@@ -25,12 +25,12 @@ from rocketsim_source.source_cluster import ClientCluster, SourceCluster
 MAX_HINTS = 100_000
 
 _clusters: dict[tuple[int, Connection], SourceCluster] = {}
-# by group, because brokers make suggestions by group
+# The key has the group, because brokers make suggestions by group.
 hints_of_process: dict[tuple[int, Connection, str], dict[MessageQueue, int]] = {}
 
 
 def worker_cluster(options: SourceOptions) -> SourceCluster:
-    """This process's connection to the cluster that the options name."""
+    """Returns this process's connection to the cluster that the options name."""
     key = os.getpid(), options.connection
     if key not in _clusters:
         share_freed_memory()  # before gRPC starts threads
@@ -55,6 +55,7 @@ def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> Mu
 def read_partition(
     partition: QueueRangesPartition, schema: StructType, options: SourceOptions
 ) -> Iterator[pa.RecordBatch]:
+    """Reads a task's ranges, and yields their rows as Arrow batches."""
     options = replace(options, protocol=partition.protocol)
     decoder = Decoder(schema, options)
     hints = worker_hints(options, partition.hints)

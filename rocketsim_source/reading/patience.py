@@ -1,4 +1,5 @@
-"""Limits how long a task goes on without progress: retries of failed calls, and waits for records that may come."""
+"""Limits how long a task goes on without progress, when it retries failed calls and when it waits for records that
+may come."""
 
 import logging
 import time
@@ -13,6 +14,8 @@ RETRY_MAX_S = 2.0
 
 
 class Patience:
+    """The failures and waits of one task."""
+
     def __init__(
         self,
         options: SourceOptions,
@@ -24,10 +27,11 @@ class Patience:
         self._clock = clock
         self._sleep = sleep
         self.failures = 0
-        self._waiting_since: dict[int, float] = {}  # by the index of a range
+        self._waiting_since: dict[int, float] = {}  # index of a range -> since when it waits
 
     def failed(self, error: Exception) -> None:
-        """Pauses, longer after each failure.  Raises the error when all retries are used up without any progress."""
+        """Pauses, longer after each failure in a row.  Raises the error when all retries are used up without any
+        progress."""
         self.failures += 1
         if self.failures > self._retries:
             raise error
@@ -35,15 +39,14 @@ class Patience:
         self._sleep(self._backoff.pause_s(self.failures))
 
     def progressed(self, indices: Iterable[int]) -> None:
-        """Notes that these ranges made progress: failures and waits are counted anew."""
+        """Notes that these ranges made progress, so that failures and waits are counted anew."""
         for index in indices:
             self.failures = 0
             self._waiting_since.pop(index, None)
 
     def wait(self, index: int, at_most_s: float) -> bool:
-        """Pauses briefly and returns True, so that the caller asks again; returns False once the range has waited for
-        `at_most_s` in all.
-        """
+        """Pauses briefly and returns True, so that the caller asks again.  Returns False once the range has waited
+        for `at_most_s` in all."""
         since = self._waiting_since.setdefault(index, self._clock())
         if self._clock() - since >= at_most_s:
             return False

@@ -1,4 +1,4 @@
-"""Receives the next frames while the last one is decoded."""
+"""Receives the next frames while the last frame is decoded."""
 
 import queue
 import threading
@@ -19,11 +19,11 @@ class FrameLate(CallTimeout):
 
 @contextmanager
 def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[Iterator[T]]:
-    """Yields the stream's items, which a thread receives.  Raises FrameLate if one takes longer than `timeout_s`.
+    """Yields the stream's items, which a thread receives.  Raises FrameLate if an item takes longer than `timeout_s`.
 
-    The thread receives up to `ahead` items before a slow caller (Spark) asks for them, and has one more in hand.  With
+    The thread receives up to `ahead` items before a slow caller (Spark) asks for them, and holds one more.  With
     `ahead` 0 it receives an item only when the caller asks for it.  The thread ends when the `with` block is left: at
-    once, or at its call's deadline if the broker is silent.
+    once, or at its call's deadline if the broker sends nothing.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(ahead + 1 if ahead else 0)
@@ -36,10 +36,10 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
                 ready.put(item)
                 if item is END:
                     break
-        except BaseException as error:  # handed to the caller's thread, which raises it
+        except BaseException as error:  # the caller's thread gets the error and raises it
             ready.put(error)
         finally:
-            stream.close()  # type: ignore[attr-defined]  # a generator: closing it cancels the call
+            stream.close()  # type: ignore[attr-defined]  # it is a generator, and closing it cancels the call
 
     def items() -> Iterator[T]:
         while True:

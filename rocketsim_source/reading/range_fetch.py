@@ -41,10 +41,10 @@ T = TypeVar("T")
 
 
 class RangeFetch:
-    """Fetches ranges.
+    """Fetches the ranges of one task.
 
     `hints` has the broker to ask first for a queue, and is updated with the brokers' suggestions for later tasks.
-    `read_in` has the epochs in which the ranges were planned.
+    `read_in` has the leader epochs in which the ranges were planned.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RangeFetch:
         self._brokers = BrokerChoice(cluster, options, hints)
         self._copies = Copies(self._progress, self._brokers, self._patience, options)
         self._early_ends = EarlyEnds(self._progress, self._brokers, self._patience, self._losses, options)
-        self._answering = MASTER_ID  # the broker that sent the last frame or was asked for the next
+        self._answering = MASTER_ID  # the broker that sent the last frame, or that is asked for the next one
 
     def frames(self) -> Iterator[Fetched]:
         """Yields all records of all ranges, in order.  Raises the error that fails the task."""
@@ -86,9 +86,8 @@ class RangeFetch:
                 self._refused(first, error)
 
     def _one_call(self, first: int, target: int) -> list[int]:
-        """Returns the ranges that one call to one broker can serve: the first open one and those that follow it
-        directly.  The order is kept, so that a repeated task returns its rows in the same order.
-        """
+        """Returns the ranges that one call to one broker can serve: the first unfinished range and those that follow
+        it directly.  The order is kept, so that a repeated task returns its rows in the same order."""
         broker_name = self._ranges[first].queue.broker_name
         indices = []
         for index in range(first, len(self._ranges)):
@@ -151,7 +150,7 @@ class RangeFetch:
         followed = [self._brokers.follow(queue, suggested, answering) for queue in sorted(touched)]
         return any(followed) and self._brokers.target(self._ranges[open_now].queue) != answering
 
-    # --- trouble ------------------------------------------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------------------------------------
 
     def _bad_frame(self, first: int, error: RecordError | BadAnswer) -> None:
         """Handles a frame that this task or the client found invalid.
@@ -166,7 +165,8 @@ class RangeFetch:
         self._patience.failed(error)
 
     def _ask_again(self, fetched: Fetched, undecoded: Undecoded) -> None:
-        """Continues at the first row that was not returned yet."""
+        """Moves the positions back to the first record that was not returned yet, and has the unreadable records
+        asked for again."""
         if not undecoded.rows:
             raise Undecodable(str(undecoded.why)) from undecoded.why
         self._patience.failures = fetched.failures
@@ -218,7 +218,6 @@ def _as_fetched(fetched: Fetched) -> Generator[Fetched, None, None]:
 
 
 def says_missing(error: RocketSimError) -> bool:
-    """Returns True if the error says that a topic does not exist, or that a queue id is beyond the topic's queues.  For
-    the latter RocketMQ has no error code of its own.
-    """
+    """Returns True if the error says that a topic does not exist, or that a queue id is beyond the topic's queues.
+    RocketMQ has no error code of its own for a queue id that is too high."""
     return isinstance(error, TopicNotExist | InvalidParameter) or type(error) is BrokerRefused

@@ -37,7 +37,7 @@ class EarlyEnd:
 class CheckedFrame:
     """A frame whose counts, order and queues are right.
 
-    If its broker ended a range early, the following ranges in the frame are not used, so that a repeated task returns
+    If its broker ended a range early, the ranges after it in the frame are not used, so that a repeated task returns
     its rows in the same order.
     """
 
@@ -48,6 +48,8 @@ class CheckedFrame:
 
 
 class TaskProgress:
+    """The position in each range of a task."""
+
     def __init__(self, ranges: list[OffsetRange], options: SourceOptions, losses: Losses) -> None:
         self.ranges = ranges
         self.at = [queue_range.from_offset for queue_range in ranges]
@@ -64,9 +66,8 @@ class TaskProgress:
         return [self.ranges[index]._replace(from_offset=self.at[index]) for index in indices]
 
     def check(self, frame: "PullFrame", indices: list[int]) -> CheckedFrame:
-        """Checks a frame that answers a call for the ranges `indices`.  Raises RecordError or BadAnswer if it is wrong.
-        Does not move any position.
-        """
+        """Checks a frame that answers a call for the ranges `indices`.  Raises RecordError or BadAnswer if the frame
+        is wrong.  Does not move any position."""
         records = Records.walk(frame.records, frame.count, frame.sizes or None)
         offsets, queue_ids = records.queue_offset, records.queue_id
         moves: list[Move] = []

@@ -1,8 +1,8 @@
-"""Records that arrive complete but cannot be read, because the body does not decompress or has a wrong checksum.
-Decides which broker to ask instead, and which records to leave out.  Pure.
+"""Decides what to do with records that arrive complete but cannot be read, because the body does not decompress or has
+a wrong checksum: which broker to ask for another copy, and which records to leave out.  Pure.
 
-Each member of a pair has its own copy, so a record damaged on one disk may be intact on another.  A record is given up
-only when every member of its broker name has sent it damaged, or has no copy.
+Each member of a pair has its own copy, so a record that is damaged on one disk may be intact on the other.  A record is
+given up only when every member of its broker name has sent it damaged, or has no copy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -54,12 +54,13 @@ class Unreadable:
         return CorruptRecord(place, self.sent_by[place], self.why[place])
 
     def ask_instead(self, place: Place, members: Mapping[int, bool]) -> int | None:
-        """Returns another member that may have the record, reachable ones first; None if all have been asked."""
+        """Returns another member that may have the record, reachable members first.  Returns None if all have been
+        asked."""
         others = members.keys() - self.sent_by[place]
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
-        """Gives up the queue's records that every member has sent damaged or does not have; returns their offsets."""
+        """Gives up the queue's records that every member has sent damaged or does not have.  Returns their offsets."""
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
         self.left_out.setdefault(queue, set()).update(given_up)

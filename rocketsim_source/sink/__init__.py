@@ -1,1 +1,1 @@
-"""The sink: it takes Arrow batches, and sends their rows as messages until each is acknowledged."""
+"""The sink, which takes Arrow batches and sends their rows as messages until each is acknowledged."""

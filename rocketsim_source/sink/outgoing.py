@@ -1,6 +1,6 @@
 """Converts a DataFrame's rows to columns of messages, one part for each topic and queue.
 
-Makes no Python object per row.
+No Python object is made for a row.
 """
 
 from collections import Counter
@@ -36,11 +36,11 @@ class OutgoingRows:
     properties: pa.Array | None
     message_groups: pa.Array | None
     msg_ids: pa.Array | None
-    rows: npt.NDArray[np.int64]  # their numbers in the batch
+    rows: npt.NDArray[np.int64]  # the numbers of the rows in the batch
 
 
 class RowProblem(ValueError):
-    """Raised for a row that cannot become a message, with its number in the batch and the reason."""
+    """Raised for a row that cannot become a message.  It has the row's number in the batch, and the reason."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"row {row}: {problem}")
@@ -55,10 +55,10 @@ def outgoing(
     row_ids: RowIds | None,
     left_out: Counter[str] | None = None,
 ) -> Iterator[OutgoingRows]:
-    """Returns the batch's rows by topic and queue id; each part keeps the order of its rows.
+    """Yields the batch's rows by topic and queue id.  Each part keeps the order of its rows.
 
-    Without `row_ids` the producer makes the ids.  With `left_out`, invalid properties are left out, and counted there
-    by name.  Without it they are kept, and the producer refuses these rows.
+    Without `row_ids` the producer makes the ids.  With `left_out`, invalid properties are left out, and counted in it
+    by name.  Without `left_out` they are kept, and the producer refuses their rows.
     """
 
     bodies = batch.column(columns.body)
@@ -100,11 +100,13 @@ def outgoing(
 
 
 def first(rows: pa.BooleanArray) -> int:
+    """Returns the number of the first row that is true."""
     return int(np.argmax(mask(rows)))
 
 
 def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
-    """Raises RowProblem for a number that is no queue id.  Whether the topic has such a queue is checked later."""
+    """Returns the queue id of each row.  Raises RowProblem for a number that is no queue id.  A later check finds
+    out if the topic has such a queue."""
     ids = batch.column(index)
     if ids.type == pa.int32():
         return ids
@@ -120,7 +122,8 @@ def as_queue_ids(batch: pa.RecordBatch, index: int) -> pa.Int32Array:
 
 
 def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_ids: pa.Array | None) -> pa.Array:
-    """Returns the message group of each row.  A row without one gets its key as group, unless it names its queue."""
+    """Returns the message group of each row.  A row without a group gets its key as group, unless it names its
+    queue."""
     groups = keys if message_groups is None else pc.coalesce(message_groups, keys)
     if queue_ids is None:
         return groups
@@ -129,9 +132,8 @@ def with_keys_as_groups(keys: pa.Array, message_groups: pa.Array | None, queue_i
 
 
 def parts(values: pa.Array | None) -> Iterator[tuple[Any, pa.Array | None]]:
-    """Yields each distinct value with its rows, in the order of the values' first rows.  Rows are None if all rows have
-    the value.
-    """
+    """Yields each distinct value with its rows, in the order of the values' first rows.  The rows are None if all
+    rows have the value."""
     if values is None:
         yield None, None
         return
@@ -167,7 +169,8 @@ def taken(whole: OutgoingRows, rows: pa.Array | None) -> OutgoingRows:
 def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.StringArray:
     """Returns bytes as text, because RocketMQ stores everything but bodies as UTF-8.
 
-    Raises RowProblem for bytes that are not UTF-8; `what` then says which row and which part they belong to.
+    Raises RowProblem for bytes that are not UTF-8.  `what` then says to which row and which part of a message they
+    belong.
     """
     if values.type == pa.string():
         return values
@@ -188,10 +191,9 @@ def as_text(values: pa.Array, what: Callable[[int], tuple[int, str]]) -> pa.Stri
 
 
 def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapArray:
-    """The properties of a map column, or of Kafka's headers, without those that clients and brokers set by themselves,
-    so that rows which were read can be written again.  With `left_out`, properties that a message cannot have are
-    removed too, and counted there.
-    """
+    """Returns the properties of a map column, or of Kafka's headers, without those that clients and brokers set by
+    themselves, so that rows which were read can be written again.  With `left_out`, properties that a message cannot
+    have are removed, too, and counted in it."""
     names, values, places = entries(column)
     keep = ~mask(pc.is_in(binary_view(names), value_set=NOT_THE_SENDERS))
     names, values, places = kept(names, values, places, keep)
@@ -202,14 +204,16 @@ def user_properties(column: pa.Array, left_out: Counter[str] | None) -> pa.MapAr
         left_out.update(str(name) for name in names.filter(booleans(lost)).to_pylist())
         names, values, places = kept(names, values, places, ~lost)
     if names.null_count:
-        names = names.fill_null("")  # an Arrow map has no null names; the producer refuses both
+        names = names.fill_null(
+            ""
+        )  # an Arrow map has no null names, and the producer refuses empty names as it would null ones
     return pa.MapArray.from_arrays(numbers(places.astype(np.int32)), names, values)
 
 
 def kept(
     names: pa.Array, values: pa.Array, places: npt.NDArray[np.int64], keep: npt.NDArray[np.bool_]
 ) -> tuple[pa.Array, pa.Array, npt.NDArray[np.int64]]:
-    """Returns the properties that are kept, and the index of each row's first one among them."""
+    """Returns the properties that are kept, and for each row the index of its first kept property."""
     before = np.concatenate(([0], np.cumsum(keep)))
     chosen = booleans(keep)
     return names.filter(chosen), values.filter(chosen), before[places]

@@ -29,7 +29,7 @@ class RowIds(Protocol):
     def of(self, batch: pa.RecordBatch, topics: pa.Array | None) -> pa.StringArray:
         """Returns an id for each row of a task's next batch.
 
-        `topics` has each row's topic; None if the option names it.
+        `topics` has each row's topic, or is None if the option `topic` names it.
         """
 
 
@@ -40,7 +40,7 @@ def digest(size: int, *parts: str) -> bytes:
 
 
 class PlaceIds:
-    """Makes ids from places.
+    """Makes ids from the places of rows.
 
     `whole` names the unit that Spark repeats: query and batch of a stream, or the job of a batch write.
     """
@@ -61,7 +61,7 @@ class PlaceIds:
 
 
 class ColumnIds:
-    """Makes ids from columns, given by their indexes.  The topic is always hashed with them."""
+    """Makes ids from columns, which are given by their indexes.  The topic is always hashed with them."""
 
     def __init__(self, sink_name: str, topic: str | None, columns: tuple[int, ...]) -> None:
         self._begin = digest(16, "columns", sink_name)
@@ -87,7 +87,7 @@ class ColumnIds:
 
 
 def as_bytes(column: pa.Array) -> pa.BinaryArray:
-    """Returns bytes that are the same for equal values of different types, such as an int and a long.
+    """Returns bytes that are equal for equal values of different types, such as an int and a long.
 
     Text and bytes stay as they are.  Whole numbers, times (µs) and days become eight bytes.  Decimals lose trailing
     zeros.

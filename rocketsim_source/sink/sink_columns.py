@@ -1,6 +1,6 @@
 """Finds which of a DataFrame's columns are the columns of messages.
 
-`body` (or `value`) is required; `topic`, `tags`, `keys` (`key`), `properties` (`headers`), `messageGroup` and
+`body` (or `value`) is required.  `topic`, `tags`, `keys` (`key`), `properties` (`headers`), `messageGroup` and
 `queueId` (`partition`) are used if the DataFrame has them.  Columns that only a broker can set (offsets, timestamps,
 hosts) are ignored, so that a DataFrame which was read can be written.
 """
@@ -61,7 +61,8 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class SinkColumns:
-    """The index of the DataFrame's column from which each part of a message comes; None if it has none."""
+    """The index of the DataFrame's column from which each part of a message comes, or None if the DataFrame has no
+    such column."""
 
     body: int
     topic: int | None = None

@@ -1,6 +1,5 @@
-"""One task of a write, in an executor's Python worker: it sends Arrow batches as messages, and ends when every message
-is acknowledged.
-"""
+"""One task of a write, in an executor's Python worker.  It sends Arrow batches as messages, and ends when every
+message is acknowledged."""
 
 import os
 import time
@@ -54,7 +53,7 @@ def write_rows(plan: SinkPlan, batches: Iterator[pa.RecordBatch]) -> Sent:
 
 
 def row_ids(plan: SinkPlan) -> RowIds | None:
-    """Makes this task's message ids; None if the producer makes them."""
+    """Makes the object that gives this task's rows their message ids.  Returns None if the producer makes the ids."""
     options = plan.options
     if options.mode != "idempotent":
         return None
@@ -72,8 +71,8 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 def worker_producer(options: SinkOptions) -> Producer:
     """Returns this worker's producer.
 
-    It is made after the fork and kept, so that later tasks use its channels and routes, too.  It is never closed, which
-    loses nothing, because a task waits for all of its acknowledgements.
+    The producer is made after the fork and kept, so that later tasks use its channels and routes, too.  It is never
+    closed, which loses nothing, because a task waits for all of its acknowledgements.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
@@ -93,15 +92,14 @@ def worker_producer(options: SinkOptions) -> Producer:
 
 
 def refused(error: RowIllegal, topic: str, rows: Rows) -> MessageIllegal:
-    """Returns the error of one of these rows, with the row's number in the task in place of its number in the send."""
+    """Returns the error of one of these rows, with the row's number in the task instead of its number in the send."""
     skip = " (invalidProperties=skip leaves it out)" if error.problem.startswith("property ") else ""
     return MessageIllegal(f"topic {topic!r}: {place(int(rows[error.row]))}: {error.problem}{skip}")
 
 
 def place(row: int) -> str:
-    """Returns the description of a row by which users find it: its number in the partition that this task writes, from
-    0.
-    """
+    """Describes a row in the way by which users find it: by its number, from 0, in the partition that this task
+    writes."""
     context = TaskContext.get()
     return f"row {row}" + (f" of partition {context.partitionId()}" if context is not None else "")
 
@@ -128,7 +126,7 @@ class RowSender:
         except RowProblem as error:
             raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
-        # Each broker has its own limit of frames in flight; this limit only bounds the memory for waiting frames.
+        # Each broker has its own limit of frames in flight.  This one only limits the memory for waiting frames.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 
@@ -165,8 +163,8 @@ class RowSender:
     def _acknowledged(self, future: Any) -> BatchPart:
         """Waits for the next frame's acknowledgement.
 
-        Every frame is answered or fails within sendTimeoutMs after it was sent.  If none does so for twice that time,
-        something is stuck, and the task fails, because otherwise it would hang.
+        Every frame is answered or fails within sendTimeoutMs after it was sent.  If no frame does so for twice that
+        time, something is stuck, and the task fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:
@@ -174,7 +172,7 @@ class RowSender:
             try:
                 return cast(BatchPart, future.result(2 * self._plan.options.send_timeout_ms / 1000))
             except TimeoutError:
-                if future.done():  # it was answered just now, or this is the frame's own error
+                if future.done():  # the frame was answered just now, or the timeout is the frame's own error
                     return cast(BatchPart, future.result())
                 if stats.acknowledged + stats.failed == settled:
                     raise SendStuck(
@@ -184,6 +182,7 @@ class RowSender:
                     ) from None
 
     def _settle(self) -> None:
+        """Waits for the oldest frame, and counts the status of its messages."""
         future, rows = self._waiting.popleft()
         try:
             part = self._acknowledged(future)
@@ -197,8 +196,8 @@ class RowSender:
     def _queue(self, rows: OutgoingRows) -> Any:
         """Returns the queue that a row names.
 
-        A queue id of column queueId does not name a broker, so the topic's broker names are used in turn.  A number of
-        column partition also names the broker.
+        A queue id in the column queueId does not name a broker, so the topic's broker names are used in turn.  A number
+        in the column partition also names the broker.
         """
         if rows.queue_id is None:
             return None

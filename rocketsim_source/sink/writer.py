@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SinkPlan:
-    """The part that Spark pickles for the executors.
+    """What Spark pickles for the executors.
 
     All tasks of a batch write, and their repetitions, have the same `job`.
     """
@@ -45,7 +45,7 @@ def sink_plan(schema: StructType, given: Mapping[str, str], overwrite: bool) -> 
 
 
 def with_protocol(options: SinkOptions) -> SinkOptions:
-    """Returns the options with the protocol that the servers speak, so that no task has to find that out."""
+    """Returns the options with the protocol that the servers speak, so that no task has to find it out."""
     from rocketsim_client.transport.opening import with_detected_protocol
 
     return replace(options, protocol=with_detected_protocol(options.connection).protocol)

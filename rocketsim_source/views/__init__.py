@@ -1,4 +1,4 @@
 """Views: the tables of `rocketsim admin`, for Spark.
 
-`columns` has the columns of each view, `rows` asks the brokers, and `view_reader` is called by Spark.
+`columns.py` has the columns of each view, `rows.py` asks the brokers, and Spark calls `view_reader.py`.
 """

@@ -1,4 +1,4 @@
-"""The rows of each view.  All brokers are asked when a query runs.
+"""Makes the rows of each view.  All brokers are asked when a query runs.
 
 It is an error if a broker does not answer, or if a name server knows no broker, because a table that lacks some rows
 would hide problems.
@@ -17,7 +17,8 @@ Row = dict[str, Any]
 
 
 def rows_of(options: ViewOptions) -> list[Row]:
-    """Returns the rows, each with every column of the view.  Raises a broker's refusal, or an error if none answers."""
+    """Returns the rows, each with every column of the view.  Raises a broker's refusal, or an error if no broker
+    answers."""
     with Admin(options.connection) as admin:
         if not admin.cluster_list():
             raise BrokerNotExist(f"the name server {';'.join(options.name_server)} knows no broker")

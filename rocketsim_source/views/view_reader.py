@@ -1,4 +1,4 @@
-"""The reader that Spark uses for `view`: one task asks the brokers and returns the rows."""
+"""The reader that Spark uses for `view`.  One task asks the brokers and returns the rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RocketSimViewReader(DataSourceReader):
-    """The task asks the brokers when it runs, so a query that runs again gets newer rows."""
+    """Asks the brokers when its task runs, so that a query which runs again gets newer rows."""
 
     def __init__(self, schema: StructType, options: ViewOptions) -> None:
         self.schema = schema
