@@ -5,14 +5,15 @@ that the same process can start Spark.
 """
 
 import contextlib
+import fcntl
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, Self
 
 from rocketsim_cli import until_parent_ends
 from rocketsim_cli.trouble import Trouble
@@ -224,6 +225,29 @@ class ServerProcess:
 
 def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@contextlib.contextmanager
+def starting_alone(sleep: Callable[[float], None] = time.sleep) -> Iterator[None]:
+    """Waits until no other process of this installation starts a cluster, and keeps others waiting meanwhile.
+
+    Two of them would find the same ports free.  After START_TIMEOUT_S it goes on, because the other one may hang.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_S
+    with open(__file__, "rb") as lock:  # a file that every process of this installation can open
+        while not _locked(lock) and time.monotonic() < deadline:
+            sleep(0.05)
+        yield
+
+
+def _locked(file: BinaryIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # the file system has no locks
+    return True
 
 
 def _ready(server: ServerProcess) -> ServerProcess:

@@ -13,7 +13,7 @@ from rocketsim_cli.background import Background
 from rocketsim_cli.cluster_directory import ClusterDirectory
 from rocketsim_cli.console import INSTALL, console_for
 from rocketsim_cli.end_signal import EndSignal
-from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties
+from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties, starting_alone
 from rocketsim_cli.tables import console
 from rocketsim_cli.trouble import Trouble
 
@@ -79,25 +79,26 @@ def up(
         end_signal.listen()
         parts.callback(directory.forget)
         directory.save(cluster_directory.starting())
-        remoting_port = free_port(NAMESRV_PORT) if remoting else -1
-        name_server_port = _name_server_port(port, remoting_port)
-        grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
-        brokers = [
-            properties
-            for pair, grpc_port in enumerate(grpc_ports)
-            for properties in pair_properties(
-                pair,
-                sync=sync,
-                ports=(free_port(BROKER_PORT + 2 * pair), free_port(BROKER_PORT + 2 * pair + 1)),
-                grpc_port=grpc_port,
-                remoting_port=0 if remoting else -1,
-            )
-        ]
-        cluster = parts.enter_context(
-            LocalCluster(directory.folder, brokers, remoting_port, name_server_port, end_signal.sleep)
-        )
         try:
-            cluster.start(say)
+            with starting_alone(end_signal.sleep):
+                remoting_port = free_port(NAMESRV_PORT) if remoting else -1
+                name_server_port = _name_server_port(port, remoting_port)
+                grpc_ports = [free_port(GRPC_PORT + pair) for pair in range(pairs)]
+                brokers = [
+                    properties
+                    for pair, grpc_port in enumerate(grpc_ports)
+                    for properties in pair_properties(
+                        pair,
+                        sync=sync,
+                        ports=(free_port(BROKER_PORT + 2 * pair), free_port(BROKER_PORT + 2 * pair + 1)),
+                        grpc_port=grpc_port,
+                        remoting_port=0 if remoting else -1,
+                    )
+                ]
+                cluster = parts.enter_context(
+                    LocalCluster(directory.folder, brokers, remoting_port, name_server_port, end_signal.sleep)
+                )
+                cluster.start(say)
             _make_topic(cluster, topic)
             url = parts.enter_context(console_for(cluster.name_server))
             say(f"\nConsole: {url or f'not installed ({INSTALL})'}", markup=False)

@@ -5,7 +5,7 @@ messages, and its tasks still run.
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tests.support.brokers import name_server, put, running
 from tests.support.memory_log import MemoryLog, record
 
 GARBAGE = b"\x0f\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # no protobuf message
+TURNS_OF_AN_ACCEPTED_CONNECTION = 5  # of the event loop, until asyncio has called `connected` with it
 SETTINGS_FRAME = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"  # of HTTP/2: what a server says first
 
 
@@ -123,9 +124,13 @@ async def socket_peer(behaves: Socket) -> AsyncIterator[tuple[str, Calls]]:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", calls
     finally:
         server.close()
+        for _ in range(TURNS_OF_AN_ACCEPTED_CONNECTION):
+            await asyncio.sleep(0)
         for writer, task in connections:
             task.cancel()
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
 
 
 Stream = Callable[[AsyncIterator[bytes], Any, list[bytes]], Awaitable[None]]

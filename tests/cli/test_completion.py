@@ -5,13 +5,14 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from rocketsim_cli import completion
+from rocketsim_cli.main import main
 from rocketsim_client import Admin
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 from testbed.processes import Processes
@@ -56,7 +57,7 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**plain, "PATH": path, "HOME": str(home), **more}
 
 
-def completed(home: Path, *words: str, **more: str) -> list[str]:
+def completed_by_bash(home: Path, *words: str, **more: str) -> list[str]:
     """Returns what bash offers for the last word, which may be empty.  Nothing may be said beside that."""
     done = subprocess.run(
         ["bash", "-c", COMPLETE, "bash", *words],
@@ -70,73 +71,105 @@ def completed(home: Path, *words: str, **more: str) -> list[str]:
     return done.stdout.split()
 
 
+Complete = Callable[..., list[str]]
+
+
+@pytest.fixture
+def completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
+    """A function that returns the same as `completed_by_bash`, but without a new process, and with patience."""
+    monkeypatch.setattr(completion, "TIMEOUT_S", PROCESS_PATIENCE_S)
+
+    def complete(*words: str, **more: str) -> list[str]:
+        line = {"COMP_WORDS": "\n".join(("rocketsim", *words)), "COMP_CWORD": str(len(words))}
+        wanted = environment(tmp_path, _ROCKETSIM_COMPLETE="complete_bash", **line, **more)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in os.environ.keys() - wanted.keys():
+                patch.delenv(name)
+            for name, value in wanted.items():
+                patch.setenv(name, value)
+            patch.setattr(completion, "before_fragment", "")
+            patch.setattr(sys, "argv", ["rocketsim"])
+            patch.setattr(sys.modules["__main__"], "__package__", None)  # or else the program's name is python -m pytest
+            with pytest.raises(SystemExit) as end:
+                main()
+        said = capsys.readouterr()
+        assert (end.value.code, said.err) in ((0, ""), (None, ""))
+        return said.out.split()
+
+    return complete
+
+
 def at(address: str) -> tuple[str, ...]:
     """`-n ADDRESS`, as bash divides it."""
     return "-n", *address.replace(":", " : ").split()
 
 
+def test_bash_offers_topics_of_the_cluster(tmp_path: Path, running: Running) -> None:
+    """Bash offers nothing while the cluster needs more than a second for its answer."""
+    words = "produce", *at(running.name_server), "-t", "Pay"
+    wait_until(lambda: completed_by_bash(tmp_path, *words) == ["Payments"], "the topic", PROCESS_PATIENCE_S)
+
+
 @pytest.mark.parametrize("command", [("admin", "topicStatus"), ("produce",), ("consume",)], ids=" ".join)
-def test_topics_are_those_of_the_cluster(tmp_path: Path, running: Running, command: tuple[str, ...]) -> None:
+def test_topics_are_those_of_the_cluster(completed: Complete, running: Running, command: tuple[str, ...]) -> None:
     n = at(running.name_server)
-    offers(["Orders", "OrdersOld"], tmp_path, *command, *n, "-t", "Or")
-    offers(["Payments"], tmp_path, *command, *n, "--topic", "Pay")
-    every = completed(tmp_path, *command, *n, "-t", "")
+    assert completed(*command, *n, "-t", "Or") == ["Orders", "OrdersOld"]
+    assert completed(*command, *n, "--topic", "Pay") == ["Payments"]
+    every = completed(*command, *n, "-t", "")
     assert {"Orders", "OrdersOld", "Payments"} <= {*every} and not any(name.startswith("%") for name in every)
-    offers(["%odd"], tmp_path, *command, *n, "-t", "%o")
+    assert completed(*command, *n, "-t", "%o") == ["%odd"]
 
 
-def offers(expected: list[str], home: Path, *words: str, **more: str) -> None:
-    """Waits until bash offers this.  It offers nothing while the cluster needs more than a second for its answer."""
-    wait_until(lambda: completed(home, *words, **more) == expected, f"{words}: {expected}", PROCESS_PATIENCE_S)
-
-
-def test_groups_and_names_of_brokers_and_clusters_are_completed(tmp_path: Path, running: Running) -> None:
+def test_groups_and_names_of_brokers_and_clusters_are_completed(completed: Complete, running: Running) -> None:
     n = at(running.name_server)
     with Admin(running.name_server) as admin:
         from rocketsim_client import SubscriptionGroupConfig
 
         admin.update_sub_group(SubscriptionGroupConfig(group_name="people"))
-    offers(["people"], tmp_path, "consume", *n, "-g", "peo")
-    offers(["people"], tmp_path, "admin", "getConsumerConfig", *n, "-g", "peo")
-    offers(["broker-a"], tmp_path, "admin", "wipeWritePerm", *n, "-b", "")
-    offers(["DefaultCluster"], tmp_path, "admin", "topicList", *n, "-c", "Def")
+    assert completed("consume", *n, "-g", "peo") == ["people"]
+    assert completed("admin", "getConsumerConfig", *n, "-g", "peo") == ["people"]
+    assert completed("admin", "wipeWritePerm", *n, "-b", "") == ["broker-a"]
+    assert completed("admin", "topicList", *n, "-c", "Def") == ["DefaultCluster"]
     host, port = running.broker.split(":")
-    offers([running.broker], tmp_path, "admin", "brokerStatus", *n, "-b", "")
+    assert completed("admin", "brokerStatus", *n, "-b", "") == [running.broker]
     # Bash replaces only what follows the last colon.
-    offers([port], tmp_path, "admin", "brokerStatus", *n, "-b", host, ":")
-    offers([port], tmp_path, "admin", "brokerStatus", *n, "-b", host, ":", port[:2])
+    assert completed("admin", "brokerStatus", *n, "-b", host, ":") == [port]
+    assert completed("admin", "brokerStatus", *n, "-b", host, ":", port[:2]) == [port]
 
 
-def test_the_cluster_is_that_of_the_line_the_environment_or_a_context(tmp_path: Path, running: Running) -> None:
+def test_the_cluster_is_that_of_the_line_the_environment_or_a_context(
+    tmp_path: Path, completed: Complete, running: Running
+) -> None:
     words = "produce", "-t", "Or"
     both = ["Orders", "OrdersOld"]
-    assert completed(tmp_path, *words) == []
-    offers(both, tmp_path, *words, NAMESRV_ADDR=running.name_server)
+    assert completed(*words) == []
+    assert completed(*words, NAMESRV_ADDR=running.name_server) == both
     added = subprocess.run(
         ["rocketsim", "context", "add", "mine", "-n", running.name_server], env=environment(tmp_path), check=False
     )
     assert added.returncode == 0
-    offers(both, tmp_path, *words)
-    assert completed(tmp_path, "produce", *at("127.0.0.1:1"), "-t", "Or") == []
+    assert completed(*words) == both
+    assert completed("produce", *at("127.0.0.1:1"), "-t", "Or") == []
     subprocess.run(["rocketsim", "context", "add", "other", "-n", "127.0.0.1:1"], env=environment(tmp_path), check=True)
-    assert completed(tmp_path, *words) == []
-    offers(both, tmp_path, "--context", "mine", *words)
+    assert completed(*words) == []
+    assert completed("--context", "mine", *words) == both
 
 
-def test_a_failure_is_silent(tmp_path: Path) -> None:
+def test_a_failure_is_silent(tmp_path: Path, completed: Complete, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "TIMEOUT_S", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert completed(tmp_path, "produce", *at(address), "-t", "Or") == []
-    assert completed(tmp_path, "produce", *at(address), "-t", "Or") == []
-    assert completed(tmp_path, "produce", "-n", "nonsense", "-t", "Or") == []
-    assert completed(tmp_path, "--protocol", "nonsense", "produce", *at(address), "-t", "Or") == []
+        assert completed("produce", *at(address), "-t", "Or") == []
+    assert completed("produce", *at(address), "-t", "Or") == []
+    assert completed("produce", "-n", "nonsense", "-t", "Or") == []
+    assert completed("--protocol", "nonsense", "produce", *at(address), "-t", "Or") == []
     contexts = tmp_path / ".config" / "rocketsim" / "contexts.toml"
     contexts.parent.mkdir(parents=True)
     contexts.write_text("current = ")
-    assert completed(tmp_path, "produce", "-t", "Or") == []
-    assert completed(tmp_path, "admin", "topicSta") == ["topicStatus"]  # words of the command line need no cluster
+    assert completed("produce", "-t", "Or") == []
+    assert completed("admin", "topicSta") == ["topicStatus"]  # words of the command line need no cluster
 
 
 def test_the_installation_is_found_by_a_new_bash(tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import socket
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from rocketsim_cli.demo.command import broker_files
-from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties
+from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties, starting_alone
 from rocketsim_cli.trouble import Trouble
 
 
@@ -35,6 +36,20 @@ def test_ports_are_the_wanted_ones_and_others_where_another_process_was_faster(t
             assert not cluster.name_server.endswith(f":{taken}")
             cluster.namesrv.stop()
             assert cluster.namesrv.start().address == cluster.name_server  # it keeps its port
+
+
+def test_two_clusters_choose_their_ports_one_after_the_other():
+    waits = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal waits
+        waits += 1
+        first.close()
+
+    with ExitStack() as first:
+        first.enter_context(starting_alone())
+        with starting_alone(sleep):
+            assert waits == 1
 
 
 def test_the_demo_runs_beside_other_brokers():
