@@ -81,6 +81,11 @@ def console_for(name_server: str) -> Iterator[str | None]:
             yield url
 
 
+def announcement(url: str | None) -> str:
+    """Says where the console of `console_for` is, or what to install for one."""
+    return f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})"
+
+
 def _need_packages() -> None:
     try:
         import starlette  # noqa: F401

@@ -11,7 +11,7 @@ import typer
 from rocketsim_cli import cluster_directory
 from rocketsim_cli.background import Background
 from rocketsim_cli.cluster_directory import ClusterDirectory
-from rocketsim_cli.console import INSTALL, console_for
+from rocketsim_cli.console import announcement, console_for
 from rocketsim_cli.end_signal import EndSignal
 from rocketsim_cli.local_cluster import LocalCluster, free_port, pair_properties, starting_alone
 from rocketsim_cli.tables import console
@@ -101,7 +101,7 @@ def up(
                 cluster.start(say)
             _make_topic(cluster, topic)
             url = parts.enter_context(console_for(cluster.name_server))
-            say(f"\nConsole: {url or f'not installed ({INSTALL})'}", markup=False)
+            say(f"\n{announcement(url)}", markup=False)
             end = f"`{directory.command('down')}`" if detach else "Ctrl-C"
             say(_welcome(cluster, topic, grpc_ports[0], end), markup=False)
             if remoting:

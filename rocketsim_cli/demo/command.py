@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rocketsim_cli.console import INSTALL, console_for
+from rocketsim_cli.console import announcement, console_for
 from rocketsim_cli.end_signal import EndSignal
 from rocketsim_cli.local_cluster import LAPTOP, LocalCluster, ServerProcess, pair_properties
 from rocketsim_cli.tables import console, show_json
@@ -185,7 +185,7 @@ class Demo:
         self._end_signal.check()
         servers.wait()
         url = self._parts.enter_context(console_for(self._cluster.name_server))
-        self._say(f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})")
+        self._say(announcement(url))
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
             admin.update_topic(

@@ -89,7 +89,9 @@ def completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
                 patch.setenv(name, value)
             patch.setattr(completion, "before_fragment", "")
             patch.setattr(sys, "argv", ["rocketsim"])
-            patch.setattr(sys.modules["__main__"], "__package__", None)  # or else the program's name is python -m pytest
+            patch.setattr(
+                sys.modules["__main__"], "__package__", None
+            )  # or else the program's name is python -m pytest
             with pytest.raises(SystemExit) as end:
                 main()
         said = capsys.readouterr()
