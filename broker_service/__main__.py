@@ -116,7 +116,7 @@ async def until_signal(config: Config, run: Callable[[Config, asyncio.Event], Aw
 
 
 async def return_memory() -> None:
-    """Returns memory that a burst of calls has freed to the system, until cancelled."""
+    """Gives memory that a burst of calls has freed back to the operating system, until cancelled."""
     freed = FreedMemory()
     while True:
         await asyncio.sleep(RETURN_MEMORY_EVERY_S)

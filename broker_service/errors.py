@@ -53,8 +53,8 @@ class AccessDenied(NoPermission):
     exists, and empty otherwise.
     """
 
-    # A known user gets this status, too.  With PERMISSION_DENIED a client could not tell this refusal from that of a
-    # topic without write permission.
+    # A known user without the right gets UNAUTHENTICATED, too.  With PERMISSION_DENIED a client could not tell this
+    # refusal from that of a topic without write permission.
     grpc_status = "UNAUTHENTICATED"
     v2_code = "UNAUTHORIZED"
     reason = "forbidden"
@@ -139,9 +139,10 @@ class DiskFull(ServiceNotAvailable):
 
 
 class FlushFailed(ServiceNotAvailable, OSError):
-    """A sync failed.  The disk may not have what was written since the last one, and this process never writes again.
+    """A sync failed.
 
-    FlushFailed is an OSError, too, so that the code that handles a failed write also handles a failed sync.
+    The disk may lack what was written since the last successful sync, and this process never writes again.  FlushFailed
+    is an OSError, too, so that the code that handles a failed write also handles a failed sync.
     """
 
 

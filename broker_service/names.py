@@ -7,7 +7,7 @@ from rocketsim_proto.reserved import INTERNAL_PREFIX, RETRY_PREFIX, SYSTEM_PREFI
 from broker_service.errors import InvalidParameter, MessageIllegal, NoPermission, RocketSimError
 
 MAX_TOPIC_LENGTH = 127
-MAX_RETRY_TOPIC_LENGTH = 255  # its name contains a group's name and a topic's name
+MAX_RETRY_TOPIC_LENGTH = 255  # the name of a retry topic contains a group's name and a topic's name
 MAX_GROUP_LENGTH = 120
 MAX_USERNAME_LENGTH = 127
 MAX_PASSWORD_LENGTH = 255
@@ -21,7 +21,8 @@ _USERNAME = re.compile(r"[a-zA-Z0-9_.-]+", re.ASCII)
 _PASSWORD = re.compile(r"[!-~]+", re.ASCII)  # characters that both a header and a command line can contain
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+", re.ASCII)
-_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)  # the broker names them %RETRY%group+topic
+# the broker names retry topics %RETRY%group+topic
+_RETRY_TOPIC = re.compile(rf"{RETRY_PREFIX}[%|a-zA-Z0-9_+-]*", re.ASCII)
 
 
 def is_system_topic(topic: str) -> bool:
@@ -73,10 +74,10 @@ def is_username(name: str) -> bool:
 def check_credentials(username: str, password: str) -> None:
     """Raises ValueError for an invalid user name or password.  The text never contains the password."""
     if not is_username(username):
-        raise ValueError(f"username {username!r}: 1 to {MAX_USERNAME_LENGTH} letters, digits and _.-")
+        raise ValueError(f"username {username!r}: expected 1 to {MAX_USERNAME_LENGTH} letters, digits and _.-")
     if len(password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(password):
         raise ValueError(
-            f"password of user {username}: 1 to {MAX_PASSWORD_LENGTH} printable ASCII characters, no blanks"
+            f"password of user {username}: expected 1 to {MAX_PASSWORD_LENGTH} printable ASCII characters, no blanks"
         )
 
 

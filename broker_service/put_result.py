@@ -1,4 +1,4 @@
-"""What became of a put: where its records are, and which brokers have them.
+"""The outcome of a put: where its records are, and which brokers have them.
 
 Two kinds of offset exist, and names tell them apart.  A `commit_log_offset` is a byte position in the log; so are an
 `end_offset`, an `ack_offset` and a `confirm_offset`.  A `queue_offset` counts the messages of one queue.  Every end is
@@ -19,7 +19,7 @@ class PutStatus(IntEnum):
 
 
 class CommitStatus(IntEnum):
-    """Which brokers have a commit, a settlement or an operator's change.  The numbers are those of message.proto.
+    """Says which brokers have a commit, a settlement or an operator's change.  The numbers are those of message.proto.
 
     docs/replication.md has the failures that COMMIT_OK survives, which depend on the broker's role.
     """

@@ -1,4 +1,4 @@
-"""Gate decides, without I/O, if a call may be made.  `interceptor.py` and `remoting.py` ask it."""
+"""Gate decides, without I/O, if a call may be made.  `interceptor.py` and `remoting.py` ask the gate."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -114,7 +114,7 @@ class Gate:
         policies = self._users.policies_of(user.username)
         if policies is None:
             return
-        for need in dict.fromkeys(right.needs(request)):  # each need once, even if the request repeats it
+        for need in dict.fromkeys(right.needs(request)):  # each need is checked once, even if the request repeats it
             self._check_need(user, need, policies, source)
 
     def _source_of(self, peer: str) -> Address | None:
@@ -136,7 +136,7 @@ class Gate:
 
 
 def super_user(credentials: Credentials | None) -> User | None:
-    """Makes the super user that the configuration names; no table of users has it."""
+    """Makes the super user that the configuration names; this user is in no table."""
     return User(credentials.access_key, credentials.secret_key, UserType.SUPER) if credentials is not None else None
 
 

@@ -1,7 +1,7 @@
 """AccessInterceptor asks the gate before every call of a server, for all services.
 
-The user is determined before gRPC receives the request.  That is possible because a signature covers headers only.  A
-request that nobody has signed is therefore neither kept in memory nor decompressed nor parsed.
+The user is determined before gRPC receives the request.  This order is possible because a signature covers headers
+only.  A request that nobody has signed is therefore neither kept in memory nor decompressed nor parsed.
 
 Some calls need no signature.  `unsigned.py` limits how many of their requests are received at once.
 
@@ -130,7 +130,7 @@ class OpenCall(_ParsedCall):
         return request
 
     def may(self, need: Need) -> bool:
-        """Returns True if the user has this right now; no request of the call needs to have asked for it."""
+        """Returns True if the user has this right now, even if no request of the call has needed it."""
         try:
             self._check(self.user, self.method, Right(Caller.USER, lambda _: (need,)), self.peer_name, need)
         except AccessDenied:
@@ -148,7 +148,7 @@ class OpenCall(_ParsedCall):
 
 
 def may(context: Any, need: Need) -> bool:
-    """Returns True if the user of an open call has this right now.  Without access control it is always True.
+    """Returns True if the user of an open call has this right now.  Without access control it returns True.
 
     `context` is the context that the call's handler got.
     """
@@ -172,7 +172,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         self._refusals = refusals
         self._unsigned = unsigned
         self._protocol = protocol
-        self._open: dict[str, set[OpenCall]] = {}  # by user
+        self._open: dict[str, set[OpenCall]] = {}  # user name -> the open calls of that user
 
     def check_again(self, username: str) -> None:
         """Ends those open calls of a user that would no longer be admitted.

@@ -58,7 +58,7 @@ class Decision(StrEnum):
 
 
 class Pattern(IntEnum):
-    """How a policy names its resource, in the order of precedence."""
+    """The ways in which a policy names its resource, in the order of precedence."""
 
     LITERAL = 1
     PREFIXED = 2
@@ -105,13 +105,15 @@ class Resource:
         """Parses `Topic:orders`, `Topic:ord*` or `Topic:*`."""
         kind, colon, name = text.strip().partition(":")
         if not colon:
-            raise ValueError(f"resource {text!r}: Topic:name, Group:name or Cluster:name; name* for all that begin so")
+            raise ValueError(
+                f"resource {text!r}: expected Topic:name, Group:name or Cluster:name; name* for all that begin so"
+            )
         found = word_of(ResourceType, kind)
         if name == "*":
             return cls(found, "", Pattern.ANY)
         prefix = name.removesuffix("*")
         if len(name) > 2 * MAX_USERNAME_LENGTH or not _RESOURCE_NAME.fullmatch(prefix):
-            raise ValueError(f"resource {text!r}: letters, digits and %|_.+- with at most one * at the end")
+            raise ValueError(f"resource {text!r}: expected letters, digits and %|_.+- with at most one * at the end")
         return cls(found, prefix, Pattern.LITERAL if prefix == name else Pattern.PREFIXED)
 
     def __str__(self) -> str:
@@ -136,7 +138,7 @@ class Policy:
     ) -> "Policy":
         found = frozenset(word_of(Action, action) for action in actions)
         if not found:
-            raise ValueError(f"resource {resource}: no action is named; one of {_words(Action)}")
+            raise ValueError(f"resource {resource}: no action is named; expected one of {_words(Action)}")
         networks = tuple(_network(text) for text in source_ips)
         if len(networks) > MAX_SOURCE_IPS:
             raise ValueError(f"resource {resource}: {len(networks)} source addresses; {MAX_SOURCE_IPS} at most")
@@ -190,7 +192,7 @@ def user_of(subject: str) -> str:
     """Returns the name in `User:name`."""
     kind, _, name = subject.partition(":")
     if kind != "User" or not is_username(name):
-        raise ValueError(f"subject {subject!r}: User:name")
+        raise ValueError(f"subject {subject!r}: expected User:name")
     return name
 
 
@@ -214,7 +216,8 @@ def address_of(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 def is_of_nobody(network: Network) -> bool:
     """Returns True if no caller can have an address in this network.
 
-    This holds for multicast, broadcast, 0.0.0.0/8, and ::.  (0.0.0.0 and :: mean "any" only for a listening socket.)
+    No caller has an address of multicast, broadcast or 0.0.0.0/8, or the address ::.  (0.0.0.0 and :: mean "any" only
+    for a listening socket.)
     """
     if isinstance(network, ipaddress.IPv6Network):
         return network.is_unspecified or network.is_multicast
@@ -230,7 +233,7 @@ def _network(text: str) -> Network:
     try:
         found = ipaddress.ip_network(f"{address.partition('%')[0]}{slash}{bits}", strict=False)
     except ValueError as error:
-        raise ValueError(f"source address {text!r}: an IP address, or a network as in 10.0.0.0/8") from error
+        raise ValueError(f"source address {text!r}: expected an IP address, or a network as in 10.0.0.0/8") from error
     if isinstance(found, ipaddress.IPv6Network) and found.prefixlen >= _MAPPED_BITS:
         if (mapped := found.network_address.ipv4_mapped) is not None:
             return ipaddress.IPv4Network((mapped, found.prefixlen - _MAPPED_BITS))

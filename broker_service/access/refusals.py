@@ -1,6 +1,6 @@
 """Refusals counts the calls that access control has refused, and decides which are logged.  Pure.
 
-If the user is unknown, the line has no text from the caller, which might contain a secret by mistake.
+A log line about an unknown user has no text from the caller, because the text might contain a secret by mistake.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from broker_service.errors import AccessDenied, UnknownUser
 from broker_service.runtime.figures import Figure, by_labels
 
 WINDOW_S = 60.0
-MAX_LINES = 200  # per window, for all callers together
+MAX_LINES = 200  # log lines per window, for all callers together
 MAX_TEXT = 300  # characters of the error, which may contain text of the caller's, such as a topic's name
 
 

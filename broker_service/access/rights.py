@@ -1,8 +1,8 @@
 """The rights that calls of this project's own services need: who may make them, and for which actions and resources.
 
-`RIGHTS` has every method of a broker but the commands of operators, which declare their rights in `admin/`.
-`NAMESRV_RIGHTS` has every method of a name server.  Other methods are refused.  If RocketMQ 5 has the same call, the
-needs are the same.  Pure.
+`RIGHTS` has the right of every method of a broker, except for operators' commands, which declare their rights in
+`admin/`.  `NAMESRV_RIGHTS` has the right of every method of a name server.  Calls of all other methods are refused.  If
+RocketMQ 5 has the same call, the needs are the same.  Pure.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -67,8 +67,8 @@ def of_topic(name: str, *actions: Action) -> Need:
     """Makes the need for actions on a topic.
 
     A retry or dead letter topic belongs to its group, so the need is for the group.  A topic in which messages of all
-    topics wait is allowed by its exact name only.  Otherwise a user with rights for all topics except one could read
-    the messages of that topic here.
+    topics wait is allowed by its exact name only, or else a user with rights for all topics except one could read the
+    messages of that one there.
     """
     for prefix in OF_GROUPS:
         if name.startswith(prefix):

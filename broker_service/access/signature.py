@@ -1,8 +1,8 @@
 """Finds the user of a call from its headers and checks the signature.  Pure: the time and the users are arguments.
 
-RocketMQ 5's clients sign the date only.  Each client has its own format for it, mostly in local time, so the age of the
-signature cannot be checked.  Our own clients sign the method and the date in UTC; their calls are refused if the date
-is too old or in the future.  The error texts are those of RocketMQ's proxy.
+RocketMQ 5's clients sign the date only.  Each of these clients has its own format for the date, mostly in local time,
+so the age of the signature cannot be checked.  Our own clients sign the method and the date in UTC; their calls are
+refused if the date is too old or in the future.  The error texts are those of RocketMQ's proxy.
 """
 
 import hmac
@@ -39,7 +39,7 @@ def v2_caller(headers: Mapping[str, str], find_user: FindUser) -> User:
 
 
 def own_caller(headers: Mapping[str, str], method: str, now_s: float, find_user: FindUser) -> User:
-    """Returns the user whose client of ours signed these headers; raises NotAuthenticated.
+    """Returns the user for whom a client of this project signed these headers; raises NotAuthenticated.
 
     Headers that a RocketMQ 5 client has signed are refused.
     """
@@ -137,7 +137,8 @@ def proved(username: str, find_user: FindUser, is_right: Callable[[User], bool])
     user = _found(username, find_user)
     if not is_right(user):
         raise _wrong(user)
-    return _enabled(user)  # after the signature, so that only somebody with the secret learns that it is disabled
+    # checked after the signature, so that only somebody with the secret learns that the user is disabled
+    return _enabled(user)
 
 
 def current(user: User, find_user: FindUser) -> User:

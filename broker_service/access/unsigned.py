@@ -33,7 +33,7 @@ class UnsignedRequests:
         self._waiting = 0
 
     async def receive(self, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """Waits for its turn and returns the bytes of the call's next request, or EOF; raises SystemBusy."""
+        """Waits for the call's turn, and returns the bytes of its next request, or EOF; raises SystemBusy."""
         peer = context.peer()
         connection = self._connections.get(peer)
         if connection is None:

@@ -1,4 +1,4 @@
-"""BrokerConfig is the configuration of a broker process.  It is loaded and checked once, at the start.
+"""BrokerConfig is the configuration of a broker process, which is loaded and checked once, at the start.
 
 Field names are RocketMQ's keys in snake_case.  Defaults are RocketMQ's; where one differs, a comment gives the reason.
 The description of a key that RocketMQ does not have starts with "own:".  Durations are in milliseconds and sizes in
@@ -215,8 +215,8 @@ class BrokerConfig(SharedKeys):
     ha_housekeeping_interval: int = key(
         20_000, "time after which a silent replication stream is closed", low=100, high=INT32_MAX
     )
-    # RocketMQ's 32 KiB suits its thread for each connection.  In gRPC each message of a stream has a fixed cost, and a
-    # slave receives one large message much faster than four small ones.
+    # RocketMQ's default of 32 KiB suits a server with a thread for each connection.  In gRPC each message of a stream
+    # has a fixed cost, and a slave receives one large message much faster than four small ones.
     ha_transfer_batch_size: int = key(4 << 20, "most log bytes in one message to a slave", low=1024, high=FRAME_BYTES)
     sync_metadata_interval: int = key(
         10_000, "own: time between two snapshots of topics, groups and offsets to a slave", low=10, high=INT32_MAX
@@ -440,7 +440,7 @@ RUNTIME_KEYS = frozenset(name for name, field in fields_by_key(BrokerConfig).ite
 
 
 def with_updates(config: BrokerConfig, values: Mapping[str, str]) -> BrokerConfig:
-    """Returns the configuration with these run-time keys changed.  A ConfigError means that none was changed."""
+    """Returns the configuration with these run-time keys changed.  After a ConfigError no key is changed."""
     for name in values:
         if name not in RUNTIME_KEYS:
             reason = (

@@ -117,7 +117,7 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
     try:
         return server.config_class(**values)
     except ConfigError as error:
-        # A check of several keys together has failed.  Its message names the keys.
+        # A check of several keys together has failed, and the error names the keys.
         where = next((setting.where for setting in settings.values() if f"{setting.key}=" in str(error)), str(path))
         raise ConfigError(f"{where}: {error}") from None
 
@@ -125,7 +125,7 @@ def _load(server: Server, other: Server, path: Path, overrides: Mapping[str, str
 def broken_restriction(setting: Setting, settings: Mapping[str, Setting]) -> str:
     """Returns what to do instead, if a key of RocketMQ has a value that is not supported; otherwise ""."""
     if setting.key == "storePathCommitLog":
-        root = settings.get("storePathRootDir")  # if it is missing, another error says so
+        root = settings.get("storePathRootDir")  # if storePathRootDir is missing, another error says so
         inside = root and expand_path(setting.value) == expand_path(root.value) / "commitlog"
         return "" if inside or not root else "it must be storePathRootDir/commitlog; leave it out"
     restriction = RESTRICTIONS.get(setting.key)

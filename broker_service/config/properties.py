@@ -60,7 +60,7 @@ def is_required(field: dataclasses.Field[Any]) -> bool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One `key=value`.  `where` is its place for error messages, such as `broker-a.properties:12`."""
+    """One `key=value`.  `where` is the place of the setting, which errors name, such as `broker-a.properties:12`."""
 
     key: str
     value: str
@@ -141,7 +141,7 @@ def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
         raise ValueError("contains a NUL character")
     if kind is str:
         return text
-    if not text:  # Path | None
+    if not text:  # the type is Path or Path | None
         if kind is Path:
             raise ValueError("expected a path")
         return None
@@ -149,14 +149,17 @@ def parse_value(field: dataclasses.Field[Any], text: str) -> Any:
 
 
 def expand_path(text: str) -> Path:
-    """Makes a path absolute.  `~` and RocketMQ's `${user.home}` at its start mean the user's home directory."""
+    """Makes a path absolute.
+
+    `~` and RocketMQ's `${user.home}` at the start of the path mean the user's home directory.
+    """
     return Path(text.replace("${user.home}", "~", 1)).expanduser().absolute()
 
 
 def check_bounds(config: Any) -> None:
     """Raises ConfigError for a number out of its bounds.
 
-    A configuration calls it in `__post_init__`, so that no constructor call skips the check.
+    Configurations call this in `__post_init__`, so that no constructor call skips the check.
     """
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)

@@ -65,12 +65,12 @@ class MetadataExchange:
         return snapshot
 
     def accept_offsets(self, slave_id: int, metadata: metadata_pb2.Metadata) -> None:
-        """Merges forward the offsets that a slave took while this master was away; ValueError for impossible offsets.
+        """Merges the offsets that a slave took while this master was away; offsets only rise.
 
-        Consumers may have read a tail of the slave's log that this log does not have, because this master lost it, or a
-        newer epoch replaced it.  Offsets in such a tail are lowered to the end of the queue here, in a new generation.
-        Otherwise the slave would hand the same offsets back again once the queue has grown past them, and the group
-        would miss the messages that came in place of the tail.
+        Raises ValueError for impossible offsets.  Consumers may have read a tail of the slave's log that this log does
+        not have, because this master lost it, or a newer epoch replaced it.  Offsets in such a tail are lowered to the
+        end of the queue here, in a new generation.  Otherwise the slave would hand the same offsets back again once the
+        queue has grown past them, and the group would miss the messages that came in place of the tail.
 
         While this master waits after an unclean stop, another slave may still bring the tail, so nothing is lowered.
         If the tail stays lost, a new epoch begins, and the offsets are lowered then.  Offsets of an unknown topic are
@@ -111,7 +111,10 @@ class MetadataExchange:
     # --- the slave's side -------------------------------------------------------------------------------------------
 
     def apply(self, metadata: metadata_pb2.Metadata) -> None:
-        """Applies a snapshot or a change from the master.  Offsets only rise; topics and groups become the master's."""
+        """Applies a snapshot or a change from the master.
+
+        Offsets only rise.  Topics and groups become equal to the master's.
+        """
         broker = self._broker
         deleted: dict[str, dict[int, int]] = {name: {} for name in metadata.deleted_topics}
         for floor in metadata.deleted_queues:  # the list also has queues of topics that were deleted and exist again

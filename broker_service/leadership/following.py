@@ -18,7 +18,7 @@ class Following:
         self._follower = follower
         self._is_master_known = False
         self.task: asyncio.Task[Any] | None = None
-        self.last_followed = ""  # the address of the last master, also after `stop`
+        self.last_followed = ""  # the address of the master that was followed last, kept after `stop`
 
     @property
     def master_address(self) -> str:

@@ -6,10 +6,10 @@ An operator starts a promotion, which has these steps:
 
 1. The slave asks all known brokers of its name how far their logs go, and the name servers for a live master.  If a log
    has more than this one, a slave does not answer, or a master is alive, the promotion is refused.
-2. Every other slave promises to follow no master of a lower epoch.  From then on its log cannot grow, so the comparison
-   of the logs, which is repeated now, stays true.
-3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these is on
-   disk before the next begins.
+2. Every other slave promises to follow no master of a lower epoch.  From then on a slave's log cannot grow, so the
+   comparison of the logs, which is repeated now, stays true.
+3. The new epoch is written, offsets beyond the log's end are lowered, and `role.json` is written.  Each of these
+   writes is on disk before the next begins.
 4. The broker takes writes, and tells the others of its epoch.  A former master that is still alive then stops
    taking writes: it is fenced.
 
@@ -128,7 +128,8 @@ class Leadership:
         logged = ""
         try:
             while True:
-                over = await self._promise_that_is_over()  # a promotion does not wait for this
+                # asked before the lock is taken, so that a promotion does not wait for the answer
+                over = await self._promise_that_is_over()
                 async with self._lock:
                     if self._broker.mastership.standing is Standing.SLAVE:
                         if over is not None and over is self.promises.promised:
@@ -141,8 +142,8 @@ class Leadership:
                         if waits_for is not None and waits_for != logged:
                             logged = waits_for
                             logger.info("no writes yet: %s", waits_for)
-                    # The first None of this call is remembered, because a slave that is set up later has no older
-                    # offsets.
+                    # Once this call has returned None, it always does, because a slave that is set up later has no
+                    # older offsets.
                     self._broker.offsets_wait_for()
                     if self._broker.mastership.standing is not Standing.WAITING:
                         self._settled.set()
@@ -171,7 +172,7 @@ class Leadership:
         self._notified.clear()
 
     async def _try_to_open(self) -> str | None:
-        """Lets this master take writes; returns why that has failed, or None.  A failure is tried again."""
+        """Lets this master take writes; returns why that has failed, or None.  After a failure, `run` tries again."""
         try:
             await self._open()
         except (OSError, ServiceNotAvailable) as error:
@@ -216,10 +217,9 @@ class Leadership:
     def update_config(self, values: Mapping[str, str]) -> None:
         """Sets keys that may change at run time: all of them or, after an error, none.
 
-        `brokerRole` and `flushDiskType` say what an OK of a master means.  When one of them changes, the slaves must
-        connect again to hear of it, and nothing that they acknowledge before that counts.  A restart reads these two
-        keys from the configuration file.  A master that was promoted reads them from `role.json`, which is written
-        here.
+        `brokerRole` and `flushDiskType` say what an OK of a master means.  When one of these two keys changes, the
+        slaves must connect again to learn it, and what they acknowledge before does not count.  A restart reads both
+        keys from the configuration file, or on a master that was promoted from `role.json`, which is written here.
         """
         broker, before = self._broker, self._broker.config
         if (role_name := values.get("brokerRole", before.broker_role.name)) != before.broker_role.name:
@@ -258,15 +258,15 @@ class Leadership:
     ) -> Promoted:
         """Makes this slave the master of its name, in the steps that the top of this module describes.
 
-        Without `asked_role` the broker gets the role of the former master, so that an OK keeps its meaning.  It flushes
-        before an OK if the former master did so, or if its own configuration says so.  Raises InvalidParameter with the
-        objections, and StaleEpoch if the newest known epoch is not `expected_epoch` (0: any).
+        Without `asked_role` the broker gets the role of the former master, so that an OK keeps its meaning.  The broker
+        flushes before an OK if the former master did so, or if its own configuration says so.  Raises InvalidParameter
+        with the objections, and StaleEpoch if the newest known epoch is not `expected_epoch` (0: any).
         """
         broker = self._broker
         if broker_name != broker.config.broker_name:
             raise InvalidParameter(f"this is broker {broker.config.broker_name}, not {broker_name!r}")
         if asked_role is BrokerRole.SLAVE:
-            raise InvalidParameter("promote to ASYNC_MASTER or SYNC_MASTER")
+            raise InvalidParameter("a slave can be promoted only to ASYNC_MASTER or SYNC_MASTER")
         # A RocketMQ master is not asked, because it does not speak this protocol.
         following = self._following
         masters = () if broker.config.follows_rocketmq else (following.master_address, following.last_followed)
@@ -327,7 +327,8 @@ class Leadership:
             self._clamp_offsets()
             self._role_file.save(role, flush, epoch)
         except (OSError, RocketSimError):
-            self._master.take_back_epoch()  # otherwise it would fence the master that this slave follows again
+            # otherwise the new epoch would fence the master that this slave follows again
+            self._master.take_back_epoch()
             raise
         return epoch
 

@@ -1,4 +1,4 @@
-"""Membership makes what this broker says about itself to name servers and other brokers, and takes in their answers.
+"""Membership makes this broker's reports to name servers and other brokers, and takes in their answers.
 
 A name server answers with all live brokers of the name.  A broker that is asked directly answers for itself.
 """
@@ -77,7 +77,7 @@ class Membership:
             broker.mastership.answered(broker.clock())
         elif reply.refused != self._refusals.get(name_server):
             logger.warning("name server %s refuses this broker: %s", name_server, reply.refused)
-        self._refusals[name_server] = reply.refused  # the same refusal is logged once
+        self._refusals[name_server] = reply.refused  # kept so that the same refusal is logged once
         self._broker.members_changed.notify()
 
     def name_server_lost(self, name_server: str) -> None:
@@ -98,7 +98,9 @@ class Membership:
             self._broker.members_changed.notify()
 
     def slaves(self) -> set[str]:
-        """The addresses of the slaves that a master asks: the configured ones and those that have followed it."""
+        """Returns the addresses of the slaves that a master asks: the configured slaves and those that have followed
+        it.
+        """
         broker = self._broker
         if broker.is_slave:
             return set()
@@ -158,7 +160,7 @@ class Membership:
 def with_promise(
     other: OtherMember, epoch: int, reply: replication_pb2.PromiseEpochResponse | PeerLost | None
 ) -> OtherMember:
-    """Returns `other` with its answer to the request to promise `epoch`; without a reply it was not asked.
+    """Returns `other` with its answer to the request to promise `epoch`.  A reply of None means that it was not asked.
 
     Only an answer that names the epoch is a promise.  A missing refusal is not enough, since an empty message has no
     refusal either.

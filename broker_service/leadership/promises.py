@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Promises:
-    """Has one promise at most; a newer one replaces it."""
+    """Keeps one promise at most; a newer one replaces it."""
 
     def __init__(self, broker: Broker, epochs: EpochFile, following: Following) -> None:
         self._broker = broker
@@ -26,7 +26,7 @@ class Promises:
 
     @property
     def promised(self) -> Promise | None:
-        """The promise that holds now."""
+        """The promise that holds now, or None."""
         return self._epochs.promised
 
     @property

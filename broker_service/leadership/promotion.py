@@ -24,8 +24,8 @@ class MemberReport:
     epochs: EpochList | None = None
     min_offset: int = 0
     is_master: bool = False
-    follows: str = ""  # the address of the master whose stream it has
-    promised_epoch: int = 0  # the promise may have been given to this broker or to another candidate
+    follows: str = ""  # the address of the master whose stream the broker has
+    promised_epoch: int = 0  # the epoch that the broker has promised, to this candidate or to another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Forfeit:
 
 
 def objections(ours: LogState, others: Iterable[OtherMember]) -> list[str]:
-    """Returns the reasons against the promotion, each as a clause; without any the slave may be promoted."""
+    """Returns the reasons against the promotion, each as a clause; if there are none, the slave may be promoted."""
     found = []
     for other in others:
         if (reason := _objection(ours, other)) is not None:
@@ -109,7 +109,7 @@ def _forfeited(ours: LogState, other: OtherMember) -> int | None:
     if answer is None:
         return None
     if not _has_more(ours, answer) and not _is_fork(ours, answer):
-        return 0  # where its history differs from ours, an earlier epoch has already decided for ours
+        return 0  # bytes that only the other log has were given up when a newer epoch of this log began
     if answer.epochs is None:
         return answer.end_offset - ours.end_offset if answer.epoch == _epoch_here(ours).epoch else None
     joint = common_prefix(ours.epochs, ours.end_offset, answer.epochs, answer.end_offset)

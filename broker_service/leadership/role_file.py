@@ -85,7 +85,7 @@ class RoleFile:
     def _take_back(self) -> None:
         """Removes the file, which may exist although `save` has failed: only the sync of its directory may have failed.
 
-        If it cannot be removed, the disk is stopped.
+        If the file cannot be removed, the disk is stopped.
         """
         if not self._disk.exists(self._file.path):
             return

@@ -45,8 +45,8 @@ class ConfiguredUsers:
     def find_user(self, username: str) -> User:
         if (user := self._users.get(username)) is None:
             raise UnknownUser(
-                f"User:{username[:127]} is not found: a name server knows initAuthenticationUser and "
-                "innerClientAuthenticationCredentials alone."
+                f"User:{username[:127]} is not found: a name server knows only initAuthenticationUser and "
+                "innerClientAuthenticationCredentials."
             )
         return user
 

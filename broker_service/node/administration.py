@@ -79,7 +79,7 @@ class Administration:
         return [Service(name, admin_pb2_grpc.add_AdminServicer_to_server, servicer)]
 
     def serve_metrics(self) -> None:
-        """Serves the metrics on `metricsPort`; does nothing if it is 0."""
+        """Serves the metrics on `metricsPort`; does nothing if `metricsPort` is 0."""
         config, network = self._broker.config, self._machine.network
         if not config.metrics_port:
             return

@@ -6,7 +6,7 @@ from broker_service.store.offset_journal import LogPoint
 
 
 class LogHistory:
-    """The table stores with each generation of an offset the point of the log at which it was raised."""
+    """The table stores, with each generation of an offset, the point of the log at which the generation was raised."""
 
     def __init__(self, epochs: EpochFile, store: MessageStore) -> None:
         self._epochs = epochs

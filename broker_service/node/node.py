@@ -118,7 +118,7 @@ class BrokerNode:
         self.saving = Saving(self.broker, self.schedule, self.consumption)
 
     def _remoting_address(self, remoting: socket.socket | None) -> str:
-        """Returns the host:port that name servers give to clients; empty without this port."""
+        """Returns the host:port of `remotingPort` that name servers give to clients; empty if the port is not open."""
         if remoting is None:
             return ""
         return host_port(self.config.advertised_host, remoting.getsockname()[1])

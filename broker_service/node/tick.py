@@ -5,7 +5,7 @@ import asyncio
 from broker_service.broker.core.broker import Broker
 from broker_service.replication.slave import ReplicationSlave
 
-TICK_S = 0.1  # also how long a change of metadata may wait before it is sent to the slaves
+TICK_S = 0.1  # a change of metadata waits this long at most before it is sent to the slaves
 
 
 class Tick:

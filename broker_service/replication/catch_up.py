@@ -52,7 +52,8 @@ class LogState:
 class Plan:
     """The plan by which a slave catches up.
 
-    The master will send log bytes from `resume_offset` on.  `reason` is a clause for the log and for the slave.
+    The master will send log bytes from `resume_offset` on.  `reason` is a clause for log lines and for the answer to
+    the slave.
     """
 
     step: Step

@@ -19,12 +19,15 @@ from broker_service.runtime.histogram import Histogram
 class Flushable(Protocol):
     @property
     def flushed_offset(self) -> int:
-        """The log offset up to which everything is on disk.  A flush raises it; a cut of the log lowers it."""
+        """The log offset up to which everything is on disk.
+
+        A flush raises this offset, and a cut of the log lowers it.
+        """
 
     def flush(self) -> int:
         """Syncs the log, on the flush thread; returns the offset up to which everything is on disk.
 
-        The flush thread calls it even if nothing was appended, since a store has other files to sync from time to time.
+        The flush thread calls this even if nothing was appended, since a store has other files to sync now and then.
         """
 
 

@@ -27,7 +27,7 @@ from broker_service.replication.refusals import KEEP_THE_RIGHT_LOG, Diverged, Mi
 
 
 class Follower:
-    """One stream.  After any exception the stream must end; the log is still consistent.
+    """One replication stream, which must end after any exception; the log is consistent even then.
 
     `cuts.log_will_be_cut` is called before bytes are cut, because a start after a crash could not detect the cut.
     `cuts.log_cut` is called as soon as bytes are removed, even if the rest of the cut or saving the epochs fails, since
@@ -111,7 +111,7 @@ class Follower:
         """
         expected = self._expected_offset
         if expected is None or frame.commit_log_offset != expected:
-            raise ProtocolViolation(f"log bytes from {frame.commit_log_offset}, {expected} expected")
+            raise ProtocolViolation(f"log bytes begin at {frame.commit_log_offset} instead of {expected}")
         self._check_promise(frame.epoch)
         if frame.epoch < self._epochs.epochs.last:
             raise StaleEpoch(f"log bytes of epoch {frame.epoch}; this broker is in epoch {self._epochs.epochs.last}")
@@ -162,7 +162,7 @@ class Follower:
         if epochs.last < self._epochs.epochs.last:
             raise StaleEpoch(
                 f"the master is in epoch {epochs.last}, this broker knows of epoch {self._epochs.epochs.last}: "
-                "it was replaced, and must follow the newer master"
+                "that master was replaced, and must follow the newer one"
             )
         self._check_promise(epochs.last)
         return epochs

@@ -35,7 +35,7 @@ Context = grpc.aio.ServicerContext
 
 
 class ReplicationMaster(ReplicationServicer):
-    """The Replication service.  A slave serves it, too, but refuses streams and metadata."""
+    """The Replication service.  A slave serves this service, too, but refuses streams and metadata."""
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class ReplicationMaster(ReplicationServicer):
         self.flusher = flusher
         self.broker = broker
         self.settings = settings or TransferSettings()
-        # Held from a slave's handshake until its refill is complete, because the next handshake needs the whole log.
+        # This lock is held from a slave's handshake until its refill is complete, because the next handshake needs the
+        # whole log.
         self.greeting = asyncio.Lock()
         self.streams: SlaveStreams[_SlaveStream] = streams if streams is not None else SlaveStreams()
 
@@ -260,7 +261,7 @@ class _SlaveStream:
 
     def _apply(self, message: pb.SlaveMessage) -> None:
         if self._closing.is_set():
-            return  # What acknowledgements mean may have changed since this slave's handshake.
+            return  # Acknowledgements may mean something else now than at this slave's handshake.
         match message.WhichOneof("kind"):
             case "ack":
                 self.newer_epoch = message.ack.epoch

@@ -17,7 +17,7 @@ SLACK = 1000  # ended waits that a heap may hold before it is rebuilt
 
 @dataclass(slots=True, eq=False)
 class PendingPut:
-    """A put or commit with its three waits.  Its status is None until all three have ended.
+    """A put or commit with its three waits.  The status of a put is None until all three waits have ended.
 
     `flush` and `replica` wait for a log offset; `metadata` waits for a sequence number of changes.
     """

@@ -2,11 +2,12 @@
 
 A promotion that is not forced asks all slaves for a promise before it compares their logs.  After its promise a slave
 acknowledges nothing more to the old master, so the comparison stays true.  Candidates in Paxos and Raft do the same,
-but need only a majority; two or three brokers have none, so here all slaves must promise.
+but need only a majority.  A pair without its master has no majority, so here all known slaves must promise.
 
 A promise is on disk before the candidate gets the answer.  A promise ends when the slave's log has the promised epoch.
 A promise also ends when the candidate, asked after the promise was given, says that it is no master and is not being
-promoted with this epoch.  That answer is final, because each further attempt of the candidate asks for a new promise.
+promoted with this epoch.  The candidate's answer is final, because each further attempt of the candidate asks for a new
+promise.
 """
 
 from dataclasses import dataclass

@@ -36,8 +36,8 @@ class ReplicatedLog(cold_reads.Store, Protocol):
     def append_replicated(self, commit_log_offset: int, data: bytes | memoryview) -> int:
         """Checks and stores whole records; keeps an incomplete last one in memory; returns the end of the log.
 
-        `commit_log_offset` is the end of the log plus the size of the incomplete record.  If it is the end of the log,
-        the incomplete record is dropped.
+        `commit_log_offset` is the end of the log plus the size of the incomplete record.  If `commit_log_offset` is the
+        end of the log, the incomplete record is dropped.
         """
 
     def tail_crc_at(self, commit_log_offset: int, size: int) -> tuple[int, int]:

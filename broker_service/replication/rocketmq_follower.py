@@ -66,7 +66,7 @@ def check_bounds(ours: LogBounds, masters: LogBounds) -> None:
 
 
 class RocketMQFollower:
-    """One stream.  After any exception the stream must end; the log is still consistent."""
+    """One replication stream, which must end after any exception; the log is consistent even then."""
 
     def __init__(self, log: ReplicatedLog, start: Start) -> None:
         self.master_end_offset = 0
@@ -87,14 +87,16 @@ class RocketMQFollower:
 
     @property
     def is_welcome(self) -> bool:
-        """True once the end of this log is known to be the master's, too."""
+        """True once the last bytes of this log have been compared with the master's."""
         return self._expected >= self._compare_to
 
     def receive(self, frame: HaFrame) -> None:
         """Compares and stores log bytes, which may end within a record; a heartbeat has none."""
         offset, data = frame
         if offset != self._expected:
-            raise ProtocolViolation(f"log bytes from {offset}, {self._expected} expected: the master's log has changed")
+            raise ProtocolViolation(
+                f"log bytes begin at {offset} instead of {self._expected}: the master's log has changed"
+            )
         self._expected += len(data)
         self.master_end_offset = max(self.master_end_offset, self._expected)
         if offset < self._compare_to:
@@ -102,7 +104,7 @@ class RocketMQFollower:
             if self._read(offset, len(known)) != known:
                 raise Diverged(
                     f"the bytes from {offset} to {offset + len(known)} differ from the RocketMQ master's: "
-                    f"it has another log; {KEEP_BOTH}"
+                    f"the master has another log; {KEEP_BOTH}"
                 )
             offset, data = offset + len(known), data[len(known) :]
         if not data:
@@ -115,7 +117,9 @@ class RocketMQFollower:
             raise ProtocolViolation(f"log bytes from {offset}: {error}") from error
 
     def report(self, flushed_offset: int) -> int:
-        """Returns what to send to the master: whole records that are on disk, and nothing before the comparison."""
+        """Returns the log offset to send to the master: the end of the whole records that are on disk, but before the
+        comparison the offset that was asked for.
+        """
         if not self.is_welcome:
             return self._start.asked
         return max(self._start.asked, min(self._log.end_offset, flushed_offset))

@@ -1,4 +1,4 @@
-"""The slave's side of replication on the network.  `follower.py` decides what a master's message does."""
+"""The slave's side of replication on the network.  `follower.py` decides what follows from a master's message."""
 
 import asyncio
 import logging
@@ -83,7 +83,8 @@ class ReplicationSlave:
         self._chance = chance or random.Random()
         self._stream: Stream | None = None
         self._notified = asyncio.Event()
-        self._master_min_offset: int | None = 0  # until the master sends it; with 0 this slave deletes no log file
+        # 0 until the master sends its minimum; with 0 this slave deletes no log file
+        self._master_min_offset: int | None = 0
 
     async def follow(self, master_address: str) -> NoReturn:
         """Follows this master until it is cancelled.  Once the cancelled task has ended, nothing is appended."""
@@ -204,7 +205,7 @@ class _MasterStream:
         self._notified = asyncio.Event()
         self._ack_due = False
         self._hand_back_due = False
-        self._in_snapshot = False  # the first part of a snapshot was received, and the last was not yet
+        self._in_snapshot = False  # True between the first and the last part of a snapshot
         self._lacks_metadata = False  # the disk had no room for some of the master's metadata
         self._sequence = 0  # the number of the last change that was received on this stream
         self._heard_at = _now()
@@ -236,7 +237,7 @@ class _MasterStream:
     async def show_rest(self) -> None:
         """Makes the records visible that this slave has not acknowledged.
 
-        The master may have shown them to consumers while it had no connection to this slave.
+        The master may have shown these records to consumers while it had no connection to this slave.
         """
         end_offset = self._follower.end_offset
         try:
@@ -351,7 +352,8 @@ class _MasterStream:
                 if self._take(metadata):
                     self.hand_back()  # the snapshot has shown which offsets the master lacks
                 else:
-                    continue  # Ask again.  This ends once topics and groups do not change for one round trip.
+                    # Ask again at once; the repetition ends when topics and groups do not change for one round trip.
+                    continue
             await asyncio.sleep(self._settings.metadata_interval_s)
 
     def __str__(self) -> str:

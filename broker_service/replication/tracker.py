@@ -13,7 +13,7 @@ from broker_service.errors import RocketSimError
 
 
 class AckRefused(RocketSimError):
-    """An impossible ack.  It was not recorded, and its stream must be closed."""
+    """An impossible ack, which was not recorded; the stream of the slave must be closed."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,8 @@ class SlaveProgress:
     address: str
     end_offset: int
     ack_offset: int | None = None
-    metadata_sequence: int | None = None  # the last change it has; None until it reports one (old versions never do)
+    # the slave's last change; None until the slave reports one (old versions never do)
+    metadata_sequence: int | None = None
 
     def describe(self, master_end_offset: int) -> str:
         behind = master_end_offset - (self.ack_offset or 0)
@@ -83,7 +84,7 @@ class Tracker:
         return True
 
     def ack_metadata(self, slave: SlaveProgress, sequence: int) -> bool:
-        """Records that a slave has all changes up to `sequence`; returns True if it is the first slave that has."""
+        """Records that a slave has all changes up to `sequence`; returns True if no slave had them before."""
         if not self.is_current(slave):
             return False
         slave.metadata_sequence = max(sequence, slave.metadata_sequence or 0)

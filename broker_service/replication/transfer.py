@@ -150,7 +150,10 @@ class Transfer:
         """Stores the next chunk of the bytes that this master lost.  After the last chunk the transfer begins."""
         expected, data = self._refill_offset, frame.data
         if self.state is not State.REFILL or frame.commit_log_offset != expected or not data:
-            raise ProtocolViolation(f"{self.name}: refill from {frame.commit_log_offset}, {expected} expected")
+            raise ProtocolViolation(
+                f"{self.name}: the refill has {len(data)} bytes from {frame.commit_log_offset} on, and bytes from "
+                f"{expected} on are expected"
+            )
         end = expected + len(data)
         if frame.epoch != self._epochs.epochs.last or end > self._refill_until:
             raise ProtocolViolation(f"{self.name}: refill of epoch {frame.epoch} up to {end}, which was not asked for")

@@ -3,15 +3,15 @@
 import asyncio
 from collections.abc import Callable
 
-QUIET_TURNS = 8  # of the event loop: gRPC delivers calls that arrived together within a few turns
+QUIET_TURNS = 8  # turns of the event loop; gRPC delivers calls that arrived together within a few turns
 
 
 class GroupCommit:
     """Groups calls by quiet periods.  A period is quiet if no call has come for QUIET_TURNS turns of the event loop.
 
-    The caller stores a call that comes in a quiet period at once.  It keeps later calls until the next quiet period
-    begins; then `commit` is called, which stores them together.  So a client that makes one call at a time never waits,
-    and the calls of clients that make many at a time are stored together.
+    The caller stores a call that comes in a quiet period at once.  The caller keeps later calls until the next quiet
+    period begins; then `commit` is called, which stores them together.  So a client that makes one call at a time never
+    waits, and the calls of clients that make many at a time are stored together.
     """
 
     def __init__(self, commit: Callable[[], None]) -> None:

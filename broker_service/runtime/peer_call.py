@@ -1,7 +1,7 @@
 """Calls to other brokers and to name servers.  The caller gets an answer or PeerLost, whatever the peer does.
 
-gRPC itself has three ways to report a failure.  It raises AioRpcError for a failed call and InvalidStateError for a
-write to a call that has ended, and it returns None for an answer that it cannot decode.
+gRPC itself has three ways to report a failure.  gRPC raises AioRpcError for a failed call and InvalidStateError for a
+write to a call that has ended, and returns None for an answer that it cannot decode.
 """
 
 import asyncio
@@ -19,7 +19,8 @@ T = TypeVar("T")
 # reached again would have to wait for the end of that attempt.
 TRIED_AGAIN: tuple[tuple[str, Any], ...] = (
     ("grpc.min_reconnect_backoff_ms", 2_000),  # in spite of its name, this is the time for one attempt to connect
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel does not wait for the back-off of others to this address
+    # a new channel does not wait for the back-off of other channels to this address
+    ("grpc.use_local_subchannel_pool", 1),
 )
 
 
@@ -30,7 +31,7 @@ class PeerLost(RocketSimError):
 
 
 async def ask(call: Awaitable[T]) -> T:
-    """Returns the answer of a call with one answer.  Raises PeerLost."""
+    """Returns the answer of a unary call.  Raises PeerLost."""
     try:
         return _decoded(await call)
     except grpc.aio.AioRpcError as error:

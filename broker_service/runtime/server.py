@@ -46,12 +46,15 @@ class Network:
     """The network of a process: gRPC over TCP, or over TLS if the process has certificates."""
 
     certificates: Certificates | None = None
-    self_signed: SelfSignedCertificate | None = None  # for RocketMQ 5's clients, without configured certificates
+    self_signed: SelfSignedCertificate | None = None  # used for RocketMQ 5's clients if no certificate is configured
     client_auth_ports: frozenset[str] = frozenset()  # keys of the ports on which clients need a certificate
 
     @classmethod
     def of(cls, config: BrokerConfig | NamesrvConfig) -> "Network":
-        """Raises ConfigError if the certificates cannot be used."""
+        """Makes the network for a process with this configuration.
+
+        Raises ConfigError if the certificates cannot be used.
+        """
         made = cls()
         if config.tls_cert is not None and config.tls_key is not None:
             made.certificates = Certificates(config.tls_cert, config.tls_key, config.tls_ca)
@@ -63,7 +66,7 @@ class Network:
     def open_channel(self, address: str, options: Sequence[tuple[str, Any]] = ()) -> grpc.aio.Channel:
         """Returns a channel, which the caller closes.
 
-        The channel connects with its first call.  It uses the present certificates even if their files change.
+        The channel connects with its first call.  A channel keeps its certificates even if their files change.
         """
         if self.certificates is None:
             return grpc.aio.insecure_channel(address, options=options)

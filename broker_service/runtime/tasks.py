@@ -45,5 +45,6 @@ class OwnedTasks:
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
     task = asyncio.ensure_future(work)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # else asyncio logs it as never retrieved
+    # without this callback asyncio would log an exception as never retrieved
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(task)

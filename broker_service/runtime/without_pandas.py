@@ -1,7 +1,7 @@
 """Keeps pandas out of a server process.
 
-Arrow imports pandas with its first array if pandas is installed, as it is beside Spark.  That would take 0.4 s of a
-broker's start or of its first message, and 40 MB, and no server process uses pandas.
+Arrow imports pandas with its first array if pandas is installed, as it is beside Spark.  That import would take 0.4 s
+of a broker's start or of its first message, and 40 MB, and no server process uses pandas.
 """
 
 import sys

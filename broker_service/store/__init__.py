@@ -1,1 +1,1 @@
-"""The files of a broker: the commit log, consume queues, the index, and their recovery.  All of it is synchronous."""
+"""The files of a broker: the commit log, consume queues, the index, and their recovery.  The code is synchronous."""

@@ -1,6 +1,6 @@
 """Batch holds records that are about to be appended: it checks them, stamps them and makes their queue entries.  Pure.
 
-There are two implementations.  `_SmallBatch` looks at one record after the other; `_LargeBatch` computes whole columns
+Batch has two implementations.  `_SmallBatch` looks at one record after the other; `_LargeBatch` computes whole columns
 with numpy.  Computing a column takes as long for one record as for about fifty, and a batch needs about a hundred
 columns, so a batch of up to `FEW` records is a `_SmallBatch`.  Both implementations give the same results.  If
 `_SmallBatch` finds an error, `_LargeBatch` checks the records again and raises the error, so that errors do not depend
@@ -64,7 +64,7 @@ _NAMES = re.compile(rb"(?:^|\x02)([^\x01\x02]+)\x01[^\x02]")  # the names of pro
 class Fields(NamedTuple):
     """The fields of one record, or columns with the fields of many.
 
-    A check that uses only arithmetic and comparisons works for both.
+    A check that uses only arithmetic and comparisons works for one record and for columns.
     """
 
     size: Any  # the whole record, in bytes

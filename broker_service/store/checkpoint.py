@@ -5,7 +5,7 @@ Recovery starts from this checkpoint.  An outdated checkpoint only makes recover
     0             8             16           24                    32                 40
     | log until   | queues until| index until| master flushed off.| confirm offset   | queues' log offset | zeros …
 
-The values are big-endian longs; times are in ms.  RocketMQ 4 has the first three only.
+The values are big-endian longs; times are in ms.  RocketMQ 4's file has only the first three values.
 """
 
 import struct
@@ -29,7 +29,10 @@ class Checkpoint:
 
     @classmethod
     def load(cls, files: Files, path: Path) -> "Checkpoint":
-        """Reads the file.  If it is missing or invalid, all values are 0 and recovery starts at the first log file."""
+        """Reads the file.
+
+        If the file is missing or invalid, all values are 0, and recovery starts at the first log file.
+        """
         try:
             data = files.read(path)
         except FileNotFoundError:

@@ -152,8 +152,8 @@ class CommitLog:
     def write(self, slices: Iterable[tuple[int, Buffer]]) -> None:
         """Writes byte slices, each of which lies within one file.  `is_dirty` must be False.
 
-        An append writes behind the end of the log.  Its caller then sets `end_offset`, or after an OSError calls
-        `failed_until` with the end of the slices.
+        An append writes behind the end of the log.  The caller of an append then sets `end_offset`, or after an OSError
+        calls `failed_until` with the end of the slices.
         """
         assert self._dirty is None, f"{self}: bytes of a failed write are still behind the end"
         for offset, data in slices:
@@ -290,7 +290,7 @@ class CommitLog:
     # --- reading --------------------------------------------------------------------------------------------------
 
     def read(self, offset: int, size: int) -> bytes:
-        """Reads up to `size` bytes, up to the end of a file or of the log.  Raises NotFound outside the log."""
+        """Reads up to `size` bytes, which end with the file or the log.  Raises NotFound outside the log."""
         start, size = self._locate(offset, size)
         return self._open.read(self.path(start), size, offset - start) if size > 0 else b""
 

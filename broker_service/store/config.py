@@ -18,10 +18,10 @@ class StoreConfig:
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
     file_reserved_time_h: int = 72
-    delete_hours: frozenset[int] = frozenset({4})  # of the day, from 0 to 23
+    delete_hours: frozenset[int] = frozenset({4})  # hours of the day, from 0 to 23
     disk_max_used_space_ratio: int = 75
-    disk_clean_forcibly_ratio: int = 85  # from this use on, files are deleted that have not expired
-    disk_warning_ratio: int = 90  # from this use on, writes are refused
+    disk_clean_forcibly_ratio: int = 85  # percent; above this use even files that have not expired are deleted
+    disk_warning_ratio: int = 90  # percent; above this use clients' messages are refused
     access_message_in_memory_max_ratio: int = 40
     # bytes, to which the ratio above applies; RocketMQ assumes 24 GiB if the size is unknown
     physical_memory: int = 24 << 30

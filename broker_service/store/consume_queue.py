@@ -131,7 +131,7 @@ class ConsumeQueue:
     # --- writing --------------------------------------------------------------------------------------------------
 
     def put(self, queue_offset: int, entries: Entries) -> None:
-        """Writes entries from `queue_offset` on.  They replace any entries that the queue has there.
+        """Writes entries from `queue_offset` on.  These entries replace any that the queue has there.
 
         After an OSError, `min_offset`, `max_offset` and `log_end` are unchanged.
         """
@@ -152,7 +152,7 @@ class ConsumeQueue:
     def begin_at(self, queue_offset: int) -> None:
         """Sets the offset of the next entry of a queue that has no files.
 
-        The name of its first file keeps the offset across restarts.
+        The name of the queue's first file keeps the offset across restarts.
         """
         if self._starts or not queue_offset:
             return
@@ -376,7 +376,7 @@ class ConsumeQueue:
         return deleted
 
     def _first_from(self, log_min: int) -> int:
-        """Finds, by binary search, the first entry whose record is at or behind `log_min`.  Fillers lie before it."""
+        """Finds, by binary search, the first entry whose record is at or behind `log_min`.  Fillers lie before that."""
         low, high = (
             self.first_offset,
             self.max_offset,

@@ -79,7 +79,7 @@ class Cuts:
         """Deletes the log and the queues, and begins an empty log at `offset`, the start of a log file.
 
         `floors` has (topic, queue id, first queue offset) for the queues whose first messages the master no longer has;
-        these queues begin at that offset.  A slave does this if it is new, or if its log and its master's have no
+        these queues begin at that offset.  A slave starts over if it is new, or if its log and its master's have no
         record in common.
         """
         with self._durability.lock:

@@ -6,7 +6,7 @@
   was not tried, so nothing is in doubt.
 - REFUSE: the write has not happened and its caller gets the error.  The next write is tried.
 - STOP: a sync failed.  The kernel may have dropped the bytes it could not write and marked their pages clean, so a
-  second sync would succeed wrongly.  From then on nothing is written and the store is not marked as closed.  The next
+  second sync would succeed wrongly.  After a STOP nothing is written, and the store is not marked as closed.  The next
   start writes the bytes in doubt again.
 """
 
@@ -63,7 +63,7 @@ def verdict(method: str, error: int | None) -> Verdict:
 
 
 class Attempt:
-    """A context for writes that the store can do without.  If one fails, `refused` is its error.
+    """A context for writes that the store can do without.  If a write in the context fails, `refused` is its error.
 
     FlushFailed is raised nevertheless, because the store has then stopped.
     """
@@ -92,8 +92,8 @@ class Disk(Files):
         self._root = root
         self._private = private
         self._paths: dict[int, Path] = {}  # open handle -> its path, which errors name
-        # The methods that read, and `pwrite` until `stop`, are the file system's own.  Their verdict is never STOP, so
-        # their errors can pass unchanged, and appends and reads save a call.
+        # The methods that read, and `pwrite` until `stop`, are the file system's own.  The verdict of these methods is
+        # never STOP, so their errors can pass unchanged, and appends and reads save a call.
         own = vars(Disk).keys() | {"write_atomically", "read_synced", "discard"}
         names = [name for name in dir(Files) if not name.startswith("_") and name not in own]
         self.__dict__.update({name: getattr(files, name) for name in (*names, "pwrite")})

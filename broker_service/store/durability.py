@@ -31,7 +31,7 @@ _QUEUE_FILES_A_FLUSH = 64
 
 @dataclass(frozen=True, slots=True)
 class ThoroughFlush:
-    """A flush of the log, the queues and the index.  After it, recovery starts at `log_offset`."""
+    """A flush of the log, the queues and the index.  After this flush, a recovery starts at `log_offset`."""
 
     queues: QueueSync
     index_directory: Path

@@ -43,8 +43,8 @@ class DiskUsage:
 def all_resident(handle: int, size: int, offset: int) -> bool:
     """Returns True if the page cache has all of these bytes; False also if the kernel cannot tell.
 
-    The check takes a hundredth of the time of reading the bytes.  It works only for files that this process may write:
-    for other files the kernel always answers that all pages are in memory.
+    The check takes a hundredth of the time of reading the bytes.  The check works only for files that this process may
+    write: for other files the kernel always answers that all pages are in memory.
     """
     begin = offset - offset % mmap.PAGESIZE
     access = mmap.PROT_READ | mmap.PROT_WRITE  # ctypes gives the address of writable buffers only
@@ -89,7 +89,7 @@ def refusal(error: OSError, doing: str) -> ServiceNotAvailable:
 
 
 class Files:
-    """The real file system.  A handle is an int that `open` returned.  Reads and writes name a position."""
+    """The real file system.  A handle is an int that `open` returned.  Reads and writes are given a position."""
 
     def open(self, path: Path, *, create: bool = False, read_only: bool = False, private: bool = False) -> int:
         """Opens a file.  With `private`, a new file can be opened by its owner only; otherwise the umask applies."""

@@ -71,8 +71,8 @@ class FlushedOffset:
                 self._sequence, best = sequence, Flushed(offset, tail_size, tail_crc)
         if best is None:
             raise StoreCorrupt(
-                f"{self._path} is damaged: it recorded how far the log is known to be on disk. Put a copy back; or "
-                "remove it, then the next start goes by the file checkpoint and cuts off damage behind that"
+                f"{self._path} is damaged: it recorded how far the log is known to be on disk. Put a copy back, or "
+                "remove it; the next start then goes by the file checkpoint, and cuts off damage behind that"
             )
         return best
 

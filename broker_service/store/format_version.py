@@ -24,11 +24,11 @@ def check_version(root: Path, files: Files | None = None) -> None:
     content = JsonFile(path, files).load()
     version = 1 if content is None else content.get("version")
     if not isinstance(version, int) or version < 1:
-        raise StoreCorrupt(f"{path} names no version: put back the one beside it, {path.name}.bak")
+        raise StoreCorrupt(f"{path} names no version: put back its backup {path.name}.bak")
     if version > VERSION:
         raise StoreTooNew(
             f"{root} has format {version}, this version of RocketSim knows formats up to {VERSION}: start the newer "
-            "one on it, or give this one an empty directory, as a slave"
+            "version on it, or start this version with an empty directory, as a slave"
         )
 
 

@@ -53,7 +53,7 @@ class Index:
         self.is_on = config.message_index_enable
         self.position = 0
         self.now_ms = 0  # the time of the store's last call; new files are named by it
-        self.trouble: str | None = None  # why indexing does not advance; it is tried again
+        self.trouble: str | None = None  # why indexing does not advance; the next call tries again
         self._files = files
         self._open = open_files
         self._log = log
@@ -70,7 +70,7 @@ class Index:
     # --- loading --------------------------------------------------------------------------------------------------
 
     def load(self, *, clean: bool, sure_until: int) -> str:
-        """Opens the files and deletes invalid ones.  Returns a log line about the deleted ones, "" if there are none.
+        """Opens the files and deletes invalid ones.  Returns a log line about the deleted files, "" if there are none.
 
         Later calls of `work` build the entries that are missing.
 

@@ -219,7 +219,8 @@ class IndexFile:
         # If several entries have the same slot, numpy keeps the last one, which is the newest.
         self._slots[entries["hash"].astype(np.int64) % self._slot_count] = np.arange(1, len(entries) + 1)
         on_disk = np.frombuffer(self._open.read(self.path, self._slot_count * SLOT_SIZE, HEADER_SIZE), ">i4")
-        # Pages that are zero and stay zero are not written: the file is sparse, and they may have no blocks.
+        # Pages that are zero and stay zero are not written, because the file is sparse, and such pages may have no
+        # blocks.
         used = (on_disk != 0) | (self._slots != 0)
         self._dirty_pages = np.logical_or.reduceat(used, np.arange(0, self._slot_count, _PAGE_SLOTS))
         self.write_slots()

@@ -71,7 +71,7 @@ def index_keys(records: Records) -> IndexKeys:
 def _of_one_shape(records: Records, topic: str) -> npt.NDArray[np.int32] | None:
     """Computes the hashes, one row per record, if all records have the same keys with values of the same sizes.
 
-    Returns None if the records differ in this.
+    Returns None if the records differ in their keys or sizes.
 
     | UNIQ_KEY of the first record | its KEYS | its TAGS |
     | of the second ...
@@ -97,7 +97,7 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
         (PROPERTY_KEYS, keys, key_rows),
         (PROPERTY_TAGS, records.property(PROPERTY_TAGS), None),
     ):
-        present = np.flatnonzero(np.diff(offsets(values)))  # neither null nor empty
+        present = np.flatnonzero(np.diff(offsets(values)))  # the rows whose value is neither null nor empty
         if not len(present):
             continue
         if len(present) < len(values):

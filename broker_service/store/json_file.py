@@ -83,7 +83,7 @@ def decoded(path: Path, data: bytes) -> Any:
         return value
     content = data[: data.rfind(_CHECKSUM.encode())]
     if checksum != f"{zlib.crc32(content):08x}":
-        raise ValueError("its crc32 is not that of its content. If somebody has edited it, remove the crc32")
+        raise ValueError("its crc32 does not match its content. If somebody has edited the file, remove the crc32")
     return value
 
 
@@ -91,9 +91,9 @@ class JsonFile:
     """One file with one JSON object in it."""
 
     def __init__(self, path: Path, files: Files | None = None, *, private: bool = False) -> None:
-        """`private` is for a file with secrets and rights.  Only its owner may read it or its backup.
+        """`private` is for a file with secrets and rights.  Only the owner may read a private file or its backup.
 
-        The backup of a private file is never used instead of it, since it may have a right that the last change
+        The backup of a private file is never used instead of the file, since it may have a right that the last change
         removed.
         """
         self.path = path

@@ -24,7 +24,7 @@ class KeySearchResult(NamedTuple):
 
 
 class KeySearch:
-    """One search.  If `run` raises Cold, the next `run` continues at the record that was not in memory."""
+    """A search by key.  If `run` raises Cold, the next `run` continues at the record that was not in memory."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """The whole records that a walk found.  They end at `end`, where the walk stopped.
+    """The whole records that a walk found.  The records end at `end`, where the walk stopped.
 
     If a record or blank begins at `end`, `next_size` is its size.
     """
@@ -119,7 +119,8 @@ def count_valid(records: Records, offset: int, *, crc: bool, strict_from: int) -
             records.check(crc=crc)
             break
         except RecordError as error:
-            # Check the records before it again, because `check` compares checksums only if all lengths are right.
+            # Check the records before the invalid one again, because `check` compares checksums only if all lengths are
+            # right.
             good, reason = int(np.searchsorted(records.starts, error.at)), error.reason
             records = records[:good]
     misplaced = records.commit_log_offset != records.starts + shift
@@ -179,7 +180,7 @@ def _lost_sector(records: Records, row: int, shift: int) -> bool:
 class LogScan:
     """Reads the log in chunks, from the start of a record on, and yields its valid records.
 
-    Afterwards `end_offset` is where the scan ended, and `reason` is why.  The scan reads the files as they are and
+    After the scan, `end_offset` is where it ended, and `reason` is why.  The scan reads the files as they are and
     ignores the log's `end_offset`.  Checksums are verified from log offset `check_from` on.
     """
 

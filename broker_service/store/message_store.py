@@ -152,10 +152,11 @@ class MessageStore:
             self.recovery.index = self.index.load(clean=clean, sure_until=self.recovery.index_sure_until)
         self._durability.start(now_ms)
         if self.recovery.rebuilt_queues or self.recovery.shortened_queues:
-            # Otherwise the next start could find the cut entries behind newer ones.
+            # Without this flush the next start could find the cut entries behind newer ones.
             self._durability.flush_thoroughly()
         elif self.index.is_on and self.recovery.index_sure_until > self.index.sure_until:
-            # An index file is being rebuilt.  The summary on disk says that its entries are complete, so it is deleted.
+            # An index file is being rebuilt.  The summary on disk says that the index entries are complete, so the
+            # summary is deleted.
             self._queues.forget_summary()
             with suppress(ServiceNotAvailable):  # on a full disk the next thorough flush writes the summary
                 self._durability.flush_thoroughly()
@@ -193,7 +194,7 @@ class MessageStore:
     def dispatched(self) -> list[Callable[[Sequence[QueueExtent]], None]]:
         """Listeners that are called with the queue entries of all records that are appended, also by replication.
 
-        They are not called for records that recovery finds.
+        The listeners are not called for records that recovery finds.
         """
         return self._writer.dispatched
 
@@ -259,7 +260,8 @@ class MessageStore:
     def queue_floors(self) -> list[tuple[str, int, int]]:
         """Returns (topic, queue id, first queue offset) for the queues whose first messages have expired.
 
-        A new slave needs them: it gets only the rest of the log, from which it cannot derive these offsets.
+        A new slave needs these offsets, because it cannot derive them from the rest of the log, which is all that it
+        gets.
         """
         return self._queues.floors()
 
@@ -288,7 +290,7 @@ class MessageStore:
     def tick(self, now_ms: int) -> None:
         """Does small periodic work; the loop calls it about every 100 ms, with times that never fall (`BrokerTime`).
 
-        After a failed sync it does nothing; the next write or flush raises FlushFailed.
+        After a failed sync the store does nothing here; the next write or flush raises FlushFailed.
         """
         self.index.now_ms = now_ms
         if self.disk.fatal is None:
@@ -346,7 +348,7 @@ class MessageStore:
     ) -> KeySearch:
         """Makes a search, newest first, for records with this key or UNIQ_KEY.
 
-        It finds records that were stored in [begin_ms, end_ms] and lie before log offset `before`.
+        The search finds records that were stored in [begin_ms, end_ms] and lie before log offset `before`.
         """
         if before is None or before > self.index.position:
             self.index.work(MAX_BEHIND)

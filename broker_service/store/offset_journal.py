@@ -51,8 +51,8 @@ class OffsetEntry(_Offset):
     """A committed offset, which is the next one to read; -1 means deleted.
 
     A reset raises the generation, so entries compare by generation first: an offset of a lower generation is outdated.
-    `raised_at` says when the generation was raised.  It is NO_POINT in the first generation, and if that is unknown.
-    Comparisons ignore `raised_at`.
+    `raised_at` says when the generation was raised.  `raised_at` is NO_POINT in the first generation, and if the point
+    is unknown.  Comparisons ignore `raised_at`.
     """
 
     raised_at: LogPoint = NO_POINT
@@ -89,7 +89,7 @@ def read_journal(path: Path, files: Files | None = None) -> Iterator[Line]:
 
 
 class OffsetJournal:
-    """The journal's files.  It is not thread-safe, except for `drop`, which may run at any time.
+    """The journal's files.  The class is not thread-safe, except for `drop`, which may run at any time.
 
     `reserve` is the number of bytes to allocate in advance, if the disk has room for them.
     """

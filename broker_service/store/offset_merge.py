@@ -1,7 +1,4 @@
-"""Merges the committed offsets in RocketMQ's `consumerOffset.json`, the file of generations and the journal.  Pure.
-
-They are RocketMQ's `consumerOffset.json`, the file of generations beside it, and the journal of later commits.
-"""
+"""Merges the committed offsets of RocketMQ's `consumerOffset.json`, the file of generations, and the journal.  Pure."""
 
 from collections.abc import Iterable, Mapping
 

@@ -1,6 +1,6 @@
 """OpenFiles is a bounded cache of file handles and maps, which it opens when they are needed.
 
-Only the event loop's thread uses it.  The flush thread opens the files that it syncs itself.
+Only the event loop's thread uses this cache.  The flush thread opens the files that it syncs itself.
 """
 
 from collections import OrderedDict
@@ -106,9 +106,9 @@ class OpenFiles:
 
 
 class WithoutWaiting:
-    """A context in which reads of these files raise Cold instead of waiting for the disk.  It cannot be nested.
+    """A context in which reads of these files raise Cold instead of waiting for the disk.
 
-    Places in `failed` raise the error that a thread got for them.
+    Such contexts cannot be nested.  Places in `failed` raise the error that a thread got for them.
     """
 
     def __init__(self, open_files: OpenFiles) -> None:

@@ -27,8 +27,8 @@ class QueueReader:
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Returns the (min, max) queue offsets that readers see; max is exclusive.
 
-        If the queue has no messages, both are the offset of its next message.  That is 0, or a larger offset if the
-        topic was deleted and created again.
+        If the queue has no messages, min and max are the offset of its next message, which is 0, or larger if the topic
+        was deleted and created again.
         """
         queue = self._table.get(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.max_at(self.confirm_offset))

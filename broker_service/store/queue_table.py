@@ -32,7 +32,7 @@ _LONGEST_GAP = 300_000  # entries; one queue file of RocketMQ has as many
 
 @dataclass(frozen=True, slots=True)
 class QueueSummary:
-    """The entries that were on disk when the log ended at `log_offset`.
+    """A description of the entries that were on disk when the log ended at `log_offset`.
 
     `bounds` has, for each queue, the first queue offset of its files and its next queue offset.
     """
@@ -131,8 +131,8 @@ class QueueTable:
         if extent.queue_offset >= queue.max_offset:
             queue.put(extent.queue_offset, extent.entries)
         elif not self.put(extent):
-            # These entries lie before this queue's.  That happens only on a slave that saw the deletion of the topic
-            # at another moment than its master.
+            # The new entries lie before those of the queue.  This order occurs only on a slave that saw the deletion of
+            # the topic at another moment than its master.
             self.drop((extent.topic, extent.queue_id))
             self.get_or_create(extent.topic, extent.queue_id).put(extent.queue_offset, extent.entries)
 
@@ -265,8 +265,8 @@ class QueueTable:
 
         A queue counts as damaged only if scanning the end of the log cannot complete it.  After an unclean stop,
         entries behind the summary are dropped, since a power loss may have restored entries that had been cut.  There
-        is one exception: if the log begins behind the summary, entries of expired records are kept.  They were on disk
-        before the log files were deleted, and nothing else shows which offset the queue had reached.
+        is one exception: if the log begins behind the summary, entries of expired records are kept.  Such entries were
+        on disk before the log files were deleted, and nothing else shows which offset the queue had reached.
         """
         damaged: dict[QueueKey, str] = {}
         for topic in self._files.names(self.directory):
@@ -332,7 +332,7 @@ class QueueTable:
         try:
             stored = self._summary_file.load()
         except StoreCorrupt:
-            return None  # Everything in it can be rebuilt from the log.
+            return None  # Everything in the summary can be rebuilt from the log.
         if stored is None:
             return None
         bounds = {
@@ -340,7 +340,8 @@ class QueueTable:
             for topic, queues in stored["queues"].items()
             for queue, pair in queues.items()
         }
-        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset", 0))  # version 0.1.0 has none
+        # a summary of version 0.1.0 has no indexOffset
+        return QueueSummary(stored["commitLogOffset"], bounds, stored.get("indexOffset", 0))
 
     def forget_summary(self) -> None:
         """Deletes the summary and syncs the deletion."""
@@ -361,7 +362,7 @@ class QueueTable:
 
 @dataclass(frozen=True, slots=True)
 class QueueSync:
-    """The queues' part of a thorough flush.  The flush thread runs it and opens its own handles."""
+    """The queues' part of a thorough flush.  The flush thread runs this part and opens its own handles."""
 
     files: Files
     paths: list[Path]
@@ -374,7 +375,7 @@ class QueueSync:
             try:
                 handle = self.files.open(path)
             except FileNotFoundError:
-                continue  # It was deleted with its topic, or has expired.
+                continue  # The file was deleted with its topic, or has expired.
             try:
                 self.files.fdatasync(handle)
             finally:

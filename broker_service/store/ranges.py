@@ -27,8 +27,8 @@ TagsCodes = frozenset[int] | None
 
 FIRST_ENTRIES = 512  # entries to read while the size of the messages is not known yet
 _ENTRIES_AT_A_TIME = 16384
-MAX_ENTRIES_SCANNED = 1 << 18  # per frame; 0.25 million entries take some ms
-MAX_SPANS = 256  # per frame; a span takes time even if it has few messages or none
+MAX_ENTRIES_SCANNED = 1 << 18  # entries per frame; 0.25 million entries take some ms
+MAX_SPANS = 256  # spans per frame; a span takes time even if it has few messages or none
 
 
 class Span(NamedTuple):

@@ -14,8 +14,8 @@ Damage below the flushed offset raises StoreCorrupt: acknowledged messages are l
 the flushed offset the log is cut at the first damaged record.  The rest is zeroed and synced, so that no later scan
 finds stale records.
 
-After an unclean stop, the records above the flushed offset are first written again, unchanged.  A sync of them may have
-failed.  The kernel may then have marked their pages clean, so another sync would not write them.
+After an unclean stop, the records above the flushed offset are first written again, unchanged.  A sync of these records
+may have failed, and the kernel may then have marked their pages clean, so that another sync would not write them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ from broker_service.store.flushed_offset import Flushed
 from broker_service.store.log_scanner import LogScan
 from broker_service.store.queue_table import QueueKey, QueueSummary, QueueTable
 
-_CHECKPOINT_MARGIN_MS = 3000  # as RocketMQ
+_CHECKPOINT_MARGIN_MS = 3000  # RocketMQ uses the same margin
 TAIL_SIZE = 64 * 1024
 _CHUNK = 1 << 20
 # Errors give this advice because a reboot would lose the bytes that are in the page cache but not on disk.
@@ -149,9 +149,9 @@ def newest_stored_ms(log: CommitLog, queues: QueueTable) -> int:
 def _written_again(log: CommitLog, scan: LogScan, begin: int) -> Iterator[tuple[int, Records]]:
     """Yields the records of the scan, and writes those from `begin` on once more in their places.
 
-    The pages may be marked clean after a failed sync.  Writing them makes them dirty, so that the sync of `_cut` brings
-    them to disk.  If this start fails as well, nothing is lost: the bytes are the same, and nothing counts as flushed
-    before the end of recovery.
+    The pages may be marked clean after a failed sync.  Writing the pages makes them dirty, so that the sync of `_cut`
+    brings them to disk.  If this start fails as well, nothing is lost: the bytes are the same, and nothing counts as
+    flushed before the end of recovery.
     """
     for offset, records in scan:
         data = records.view_bytes()
@@ -233,7 +233,8 @@ def _check_from(
     """Returns the start of the first file whose checksums are verified.
 
     If the store has no flushed offset, everything before this file counts as flushed.  After a clean stop of RocketMQ
-    it is the last file.  After an unclean stop it is the file that RocketMQ's checkpoint leads to.
+    the last file is verified.  After an unclean stop of RocketMQ the files are verified from the one on to which its
+    checkpoint leads.
     """
     if not log.starts:
         return log.min_offset

@@ -105,7 +105,7 @@ class Retention:
         deleted += self._queues.trim(log.min_offset) + self._index.trim(log.min_offset)
         self.trimmed_to = log.min_offset
         self._queues.prune_floors()
-        self._durability.next_thorough_ms = now_ms  # the remembered queue bounds have changed
+        self._durability.next_thorough_ms = now_ms  # the queue bounds in the summary have changed
         return [f"deleted {path} (disk {used:.0f} % full, log starts at {log.min_offset} now)" for path in deleted]
 
     def _queues_are_on_disk(self, log_offset: int) -> bool:

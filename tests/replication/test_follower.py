@@ -51,7 +51,7 @@ def frame(offset, data, *, epoch=100, crc32=None):
 
 def test_a_slave_does_not_follow_a_master_of_an_older_epoch(tmp_path):
     slave, file = follower(tmp_path, MemoryLog(TEN * 3), (100, 0), (201, 20))
-    with pytest.raises(StaleEpoch, match="it was replaced"):
+    with pytest.raises(StaleEpoch, match="that master was replaced"):
         slave.welcome(reply((100, 0), end=50, resume=20))
     assert str(file.epochs) == "100@0 201@20"
 
@@ -158,7 +158,7 @@ def test_different_bytes_before_the_joint_are_noticed_and_nothing_is_changed(tmp
 @pytest.mark.parametrize(
     "bad, error, message",
     [
-        pytest.param(frame(0, TEN), ProtocolViolation, "10 expected", id="offset"),
+        pytest.param(frame(0, TEN), ProtocolViolation, "instead of 10", id="offset"),
         pytest.param(frame(10, TEN, crc32=1), ProtocolViolation, "wrong CRC", id="crc"),
         pytest.param(frame(10, TEN, epoch=99), StaleEpoch, "epoch 99", id="older epoch"),
         pytest.param(frame(10, TEN, epoch=200), ProtocolViolation, "not announced", id="newer epoch"),

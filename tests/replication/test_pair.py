@@ -534,11 +534,11 @@ async def test_garbage_closes_the_stream_with_a_clear_status_and_one_line(tmp_pa
     "frame, details",
     [
         pytest.param(log_data(5, b"12345678", crc32=1), "wrong CRC", id="wrong CRC"),
-        pytest.param(log_data(0, b"12345678"), "5 expected", id="wrong offset"),
-        pytest.param(log_data(5, b"12345678", epoch=7), "nobody asked", id="wrong epoch"),
-        pytest.param(log_data(5, b"123456789"), "nobody asked", id="too much"),
+        pytest.param(log_data(0, b"12345678"), "bytes from 5 on are expected", id="wrong offset"),
+        pytest.param(log_data(5, b"12345678", epoch=7), "not asked for", id="wrong epoch"),
+        pytest.param(log_data(5, b"123456789"), "not asked for", id="too much"),
         pytest.param(log_data(5, b"\0" * 8), "no valid record", id="no record"),
-        pytest.param(log_data(5, b""), "expected", id="nothing"),
+        pytest.param(log_data(5, b""), "refill has 0 bytes from 5 on", id="nothing"),
         pytest.param(log_data(5, record(b"12")[:5] + b"\0\0\0"), "inside of a record", id="ends inside of a record"),
     ],
 )

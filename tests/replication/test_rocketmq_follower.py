@@ -190,7 +190,7 @@ async def test_a_master_that_dies_within_a_frame_is_followed_again(tmp_path: Pat
 @pytest.mark.parametrize(
     ("raw", "said"),
     [
-        (HEAD.pack(77, 4) + b"abcd", "log bytes from 77, 1 expected"),
+        (HEAD.pack(77, 4) + b"abcd", "log bytes begin at 77 instead of 1"),
         (HEAD.pack(1, 1 << 30), "1073741824 bytes from log offset 1"),
         (HEAD.pack(1, 40) + b"\xff" * 40, "log bytes from 0"),
     ],
@@ -217,7 +217,7 @@ async def test_another_log_at_the_same_address_changes_nothing(
             await has(node, ha)
         ha.log, reported = bytearray(other), len(ha.reports)
         async with slave(tmp_path / "s", address) as node:
-            await until(lambda: "it has another log" in caplog.text, "the refusal is logged")
+            await until(lambda: "the master has another log" in caplog.text, "the refusal is logged")
             assert whole(node) == mine and not node.replication.slave.is_following()
             ha.log = bytearray(mine[:-100])
             await until(lambda: "has lost messages" in caplog.text, "the shorter log is refused")

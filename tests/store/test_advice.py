@@ -79,7 +79,7 @@ ADVICE: list[tuple[str, Callable[[Path], object], str, Callable[[Path], object]]
             JsonFile(root / "rocketsim/format.json").save({"version": 2}),
             (root / "rocketsim/format.json").write_text("{}"),
         ),
-        "put back the one beside it, format.json.bak",
+        "put back its backup format.json.bak",
         lambda root: shutil.copy(root / "rocketsim/format.json.bak", root / "rocketsim/format.json"),
     ),
     (

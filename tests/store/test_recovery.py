@@ -329,7 +329,7 @@ def test_a_flushed_offset_that_cannot_be_read_is_damage_and_its_removal_the_way_
     whole = (root / "rocketsim/flushed").read_bytes()
     (root / "rocketsim/flushed").write_bytes(content)
     before = tree(Files(), root)
-    with pytest.raises(StoreCorrupt, match=r"rocketsim/flushed is damaged.*Put a copy back; or remove it"):
+    with pytest.raises(StoreCorrupt, match=r"rocketsim/flushed is damaged.*Put a copy back, or remove it"):
         open_store(root)
     assert tree(Files(), root) == before
     assert [str(found) for found in verify(root) if "rocketsim/flushed is damaged" in found.what]

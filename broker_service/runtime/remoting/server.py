@@ -3,7 +3,7 @@
 The server works on all requests of a connection at the same time, as RocketMQ does.  An answer carries the number of
 its request.
 
-A request stays in memory until its call has ended.  All these requests together may use MAX_REQUEST_BYTES.  Large
+A request stays in memory until its call has ended.  All requests in memory together may use MAX_REQUEST_BYTES.  Large
 requests that are still arriving have a separate limit, MAX_ARRIVING_BYTES.  While a limit is reached, the server reads
 no further request that would exceed it.
 
@@ -143,7 +143,8 @@ class RemotingServer:
         self._requests = MemoryBudget(MAX_REQUEST_BYTES)
         self._arriving = MemoryBudget(MAX_ARRIVING_BYTES)
         self._most = most_connections(open_file_limit())
-        self._tasks: set[asyncio.Task[None]] = set()  # one for each connection, from before its TLS handshake
+        # one task for each connection, which starts before the TLS handshake
+        self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[Connection] = set()
         self._stopping = False
         self._accepting: asyncio.Task[None] | None = None

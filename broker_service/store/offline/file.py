@@ -16,7 +16,7 @@ FIRST_CHUNK = 64 << 10  # small, because `find` usually finds what it searches f
 
 
 class OfflineFile:
-    """One file.  `size` is its size when this object was made; a running broker may change it."""
+    """One file of a store.  `size` is the file's size when this object was made; a running broker may change it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

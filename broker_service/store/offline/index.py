@@ -30,8 +30,8 @@ _MAX_SECONDS = 2**31 - 1
 class Difference:
     """The differences between a file's entries and the keys of the log's records."""
 
-    position: int  # of the first difference, in the file
-    log_offset: int  # of the first difference
+    position: int  # the position of the first difference in the file
+    log_offset: int  # the log offset of the first difference
     wrong: int = 0
     missing: int = 0
 

@@ -15,7 +15,7 @@ class Survey:
     """The counts so far.  `watch` is called after each part of the log."""
 
     log_files: int = 0
-    log_bytes: int = 0  # read so far; at the end fewer than `total_bytes`, since the last file is not full
+    log_bytes: int = 0  # bytes read so far; at the end fewer than `total_bytes`, since the last file is not full
     total_bytes: int = 0
     records: int = 0
     queues: int = 0

@@ -151,7 +151,7 @@ class _Verification:
         if steps.any():
             row = int(np.flatnonzero(steps)[0])
             path, at = self._log_place(int(records.commit_log_offset[row]))
-            what = f"{topic} queue {queue_id}: queue offset {offsets[row]}, {offsets[row] - steps[row]} comes next"
+            what = f"{topic} queue {queue_id}: has queue offset {offsets[row]} instead of {offsets[row] - steps[row]}"
             yield self._finding(Severity.DAMAGE, path, at, what)
         self._replayed[topic, queue_id] = int(offsets.max()) + 1
         if queue is None:
