@@ -33,6 +33,14 @@ def test_every_word_of_run_that_is_named_exists(path):
     assert set(re.findall(r"\./run ([a-z]+)", path.read_text())) <= set(known)
 
 
+def test_programs_that_tests_run_in_the_readme_are_the_same_elsewhere():
+    def programs(path: str) -> list[str]:
+        return re.findall(r"^```python\n(.*?)^```", (ROOT / path).read_text(), re.M | re.S)
+
+    assert programs("docs/start.md") == [one for one in programs("README.md") if "readStream" in one]
+    assert [one for one in programs("docs/move-from-kafka.md") if one in programs("README.md")]
+
+
 def test_every_decision_table_that_the_code_cites_is_documented():
     documented = set(re.findall(r"^## (D\d\w?):", (ROOT / "docs/decision_tables.md").read_text(), re.M))
     packages = ("broker_service", "rocketsim_client", "rocketsim_source", "rocketsim_cli", "proto", "tests")

@@ -1,6 +1,7 @@
 """docs/configuration.md has every key, docs/commands.md every command."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +52,30 @@ def test_every_command_line_starts_with_a_known_command(document: Path):
         assert first in commands, words
         below = getattr(commands[first], "commands", None)
         assert below is None or not rest or rest[0] in {*below, "COMMAND"}, words
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """The words of each line of code that calls `rocketsim`, without comments and what follows in a pipe."""
+    blocks = re.findall(r"^ *```(?:sh)?\n(.*?)^ *```$", text, re.M | re.S)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    lines += re.findall(r"`(rocketsim [^`]*)`", text)
+    parts = (part.strip() for line in lines for part in line.split(";"))
+    return [shlex.split(part, comments=True) for part in parts if part.startswith("rocketsim ")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_every_option_of_a_command_line_exists(document: Path):
+    for words in command_lines(document.read_text()):
+        command = typer.main.get_command(app)
+        known = {name for option in command.params for name in option.opts}
+        for word in words[1:]:
+            if word in getattr(command, "commands", {}):
+                command = commands_of(command)[word]
+                known |= {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+            elif re.fullmatch(r"--?[A-Za-z][A-Za-z-]*", word):
+                assert word in {*known, "-h", "--help"}, words
+
+
+def test_a_command_line_is_found_in_its_block_and_in_a_sentence():
+    text = 'Run `rocketsim up --pairs 2` or\n\n```sh\nrocketsim store verify "$DIR"  # a comment\n```\n'
+    assert command_lines(text) == [["rocketsim", "store", "verify", "$DIR"], ["rocketsim", "up", "--pairs", "2"]]

@@ -48,7 +48,7 @@ def snippets(pair: Bench, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     for number in range(20):
         tags = "alarm" if number % 4 == 0 else "red"
         pair.producer.send(Message("telemetry", b"reading %d" % number, tags, f"key {number % 3}"))
-    topics = ("telemetry", "telemetry-upper", "all", "alarms", "copies")
+    topics = ("telemetry", "telemetry-upper", "all", "alarms", "copies", "orders")
     with Admin(pair.name_server.address) as admin:
         for topic in topics[1:]:
             admin.update_topic(topic)
@@ -92,7 +92,7 @@ def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str,
     assert (narrowed["hour"].count(), narrowed["reds"]) == (0, 15)
     pair.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
-    assert snippets("From Kafka", "python")["values"].columns == ["key", "value", "partition", "offset"]
+    assert snippets("Spark: the same query", "python")["values"].columns == ["key", "value", "partition", "offset"]
 
     found["stream"] = pair.stream("telemetry", startingOffsets="earliest")
     snippets("Several sinks: foreachBatch", "python")
@@ -101,6 +101,13 @@ def test_the_snippets_of_the_documents_run(pair: Bench, snippets: Callable[[str,
     snippets("Writing", "python")
     queues = {(row["keys"], row.queueId) for row in pair.batch("copies").collect()}
     assert len(queues) == 3  # keyed: a queue for each key
+
+    found["rows"] = pair.stream("telemetry", startingOffsets="earliest", schemaProfile="kafka")  # as Kafka's source
+    snippets("Copy what Kafka has", "python")
+    orders = pair.batch("orders").collect()
+    assert {bytes(row.body) for row in orders} == {b"reading %d" % number for number in range(20)}
+    assert len({row.msgId for row in orders}) == len({(row["keys"], bytes(row.body)) for row in orders}) == 20
+    assert len({(row["keys"], row.queueId) for row in orders}) == 3
 
 
 @pytest.mark.spark
@@ -116,7 +123,7 @@ def test_the_recipe_drops_copies_in_different_batches_and_forgets_ids_behind_the
         frame.write.format("rocketsim").mode("append").options(**options).save()
 
     send()  # the ids 0, 1 and 2, twice
-    found = snippets("From Kafka", "python")
+    found = snippets("Spark: the same query", "python")
     found["stream"] = pair.stream(topic, startingOffsets="earliest").where("body != 'first'")
     once = snippets("Dropping duplicates", "python")["once"]
 
@@ -136,13 +143,13 @@ def test_the_recipe_drops_copies_in_different_batches_and_forgets_ids_behind_the
 
 
 def test_kafkas_options_are_compared_with_options_that_are_there() -> None:
-    rows = table("From Kafka")
+    rows = table("Spark: options")
     ours = {name for row in rows for name in quoted(row[1])}
     assert ours <= {*option_names(SourceOptions), *option_names(SinkOptions)}
     assert len(rows) > 15
 
 
-@pytest.mark.parametrize("name", sorted({name for row in table("From Kafka") for name in quoted(row[0])}))
+@pytest.mark.parametrize("name", sorted({name for row in table("Spark: options") for name in quoted(row[0])}))
 def test_an_option_of_kafkas_is_taken_under_its_name_or_refused_by_it(name: str) -> None:
     """No option of Kafka's is ignored."""
     value = {"assign": '{"T":{"b":[0]}}', "startingOffsets": "earliest", "endingOffsets": "latest"}.get(name, "1")
