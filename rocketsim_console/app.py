@@ -1,4 +1,4 @@
-"""The console's URLs: pages, JSON for them, and live streams of the same JSON."""
+"""Serves the console's URLs: pages, their data as JSON, and live streams of that JSON."""
 
 import asyncio
 import contextlib
@@ -42,14 +42,14 @@ from rocketsim_console.watch import Watch
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/topics", "/topics/{name:path}", "/groups", "/groups/{name:path}", "/messages", "/failovers")
 THREADS = 8  # threads that call the cluster
-LOOK_S = 1.0
-IDLE_LOOK_S = 5.0  # without viewers
+LOOK_S = 1.0  # between two looks at the brokers
+IDLE_LOOK_S = 5.0  # the same while nobody watches
 
 T = TypeVar("T")
 
 
 class Console:
-    """The console of one cluster, for all its viewers.  `admin` is its access to the cluster."""
+    """The console of one cluster, for all its viewers.  It reads the cluster with `admin`."""
 
     def __init__(self, admin: Admin, *, hosts: Collection[str] = ()) -> None:
         self.watch = Watch(admin)
@@ -93,7 +93,7 @@ class Console:
     # --- views ----------------------------------------------------------------------------------------------------
 
     def _view(self, request: Request) -> tuple[str, Callable[[], View]]:
-        """Returns a key, which is the same for the same view, and a function that makes the view."""
+        """Returns a key, which is equal for requests for the same view, and a function that makes the view."""
         asked = request.query_params
         name, text = request.path_params["view"], asked.get("q", "")[:200]
         page = int(number) if (number := asked.get("page", "1")).isascii() and number.isdecimal() else 1
@@ -137,7 +137,7 @@ class Console:
         return JSONResponse(messages.shown(message))
 
     async def _body(self, request: Request) -> Response:
-        """The body as a download, which a browser does not show."""
+        """Returns the body as a download, so that the browser does not show it as a page."""
         message = await self._in_thread(messages.one, self._admin, *_place(request))
         name = f"body-{message.queue_id}-{message.queue_offset}.bin"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -162,7 +162,7 @@ async def _too_many(request: Request, error: Exception) -> Response:
 
 
 def status_of(error: RocketSimError) -> int:
-    """The HTTP status for an error of the client.  Pure."""
+    """Returns the HTTP status for an error of the client."""
     if isinstance(error, AccessDenied):
         return 403
     if isinstance(error, NotFound | TopicNotExist | GroupNotExist):

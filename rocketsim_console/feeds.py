@@ -1,4 +1,4 @@
-"""Feeds: the live data of pages.  While a view has viewers, one task asks for it, for all of them."""
+"""The live data of pages.  While a view has viewers, one task asks the cluster for its data, for all of them."""
 
 import asyncio
 import json
@@ -9,9 +9,9 @@ from typing import Any
 from rocketsim_client.errors import RocketSimError
 from rocketsim_console.views import View
 
-MAX_FEEDS = 32  # different views at the same time
+MAX_FEEDS = 32  # the most different views at the same time
 MAX_VIEWERS = 200
-ALIVE_S = 15.0  # a stream sends something at least this often, so that it notices when the browser is gone
+ALIVE_S = 15.0  # a stream sends something at least this often, to notice that the browser is gone
 
 
 class TooManyViewers(Exception):
@@ -19,12 +19,12 @@ class TooManyViewers(Exception):
 
 
 def event(kind: str, value: dict[str, Any]) -> str:
-    """A server-sent event.  JSON in one line has no line breaks, so a value cannot begin another event."""
+    """Returns a server-sent event.  JSON in one line has no line breaks, so a value cannot begin another event."""
     return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n"
 
 
 def trouble_of(error: RocketSimError) -> dict[str, Any]:
-    """An error of the cluster as JSON for the pages."""
+    """Returns an error of the cluster as JSON for the pages."""
     return {"error": type(error).__name__, "message": str(error)}
 
 
@@ -52,7 +52,7 @@ class _Feed:
 
 
 class Feeds:
-    """Used by one event loop.  `threads` make the blocking calls."""
+    """All live views.  They belong to one event loop; `threads` make the blocking calls."""
 
     def __init__(self, threads: Executor) -> None:
         self._threads = threads
@@ -66,8 +66,9 @@ class Feeds:
         return len(self._feeds)
 
     async def follow(self, key: str, make: Callable[[], View]) -> AsyncGenerator[str, None]:
-        """Yields the events of the view, beginning with the newest; a slow viewer does not get all of them.  `key`: the
-        same for all viewers of the same view.  Call `check_room` before."""
+        """Yields the events of a view, beginning with the newest.  A slow viewer misses some of them.  Viewers that
+        give the same `key` share one view.  Call `check_room` before.
+        """
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = _Feed(make())
@@ -96,7 +97,7 @@ class Feeds:
                     feed.task.cancel()
 
     def check_room(self, key: str) -> None:
-        """Raises TooManyViewers if there is no room for another `follow`."""
+        """Raises TooManyViewers if `follow` may not be called for another viewer."""
         if self.viewers >= MAX_VIEWERS:
             raise TooManyViewers(f"{MAX_VIEWERS} live pages are open already: close some of them")
         if key not in self._feeds and len(self._feeds) >= MAX_FEEDS:

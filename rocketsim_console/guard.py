@@ -22,7 +22,7 @@ SECURITY = {
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:
-    """True if the Host header is an address, `localhost` or one of these names.  Pure.
+    """Returns True if the Host header is an address, `localhost` or one of these names.
 
     This refuses DNS rebinding: another site lets its own name resolve to this machine, so the Host header has that
     name.
@@ -41,7 +41,7 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 class Guard:
-    """ASGI middleware.  `names`: the host names that browsers may use, beside `localhost` and addresses."""
+    """ASGI middleware.  `names`: the host names that browsers may use, besides `localhost` and addresses."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = ()) -> None:
         self._app = app

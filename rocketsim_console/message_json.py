@@ -1,4 +1,4 @@
-"""One message as JSON for the pages: its fields, and its body as text, as formatted JSON and as hex.  Pure."""
+"""Turns a message into JSON for the pages: its fields, and its body as text, as formatted JSON and as hex."""
 
 import json
 from typing import Any
@@ -9,13 +9,13 @@ from rocketsim_client.errors import BadAnswer
 from rocketsim_client.message_view import MessageView
 
 PREVIEW = 160  # characters of a body in a list
-SHOWN_BYTES = 64 << 10  # of a body on the page of its message; the download has the rest
+SHOWN_BYTES = 64 << 10  # of a body on the page of its message; the download has all bytes
 HEX_BYTES = 4 << 10
 HEX_COLUMNS = 16
 
 
 def row_of(message: MessageView) -> dict[str, Any]:
-    """The message as a row of a list."""
+    """Returns the message as a row of a list."""
     body, trouble = _body(message)
     return {
         "topic": message.topic,
@@ -33,7 +33,7 @@ def row_of(message: MessageView) -> dict[str, Any]:
 
 
 def message_of(message: MessageView) -> dict[str, Any]:
-    """The message as its own page shows it."""
+    """Returns the message as its own page shows it."""
     body, trouble = _body(message)
     return {
         **row_of(message),
@@ -64,8 +64,9 @@ def _body(message: MessageView) -> tuple[bytes, str]:
 
 
 def text_of(body: bytes) -> str | None:
-    """The first part of the body as text; None: it is not UTF-8.  Line breaks and tabs are kept, but no other control
-    characters."""
+    """Returns the first part of the body as text.  None: the body is not UTF-8.  Line breaks and tabs are kept, but no
+    other control characters.
+    """
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -74,7 +75,7 @@ def text_of(body: bytes) -> str | None:
 
 
 def json_of(body: bytes) -> str | None:
-    """The body as formatted JSON; None: it is not JSON, or too long."""
+    """Returns the body as formatted JSON.  None: the body is not JSON, or too long."""
     if not body or len(body) > SHOWN_BYTES:
         return None
     try:
@@ -84,7 +85,7 @@ def json_of(body: bytes) -> str | None:
 
 
 def hex_of(body: bytes) -> str:
-    """The first part of the body in lines of place, bytes in hex, and ASCII characters."""
+    """Returns a hex dump of the first part of the body: lines with an offset, bytes in hex, and ASCII characters."""
     lines = []
     for at in range(0, min(len(body), HEX_BYTES), HEX_COLUMNS):
         part = body[at : min(at + HEX_COLUMNS, HEX_BYTES)]

@@ -1,5 +1,6 @@
-"""Finds messages by key, id, offset or time, or the newest ones.  It reads without a group, so it changes no
-offsets."""
+"""Finds messages by key, id, offset or time, or the newest messages.  It reads without a consumer group, so it changes
+no offsets.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,15 +17,15 @@ from rocketsim_console.message_json import message_of, row_of
 WAYS = ("newest", "time", "offset", "key", "id")
 SHOWN = 50
 MAX_QUEUES = 64  # the most queues for one search; in a topic with more, the user has to name a queue
-FRAME_BYTES = 256 << 10  # of one broker's answer
+FRAME_BYTES = 256 << 10  # the most bytes of one broker's answer
 
 
 def find(admin: Admin, topic: str, by: str, value: str, queue: str) -> dict[str, Any]:
-    """`by`: one of WAYS.  `value`: the key, id, offset or time to look for.  `queue`: as in `broker-a:3`; empty: all
-    queues.
+    """Finds messages of a topic.  `by`: one of WAYS.  `value`: the key, id, offset or time to look for.  `queue`: a
+    queue such as `broker-a:3`; empty: all queues.
 
-    Returns the messages as `rows`; `more`: further ones may exist.  Raises InvalidParameter, NotFound and the errors of
-    the cluster.
+    Returns the messages as `rows`.  `more` is True if further messages may exist.  Raises InvalidParameter, NotFound
+    and the errors of the cluster.
     """
     if not topic:
         raise InvalidParameter("name a topic")
@@ -95,7 +96,7 @@ def _bounds(admin: Admin, topic: str, queue: str) -> dict[MessageQueue, QueueBou
 def _read(
     admin: Admin, starts: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, QueueBounds]
 ) -> list[MessageView]:
-    """Reads up to SHOWN + 1 messages of each queue from its start on; fewer if their bodies are large."""
+    """Reads up to SHOWN + 1 messages of each queue from its start on, or fewer if their bodies are large."""
     found: list[MessageView] = []
     for _, name, queues in by_broker(starts):
         ranges = [

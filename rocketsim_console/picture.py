@@ -1,4 +1,4 @@
-"""A picture of the cluster at one moment: its brokers and their answers.  Pure."""
+"""A picture is the state of the cluster at one moment: its brokers and what they have answered."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,8 +15,9 @@ COUNTERS = {"in": "putMessageTimesTotal", "out": "getMessageTimesTotal"}
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """One broker process.  `ha` and `status`: its answers; None and empty if it did not answer, and `trouble` says why.
-    `registered`: the name server knows it."""
+    """One broker process.  `ha` and `status` are its answers.  If it did not answer, they are None and empty, and
+    `trouble` says why.  `registered`: the name server knows the broker.
+    """
 
     name: str
     broker_id: int
@@ -29,15 +30,16 @@ class Broker:
 
     @property
     def state(self) -> State:
-        """A `silent` broker is registered and does not answer.  An `away` broker was seen before and is not
-        registered."""
+        """Returns `silent` for a broker that is registered and does not answer, and `away` for one that was seen before
+        and is not registered.
+        """
         if self.ha is not None:
             return "master" if self.ha.is_master else "slave"
         return "silent" if self.registered else "away"
 
     @property
     def writable(self) -> bool:
-        """True if clients may send to it."""
+        """True if clients may send to the broker."""
         return self.status.get("brokerActive") == "true"
 
     @property
@@ -45,14 +47,14 @@ class Broker:
         return self.ha.epoch if self.ha is not None else 0
 
     def counter(self, name: str) -> int | None:
-        """One of COUNTERS since the start of the broker; None if it did not answer."""
+        """Returns one of COUNTERS, counted since the start of the broker.  None: the broker did not answer."""
         value = self.status.get(COUNTERS[name])
         return int(value) if value is not None and value.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The brokers of one name.  `summary`: a sentence about their state."""
+    """The brokers with the same broker name.  `summary`: a sentence about their state."""
 
     name: str
     brokers: tuple[Broker, ...]
@@ -61,21 +63,24 @@ class Pair:
 
     @property
     def master(self) -> Broker | None:
-        """The master that answers and has the newest epoch."""
+        """The master that answers.  Of several, one that takes sends is preferred, then the one
+        with the newest epoch.
+        """
         return _master(self.brokers)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """`trouble`: a sentence if the name server did not answer, in which case `brokers` are those known before, or if a
-    broker refused the access keys."""
+    """The cluster at one moment.  `trouble` is a sentence if a broker refused the access keys, or if the name server
+    did not answer; `brokers` are then those known before.
+    """
 
     at_ms: int
     brokers: tuple[Broker, ...] = ()
     trouble: str = ""
 
     def pairs(self) -> list[Pair]:
-        """The pairs, sorted by broker name."""
+        """Returns the pairs, sorted by broker name."""
         names: dict[str, list[Broker]] = {}
         for broker in self.brokers:
             names.setdefault(broker.name, []).append(broker)
@@ -86,7 +91,7 @@ class Picture:
 
 
 def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]:
-    """The brokers to ask: registered ones, and those seen before."""
+    """Returns the brokers to ask: those that are registered, and those that were seen before."""
     brokers = {
         member.address: Broker(member.broker_name, member.broker_id, member.address, member.cluster_name)
         for member in registered
@@ -99,7 +104,7 @@ def members_of(registered: list[ClusterMember], before: Picture) -> list[Broker]
 
 
 def slave_of(master: Broker | None, broker: Broker) -> HaSlave | None:
-    """The slave as its master sees it; None: it does not follow this master."""
+    """Returns what the master knows about the slave.  None: the slave does not follow this master."""
     if master is None or master.ha is None:
         return None
     of_address = (slave for slave in master.ha.slaves if slave.address == broker.address)

@@ -1,4 +1,4 @@
-"""Rates of counters between two calls.  Pure."""
+"""Computes the rates of counters between two calls."""
 
 from collections.abc import Hashable, Mapping
 from typing import Generic, TypeVar
@@ -7,14 +7,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Rates(Generic[Key]):
-    """Keeps the counters of the last call."""
+    """Computes rates.  It keeps the counters of the last call for this."""
 
     def __init__(self) -> None:
         self._at_s: float | None = None
         self._counters: dict[Key, int] = {}
 
     def per_second(self, now_s: float, counters: Mapping[Key, int]) -> dict[Key, float | None]:
-        """By key, how much each counter has risen per second since the last call; None: it has no earlier value.
+        """Returns by key how much each counter has risen per second since the last call.  None: the counter is new.
 
         A counter that has fallen belongs to a process that has restarted, so it counts from 0.
         """

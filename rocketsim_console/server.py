@@ -16,8 +16,9 @@ STOP_S = 2  # the time that open streams have to end
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Where the console listens.  With `cert` and `key` (PEM files) it speaks TLS; with `client_ca`, browsers need a
-    certificate of that CA."""
+    """The address on which the console listens.  With `cert` and `key` (PEM files) it uses TLS.  With `client_ca`,
+    browsers need a certificate of that CA.
+    """
 
     bind: str = "127.0.0.1"
     port: int = 0
@@ -31,7 +32,7 @@ class Listen:
 
 
 def bound(listen: Listen) -> socket.socket:
-    """Returns a socket that listens there.  Raises OSError."""
+    """Returns a socket that listens on this address and port.  Raises OSError."""
     family = socket.AF_INET6 if ":" in listen.bind else socket.AF_INET
     taken = socket.create_server((listen.bind, listen.port), family=family)
     taken.set_inheritable(False)
@@ -39,14 +40,16 @@ def bound(listen: Listen) -> socket.socket:
 
 
 def url_of(listen: Listen, taken: socket.socket) -> str:
-    """The URL for a browser on this machine."""
+    """Returns the URL for a browser on this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen.bind, listen.bind)
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{listen.scheme}://{host}:{taken.getsockname()[1]}/"
 
 
 def server_of(app: ASGIApp, listen: Listen) -> uvicorn.Server:
-    """It logs only warnings and errors, because an access log would contain message keys."""
+    """Returns a server for the app.  It logs only warnings and errors, because an access log would contain message
+    keys.
+    """
     return uvicorn.Server(
         uvicorn.Config(
             app,

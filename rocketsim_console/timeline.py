@@ -1,4 +1,4 @@
-"""What has happened to the brokers: the events between two pictures of the cluster.  Pure."""
+"""Finds out what has happened to the brokers: the events between two pictures of the cluster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ PROMOTION = 10**12  # an epoch's number is promotions * PROMOTION + starts since
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: a word for filters and colours.  `text`: a sentence for people."""
+    """An event of one broker.  `kind`: a word for filters and colours.  `text`: a sentence for people."""
 
     at_ms: int
     kind: str
@@ -24,7 +24,7 @@ class Event:
 
 
 def events_between(before: Picture, after: Picture) -> list[Event]:
-    """Returns the events in the order of the brokers.  Brokers in the first picture of all are not events."""
+    """Returns the events in the order of the brokers.  A broker of the very first picture is no event."""
     known = before.by_address()
     events: list[Event] = []
     for broker in after.brokers:
@@ -77,7 +77,7 @@ def _following(before: Picture, after: Picture, earlier: Broker, broker: Broker)
 
 
 def _in_sync(picture: Picture, broker: Broker) -> bool | None:
-    """True if the slave is in sync; None: no master answers."""
+    """Returns True if the slave is in sync with its master.  None: no master answers, or the broker is the master."""
     master = next((pair.master for pair in picture.pairs() if pair.name == broker.name), None)
     if master is None or master.address == broker.address:
         return None
@@ -86,8 +86,9 @@ def _in_sync(picture: Picture, broker: Broker) -> bool | None:
 
 
 def epochs_of(pair: Pair) -> list[dict[str, Any]]:
-    """The epochs in the log of the master, the newest first, each with the log offsets of its begin and end; without a
-    master, in the log of the answering broker that knows the newest epoch."""
+    """Returns the epochs in the master's log, the newest first, each with the log offsets at which it begins and ends.
+    If no master answers, they come from the answering broker that knows the newest epoch.
+    """
     answering = [broker for broker in pair.brokers if broker.ha is not None]
     teller = pair.master or max(answering, key=lambda broker: broker.epoch, default=None)
     if teller is None or teller.ha is None:
@@ -109,7 +110,7 @@ def epochs_of(pair: Pair) -> list[dict[str, Any]]:
 
 
 def epoch_words(epoch: int) -> str:
-    """An epoch's number for people: 2000000000005 is the fifth start after the second promotion."""
+    """Formats an epoch's number for people: 2000000000005 is the fifth start after the second promotion."""
     promotions, starts = divmod(epoch, PROMOTION)
     return f"{epoch} (start {starts} after promotion {promotions})" if promotions else str(epoch)
 

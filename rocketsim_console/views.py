@@ -1,4 +1,4 @@
-"""The data of the pages about topics and groups.  Each view asks the cluster only for what it shows."""
+"""Collects the data of the pages.  Each view asks the cluster only for what its page shows."""
 
 import threading
 import time
@@ -18,15 +18,15 @@ from rocketsim_console.rates import Rates
 from rocketsim_console.watch import Watch
 
 PAGE = 25  # topics or groups on a page; each needs a call to every broker name
-MAX_ROWS = 500  # queues on a page
-NAMES_S = 5.0  # how long a list of names is used
-CONFIG_S = 30.0  # how long settings are used; long, because a broker sends those of all its topics together
+MAX_ROWS = 500  # the most queues on a page
+NAMES_S = 5.0  # how long a list of names is kept
+CONFIG_S = 30.0  # how long settings are kept; long, because a broker sends the settings of all its topics at once
 
 KINDS = ("users", "retry", "dead letters", "system", "all")
 
 
 class View(Protocol):
-    """The data of one page, for all its viewers.  `ask` is called again after `every_s`, by one thread at a time."""
+    """The data of one page, for all its viewers.  `ask` is called every `every_s` seconds, by one thread at a time."""
 
     every_s: float
 
@@ -59,7 +59,7 @@ class Names:
 
 
 def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
-    """All groups, with the settings of the first broker name that has the group."""
+    """Returns all groups, with the settings of the first broker name that has the group."""
     names = sorted({member.broker_name for member in admin.cluster_list()})
 
     def of_name(name: str) -> list[SubscriptionGroupConfig]:
@@ -76,7 +76,7 @@ def groups_of(admin: Admin) -> dict[str, SubscriptionGroupConfig]:
 
 
 def kind_of(topic: str) -> str:
-    """The topic's kind: one of KINDS, but not `all`.  Pure."""
+    """Returns the topic's kind: one of KINDS, but never `all`."""
     if topic.startswith(RETRY_PREFIX):
         return "retry"
     if topic.startswith(DLQ_PREFIX):
@@ -85,7 +85,7 @@ def kind_of(topic: str) -> str:
 
 
 def page_of(names: list[str], text: str, page: int) -> tuple[list[str], dict[str, int]]:
-    """The names on one page of those that contain the text, and the numbers of the page and of all pages.  Pure."""
+    """Returns one page of the names that contain the text, and the numbers of the page and of all pages."""
     found = [name for name in names if text.lower() in name.lower()] if text else names
     pages = max(1, -(-len(found) // PAGE))
     page = min(max(page, 1), pages)
@@ -93,7 +93,7 @@ def page_of(names: list[str], text: str, page: int) -> tuple[list[str], dict[str
 
 
 class OverviewView:
-    """The watch's newest picture; it calls no broker."""
+    """Shows the newest picture of `Watch`, without a call to a broker."""
 
     every_s = 1.0
 
@@ -105,7 +105,7 @@ class OverviewView:
 
 
 class FailoversView:
-    """The events that the watch has seen, and the brokers' epochs; it calls no broker."""
+    """Shows the events that `Watch` has seen, and the brokers' epochs, without a call to a broker."""
 
     every_s = 1.0
 
@@ -229,8 +229,8 @@ class GroupsView:
     def ask(self) -> dict[str, Any]:
         shown, place = page_of(self._names.groups(), self._text, self._page)
         answers, refusals = at_once(shown, self._admin.consumer_progress)
-        settled = {group: sum(max(0, one.consumer_offset) for one in places) for group, places in answers.items()}
-        rates = self._rates.per_second(time.monotonic(), settled)
+        consumed = {group: sum(max(0, one.consumer_offset) for one in places) for group, places in answers.items()}
+        rates = self._rates.per_second(time.monotonic(), consumed)
         return {
             **place,
             "rows": [
@@ -243,8 +243,9 @@ class GroupsView:
 
 
 def _lag(places: list[ConsumeProgress]) -> dict[str, Any]:
-    """The lag of several queues together.  `age_ms`: how long ago the last settled message was stored, in the queue
-    with a lag where that is longest ago; None: no queue has a lag and a settled message."""
+    """Adds up the lag of several queues.  `age_ms`: the time since the last consumed message of a queue was stored, the
+    longest of all queues with a lag.  None: no queue with a lag has a consumed message.
+    """
     late = [place.last_timestamp for place in places if place.diff > 0 and place.last_timestamp > 0]
     return {
         "topics": sorted({place.queue.topic for place in places}),
@@ -310,7 +311,9 @@ class GroupView:
         return config
 
     def _dead_letters(self) -> dict[str, Any] | None:
-        """The number of dead letters; None: the group has none; `trouble`: why no broker has answered."""
+        """Returns the number of dead letters, or `trouble`, the reason why no broker has answered.  None: the group has
+        none.
+        """
         topic = f"{DLQ_PREFIX}{self._group}"
         try:
             bounds = self._admin.cluster.bounds(topic)

@@ -1,4 +1,4 @@
-"""Asks all brokers for their state, once for all viewers, and keeps the last minutes."""
+"""Asks all brokers for their state, for all viewers together, and keeps the answers of the last minutes."""
 
 import time
 from collections import deque
@@ -14,15 +14,16 @@ from rocketsim_console.picture import COUNTERS, Broker, Pair, Picture, members_o
 from rocketsim_console.rates import Rates
 from rocketsim_console.timeline import Event, epoch_words, epochs_of, events_between
 
-POINTS = 900  # of each chart: a quarter of an hour with one look per second
+POINTS = 900  # of each chart: a quarter of an hour, one point a second
 EVENTS = 500
-FORGET_MS = 3_600_000  # a broker that was away for an hour is not shown any more
+FORGET_MS = 3_600_000  # a broker is shown until it has been away for an hour
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The values of one look for the charts, by broker address: messages per second in and out, and bytes behind the
-    master."""
+    """The values of the charts at one moment, by broker address: messages per second in and out, and bytes that a slave
+    is behind its master.
+    """
 
     at_ms: int
     rates: dict[str, dict[str, float | None]]
@@ -33,9 +34,9 @@ class Point:
 
 
 class Watch:
-    """One thread at a time calls `look`.  The other methods read the newest values, and any thread may call them.
+    """Keeps what `look` has found.  One thread at a time calls `look`; any thread may call the other methods.
 
-    `now_ms`: the time of day, for events and charts.  `clock`: seconds, for the time between two looks.
+    `now_ms`: the time of day, for events and charts.  `clock`: seconds, for the time between two calls of `look`.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class Watch:
         return Point(picture.at_ms, rates, behind)
 
     def overview(self) -> dict[str, Any]:
-        """The newest picture, with the rates of the newest look."""
+        """Returns the newest picture, with the newest rates."""
         picture = self.picture
         point = self.points[-1] if self.points else Point(picture.at_ms, {}, {})
         return {
@@ -111,15 +112,15 @@ class Watch:
         }
 
     def history(self) -> dict[str, Any]:
-        """All points of the charts, and the events among them."""
+        """Returns all points of the charts, and the events of the same time."""
         return {"points": [point.as_json() for point in list(self.points)], **self.timeline()}
 
     def epochs(self) -> list[dict[str, Any]]:
-        """The epochs of all broker names, also those that are older than the console."""
+        """Returns the epochs of all broker names, including those from before the console was started."""
         return [row for pair in self.picture.pairs() for row in epochs_of(pair)]
 
     def timeline(self) -> dict[str, Any]:
-        """All events that the console has seen, the oldest first."""
+        """Returns all events that the console has seen, the oldest first."""
         return {"at_ms": self.picture.at_ms, "events": [asdict(event) for event in list(self.events)]}
 
 

@@ -1,4 +1,4 @@
-// Chooses the page for the URL, and does what all pages share: links, keys, theme, and the mark that a page is live.
+// Chooses the page for the URL, and has what all pages share: links, keyboard shortcuts, theme, and the sign of a live page.
 
 import { h, notice, show } from "./dom.js";
 import { follow } from "./live.js";
@@ -23,7 +23,7 @@ function live(state) {
   sign.textContent = { on: "live", off: "connection lost", "": "" }[state] ?? "";
 }
 
-// The object that a page gets: its part of the URL, its query, and functions to follow a view until the user leaves it.
+// Makes the object that a page gets: its part of the URL, its query, and functions that work until the user leaves the page.
 function page(name, values) {
   return {
     name, values, main, go,
@@ -81,7 +81,7 @@ document.addEventListener("click", (event) => {
   go(link.pathname + link.search);
 });
 
-// --- theme and keys ----------------------------------------------------------------------------------------------------
+// --- theme and shortcuts -------------------------------------------------------------------------------------------------
 
 function isDark() {
   return (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -89,15 +89,15 @@ function isDark() {
 function otherTheme() {
   const theme = isDark() ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
-  try { localStorage.setItem("theme", theme); } catch { /* then it is kept until the page is closed */ }
+  try { localStorage.setItem("theme", theme); } catch { /* without storage, the choice lasts until the page is closed */ }
 }
 document.getElementById("theme").addEventListener("click", otherTheme);
 
 const JUMPS = { o: "/", t: "/topics", g: "/groups", m: "/messages", f: "/failovers" };
-const KEYS = [["g then o, t, g, m, f", "the pages"], ["/", "the search field"], ["d", "light or dark"], ["?", "these keys"]];
+const KEYS = [["g then o, t, g, m, f", "go to a page"], ["/", "go to the search field"], ["d", "switch between light and dark"], ["?", "show this list"]];
 const help = document.getElementById("help");
 function showHelp() {
-  show(help, h("h2", { id: "help-title" }, "Keys"), h("dl", { class: "facts" }, KEYS.map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)])),
+  show(help, h("h2", { id: "help-title" }, "Keyboard shortcuts"), h("dl", { class: "facts" }, KEYS.map(([key, what]) => [h("dt", null, h("kbd", null, key)), h("dd", null, what)])),
     h("div", { class: "buttons" }, h("button", { type: "button", onclick: () => help.close() }, "Close")));
   help.showModal();
 }

@@ -1,4 +1,4 @@
-// A line chart of the last minutes as SVG, with a line for each series, a mark for each event, and values at the pointer.
+// Draws a line chart of the last minutes: a line for each series, a mark for each event, and the values at the pointer.
 
 import { clock, h, show, svg } from "./dom.js";
 
@@ -10,7 +10,7 @@ function ceiling(most) {  // a round number that is at least `most`
   return [1, 2, 2.5, 5, 10].map((step) => step * power).find((value) => value >= most) ?? most;
 }
 
-// `series`: [{label, color, points: [[ms, value or null]]}]; `events`: [{at_ms, weight, text}]; `form(value)`: text.
+// `series`: [{label, color, points: [[ms, value or null]]}]. `events`: [{at_ms, weight, text}]. `form(value)` formats a value.
 export class Chart {
   constructor(title, form) {
     this.title = title;
@@ -48,7 +48,7 @@ export class Chart {
     this.tell(this.at);
   }
 
-  trace(points, y) {  // a gap where a value is missing
+  trace(points, y) {  // leaves a gap where a value is missing
     let text = "", pen = false;
     for (const [ms, value] of points) {
       if (ms < this.from) continue;

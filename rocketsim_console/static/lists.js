@@ -1,4 +1,4 @@
-// The parts that lists share: a search field, choices, and pages.
+// Makes the parts that all lists have: a search field, choices, and buttons for pages.
 
 import { h, number } from "./dom.js";
 
@@ -14,7 +14,7 @@ export function filters(page, label, choices = {}) {
   return h("form", { class: "bar", role: "search", onsubmit: (event) => event.preventDefault() }, field, selects);
 }
 
-function refocus() {  // the page was made again while the user types
+function refocus() {  // the page is made again while the user types, which loses the focus
   const field = document.querySelector("main input[type=search]");
   field?.focus();
   field?.setSelectionRange(field.value.length, field.value.length);

@@ -1,4 +1,4 @@
-// Asks the console once, or follows one of its live views.
+// Asks the console once, or follows a live view of it.
 
 export class Refused extends Error {
   constructor(trouble, status) {
@@ -20,14 +20,15 @@ export async function ask(address, values = {}, signal = undefined) {
   return value;
 }
 
-// Calls `shown(value)` for each new value, and `refused({error, message})` when the cluster gives none. Returns a // function that ends it.
+// Calls `shown(value)` for each new value, `refused({error, message})` if the cluster answers with an error, and `state("on")` or
+// `state("off")` when the connection changes. Returns a function that ends this.
 export function follow(view, values, shown, refused, state) {
   const source = new EventSource(`/live/${view}${query(values)}`);
   source.addEventListener("view", (event) => { state("on"); shown(JSON.parse(event.data)); });
   source.addEventListener("trouble", (event) => { state("on"); refused(JSON.parse(event.data)); });
   source.addEventListener("error", () => {
     state("off");
-    if (source.readyState === EventSource.CLOSED) refused({ error: "Closed", message: "The console refuses this live page. Is it still running, and are not too many pages open?" });
+    if (source.readyState === EventSource.CLOSED) refused({ error: "Closed", message: "This page gets no live data any more. Is the console still running, or are too many pages open?" });
   });
   return () => source.close();
 }

@@ -1,4 +1,4 @@
-// A list of events for the pages.
+// Makes the list of events that several pages show.
 
 import { badge, clock, h, moment } from "./dom.js";
 

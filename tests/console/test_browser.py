@@ -75,7 +75,7 @@ def open_page(chrome: Any) -> Iterator[Callable[..., Page]]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A pair with messages in topic `orders`, of which group `billing` has settled one; its name server's address."""
+    """Yields the name server of a pair with messages in topic `orders`.  Group `billing` has consumed one of them."""
     with Processes(tmp_path_factory.mktemp("cluster")) as processes:
         name_server = processes.start_namesrv()
         processes.start_pair("broker-a", name_server, brokerRole="SYNC_MASTER")
@@ -213,7 +213,7 @@ def test_keys_open_pages_search_change_the_theme_and_list_themselves(console, op
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
     page.keyboard.press("?")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("light or dark")
+    expect(dialog).to_contain_text("between light and dark")
     page.keyboard.press("Escape")
     expect(dialog).not_to_be_visible()
 

@@ -9,12 +9,12 @@ export function open(page) {
   page.main.append(h("div", { class: "title" }, h("h1", null, "Failovers")), list, epochs);
   page.follow("failovers", {}, (value) => {
     show(list, h("div", { class: "head" }, h("h2", null, "Timeline"), h("span", { class: "dim small" }, "since the console was started")), timeline(value.events.slice().reverse()));
-    show(epochs, h("div", { class: "head" }, h("h2", null, "Epochs"), h("span", { class: "dim small" }, "in the brokers\u2019 logs, also from before the console was started; they begin at an offset of the log")), table("Epochs", [
-      { title: "name", cell: (row) => row.pair },
+    show(epochs, h("div", { class: "head" }, h("h2", null, "Epochs"), h("span", { class: "dim small" }, "from the brokers\u2019 logs, including epochs from before the console was started")), table("Epochs", [
+      { title: "broker name", cell: (row) => row.pair },
       { title: "epoch", class: "name", cell: (row) => [row.epoch, row.promotion ? [" ", badge("promotion", "accent")] : null] },
-      { title: "begins at", class: "number", cell: (row) => number(row.start) },
-      { title: "bytes in it", class: "number hide-small", cell: (row) => bytes(row.end - row.start) },
-      { title: "told by", class: "mono hide-small", cell: (row) => row.told_by },
+      { title: "begins at log offset", class: "number", cell: (row) => number(row.start) },
+      { title: "size", class: "number hide-small", cell: (row) => bytes(row.end - row.start) },
+      { title: "reported by", class: "mono hide-small", cell: (row) => row.told_by },
     ], value.epochs));
   });
 }

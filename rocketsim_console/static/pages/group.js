@@ -8,8 +8,8 @@ export function open(page) {
   const rest = h("div", { class: "grid" });
   page.main.append(h("div", { class: "title" }, h("h1", null, page.name)), tiles, queues, rest);
   page.follow("group", { name: page.name }, (value) => {
-    const settled = value.rows.reduce((total, row) => total + (row.rate ?? 0), 0);
-    show(tiles, tile("lag", number(value.lag)), tile("age of the lag", duration(value.age_ms)), tile("settled", rate(settled)), tile("queues", number(value.rows_total)),
+    const consumed = value.rows.reduce((total, row) => total + (row.rate ?? 0), 0);
+    show(tiles, tile("lag", number(value.lag)), tile("age of the lag", duration(value.age_ms)), tile("consumed", rate(consumed)), tile("queues", number(value.rows_total)),
       tile("dead letters", value.dead_letters ? number(value.dead_letters.messages) : "0"));
     const most = Math.max(1, ...value.rows.map((row) => row.lag));
     show(queues, h("h2", null, "Lag by queue"), value.rows.length < value.rows_total ? notice(`The first ${value.rows.length} of ${value.rows_total} queues are shown.`) : null, table("Lag by queue", [
@@ -20,7 +20,7 @@ export function open(page) {
       { title: "committed", class: "number hide-small", cell: (row) => (row.committed < 0 ? "–" : number(row.committed)) },
       { title: "lag", class: "number", cell: (row) => [bar(row.lag / most), number(row.lag)] },
       { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
-      { title: "settled", class: "number hide-small", cell: (row) => rate(row.rate) },
+      { title: "consumed", class: "number hide-small", cell: (row) => rate(row.rate) },
       { title: "", cell: (row) => [row.told_by ? badge("from the slave", "warning") : null, row.resets ? badge(`reset ${row.resets}×`) : null] },
     ], value.rows));
     const config = value.settings;
@@ -32,8 +32,8 @@ export function open(page) {
       ], value.by_topic), deadLetters(value.dead_letters)),
       h("section", { class: "card" }, h("h2", null, "Settings"), config ? facts([
         ["may consume", config.consume_enable ? "yes" : badge("no", "warning")], ["in order", config.consume_message_orderly ? "yes" : "no"],
-        ["deliveries after the first", number(config.retry_max_times)], config.group_retry_policy ? ["retry policy", h("code", null, config.group_retry_policy)] : null,
-        ["reads from broker", `${config.broker_id}, ${config.which_broker_when_consume_slowly} when it has fallen behind`],
+        ["retries at most", number(config.retry_max_times)], config.group_retry_policy ? ["retry policy", h("code", null, config.group_retry_policy)] : null,
+        ["reads from", `broker id ${config.broker_id}, or ${config.which_broker_when_consume_slowly} when it has fallen behind`],
       ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, but no settings.")));
   });
 }

@@ -12,7 +12,7 @@ export function open(page) {
       { title: "topics", class: "hide-small", cell: (row) => topicsOf(row) },
       { title: "lag", class: "number", cell: (row) => number(row.lag) },
       { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
-      { title: "settled", class: "number", cell: (row) => rate(row.rate) },
+      { title: "consumed", class: "number", cell: (row) => rate(row.rate) },
     ], value.rows, (row) => page.go(path("groups", row.group))),
     pages(page, value)));
 }
