@@ -1,12 +1,12 @@
-"""What is installed: `rocketsim_proto` and `rocketmq_v2` live inside `proto/`; `tests`, `testbed`, `benchmarks` and
-`conf` stay in the checkout.
+"""Installs the packages.  `rocketsim_proto` and `rocketmq_v2` are inside `proto/`; `tests`, `testbed`, `benchmarks` and
+`conf` are not installed.
 
-The base is what a producer, a pull consumer or an admin program needs; the command with its servers and the Spark data
-source are extras.
+Without extras, the installation has what a producer, a pull consumer or an admin program needs.  The command with its
+servers and the Spark data source are extras.
 
-`rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are there.  Without them the
-installation succeeds, and the code in Python beside it does the same more slowly.  ROCKETSIM_KERNELS=python builds
-without it: a wheel is then one for every platform.
+`rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.  Without them
+the installation succeeds, and code in Python does the same work more slowly.  ROCKETSIM_KERNELS=python builds without
+the compiled module, and the wheel then fits every platform.
 """
 
 import os
@@ -23,11 +23,11 @@ KERNELS = Extension(
     extra_compile_args=["-O2", "-g0", *os.environ.get("ROCKETSIM_KERNELS_CFLAGS", "").split()],
     optional=True,
 )
-KERNELS.cython_c_in_temp = True  # the generated C belongs to `build`, not beside its source
+KERNELS.cython_c_in_temp = True  # writes the generated C into `build`, not beside its source
 
 
 class BuildIfPossible(build_ext):
-    """Setuptools forgives a failed compiler, but not all that Cython may raise."""
+    """Continues without the module after any error.  Setuptools itself continues only if the compiler fails."""
 
     def build_extension(self, extension):
         try:

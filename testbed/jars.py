@@ -6,7 +6,9 @@ from pathlib import Path
 
 
 def cache_folder(name: str) -> Path:
-    """Returns a folder of the cache.  The name must include the version of the content, which is fetched only once."""
+    """Returns a folder of the cache.  The name must include the version of the jars, because they are fetched only
+    once.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / "rocketsim-interop" / name
     folder.mkdir(parents=True, exist_ok=True)
@@ -14,7 +16,9 @@ def cache_folder(name: str) -> Path:
 
 
 def fetch_jars(pom: Path, name: str, **properties: str) -> Path:
-    """Fetches the dependencies of a pom.xml, with these Maven properties, into the folder of this name; returns it."""
+    """Fetches the dependencies of a pom.xml, with these Maven properties, into the folder with this name.  Returns the
+    folder.
+    """
     jars = cache_folder(name)
     done = jars / "complete"
     if not done.exists():

@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], T], what: str, timeout_s: float = PROCESS
 
 
 async def until(condition: Callable[[], T], what: str, timeout_s: float = PATIENCE_S) -> T:
-    """Does the same as `wait_until` on an event loop, which continues meanwhile."""
+    """Does the same as `wait_until` on an event loop, which continues to run."""
     deadline = time.monotonic() + timeout_s
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what} (last result: {answer!r})"

@@ -1,4 +1,5 @@
-"""Starts servers as processes for tests and benchmarks, with free ports and files of their own, and ends all of them.
+"""Starts servers as processes for tests and benchmarks, each on a free port and with files of its own, and ends all of
+them.
 
     with Processes(tmp_path) as processes:
         name_server = processes.start_namesrv()
@@ -8,7 +9,7 @@
         master.start()                      # the same configuration, store and port
         assert master.stop() == 0           # SIGTERM
 
-Keys of the configuration are given by their names.  A process keeps its port when it is started again.
+Keys of the configuration are keyword arguments.  A process keeps its port when it is started again.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ SMALL_BROKER = {
     "maxHashSlotNum": 5_000,
     "maxIndexNum": 20_000,
     "registerNameServerPeriod": 1_000,
-    # These tests do not depend on how full the disk of the machine is.
+    # Tests must pass even if the disk of the machine is nearly full.
     "diskMaxUsedSpaceRatio": 100,
     "diskSpaceCleanForciblyRatio": 100,
     "diskSpaceWarningLevelRatio": 100,
@@ -42,17 +43,17 @@ SMALL_BROKER = {
 
 
 class ServerProcess(local_cluster.ServerProcess):
-    """A server process that can run other code in another environment; its errors show its log."""
+    """A server process that can run another version's code and in another environment.  Its errors show its log."""
 
     start_timeout_s = stop_timeout_s = PROCESS_PATIENCE_S
 
     def __init__(self, name: str, kind: str, keys: Mapping[str, object], folder: Path) -> None:
         super().__init__(name, kind, keys, folder)
         self.root = ROOT  # the checkout whose code runs: this one, or an older version
-        self.environment: dict[str, str] = {}  # in addition to this process's own
+        self.environment: dict[str, str] = {}  # added to the environment of this process
 
     def launch(self, **keys: object) -> Self:
-        """Starts the process, without the port for RocketMQ 5's clients if its version does not have that key."""
+        """Starts the process.  A version without the port for RocketMQ 5's clients does not get that key."""
         if self._kind == "broker" and self.root == ROOT:
             self.keys.setdefault("grpcServerPort", -1)
         elif self.root != ROOT:
@@ -140,7 +141,7 @@ class Processes:
     def start_pair(
         self, broker_name: str, *name_servers: ServerProcess, **keys: object
     ) -> tuple[ServerProcess, ServerProcess]:
-        """Starts a master and its slave at the same time.  `brokerRole` is the master's."""
+        """Starts a master and its slave at the same time.  `brokerRole` is for the master."""
         master = self.broker(broker_name, 0, *name_servers, **keys)
         slave = self.broker(broker_name, 1, *name_servers, **(keys | {"brokerRole": "SLAVE"}))
         for process in (master, slave):
@@ -153,7 +154,7 @@ class Processes:
 
 
 def pids_by_argument(matches: Callable[[str], bool]) -> dict[str, int]:
-    """Returns, by argument, the ids of the processes of this machine that were started with a matching argument."""
+    """Returns, by argument, the pids of all processes of this machine that were started with a matching argument."""
     found = {}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # it has ended meanwhile

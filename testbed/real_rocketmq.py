@@ -40,7 +40,7 @@ COMMAND_TIMEOUT_S = 600
 HEAPS = {"namesrv": "128m", "master": "512m", "slave": "384m", "proxy": "384m"}
 # The administrator of `access`; brokers and tools sign their calls with the same keys.
 ACCESS_KEY, SECRET_KEY = "interop", "interop-secret"
-# A user of `access` that may read all topics with all groups, and change nothing.  With ACL 2.0 `add_reader` makes it.
+# A user of `access` that may read all topics with all groups, and change nothing.  `add_reader` creates it (ACL 2.0).
 READER_KEY, READER_SECRET = "interop-reader", "interop-reader-secret"
 # RocketMQ maps files with internal classes, which Java 17 hides without these options.
 OPENS = [
@@ -51,7 +51,7 @@ _MAIN = "org.apache.rocketmq."
 
 
 class RocketMQError(Exception):
-    """A process of RocketMQ did not start, or ended with an error; the message has what it printed."""
+    """A process of RocketMQ did not start, or ended with an error.  The message has the end of its output."""
 
 
 def rocketmq_jars(version: str = NEWEST, *, proxy: bool = False) -> Path:
@@ -83,7 +83,7 @@ def is_version_4(version: str) -> bool:
 
 
 def free_port() -> int:
-    """Returns a free port.  The ports that RocketMQ also opens, two below it and one above it, are free, too."""
+    """Returns a port that is free, as are the ports two below and one above it, which RocketMQ also opens."""
     while True:
         with ExitStack() as sockets:
             first = sockets.enter_context(socket.socket())
@@ -98,7 +98,7 @@ def free_port() -> int:
 
 
 def java(jars: Path, home: Path, heap: str, *main: str) -> list[str]:
-    """Returns the command that runs a main class, or a source file, with RocketMQ's jars.  It logs below `home`."""
+    """Returns the command that runs a main class or source file with RocketMQ's jars.  It writes logs below `home`."""
     settings = ["-XX:+UseSerialGC", f"-Xms{heap}", f"-Xmx{heap}", f"-Duser.home={home}"]
     settings += ["-Drocketmq.client.logUseSlf4j=false"]
     # With its own limits, RocketMQ would delete files or refuse sends on a machine whose disk is nearly full.
@@ -191,29 +191,32 @@ class RocketMQ:
         return self.master.address
 
     def run(self, *main: str, heap: str = "512m", version: str | None = None) -> str:
-        """Runs a program with RocketMQ's jars, by default of the servers' version; returns its output."""
+        """Runs a program with RocketMQ's jars and returns its output.  The jars are by default those of the servers'
+        version.
+        """
         return run_java(rocketmq_jars(version) if version else self.jars, self.work, heap, *main)
 
     def mqadmin(self, *words: str) -> str:
-        """Returns what mqadmin prints for a command.  It adds the name server unless the words name a server."""
+        """Returns what mqadmin prints for a command.  The name server is added unless the words name a server."""
         where = () if {"-n", "-b"} & {*words} else ("-n", self.name_server)
         return mqadmin(self.work, *words, *where, version=self.version)
 
     def wait_registered(self) -> None:
-        """Returns once the name server knows the broker, and the broker tells its state, seconds after its port accepts
-        connections."""
+        """Waits until the name server knows the broker and the broker reports its state.  This is seconds after the
+        broker's port accepts connections.
+        """
         until = time.monotonic() + START_TIMEOUT_S
         failure: RocketMQError | None = None
         while time.monotonic() < until:
             try:
                 if BROKER_NAME in self.mqadmin("clusterList"):
                     return
-            except RocketMQError as error:  # a broker of 4.9.8 cannot tell its state in its first second
+            except RocketMQError as error:  # a broker of 4.9.8 cannot report its state in its first second
                 failure = error
         raise RocketMQError(f"{self.name_server} does not list the broker after {START_TIMEOUT_S:.0f} s") from failure
 
     def add_reader(self) -> None:
-        """Makes the user READER_KEY, which ACL 1.0 has from the start."""
+        """Creates the user READER_KEY with ACL 2.0.  With ACL 1.0 this user exists from the start."""
         if not has_users(self.version):
             return
         self.mqadmin("createUser", "-b", self.address, "-u", READER_KEY, "-p", READER_SECRET, "-t", "Normal")
@@ -301,7 +304,7 @@ def running(
 
 
 def write_logging(home: Path, version: str) -> None:
-    """Writes the configuration of the logging, without which servers and tools of 4.x do not start."""
+    """Writes the logging configuration, without which servers and tools of 4.x do not start."""
     if is_version_4(version):
         (home / "conf").mkdir(parents=True, exist_ok=True)
         for name in ("namesrv", "broker", "tools"):
@@ -309,7 +312,7 @@ def write_logging(home: Path, version: str) -> None:
 
 
 def has_users(version: str) -> bool:
-    """Returns True if access control is ACL 2.0, whose users commands make.  ACL 1.0 reads its users from a file."""
+    """Returns True if access control is ACL 2.0, whose users commands create.  ACL 1.0 reads its users from a file."""
     return tuple(map(int, version.split("."))) >= (5, 3)
 
 
@@ -322,7 +325,7 @@ def _access(work: Path, version: str) -> dict[str, object]:
     if not has_users(version):
         reader = {"accessKey": READER_KEY, "secretKey": READER_SECRET}
         rights = {"defaultTopicPerm": "SUB", "defaultGroupPerm": "SUB"}
-        # JSON is YAML, too.
+        # The file is YAML, and JSON is YAML, too.
         accounts = {"accounts": [{**keys, "admin": True}, {**reader, "admin": False, **rights}]}
         (conf / "plain_acl.yml").write_text(json.dumps(accounts))
         return {"aclEnable": "true"}
@@ -349,7 +352,7 @@ def _tls_options(work: Path, tls: Path | None, client_ca: Path | None) -> list[s
 
 
 def _proxy(rocketmq: RocketMQ, remoting_port: int) -> JavaServer:
-    """Starts a proxy once a broker is registered, since it would exit before that."""
+    """Prepares a proxy once a broker is registered, because the proxy would exit before that."""
     port = free_port()
     rocketmq.wait_registered()
     config = rocketmq.work / "conf" / "rmq-proxy.json"
@@ -402,7 +405,7 @@ def accepts_connections(process: "subprocess.Popen[bytes]", port: int, timeout_s
 
 
 def copy_store(store: Path, target: Path, *, whole: bool = False) -> Path:
-    """Copies a store, in which holes stay holes.  Unless `whole`, it omits our brokers' files that RocketMQ ignores."""
+    """Copies a store as sparse files.  Unless `whole`, it omits the files of our brokers that RocketMQ ignores."""
     target.mkdir(parents=True)
     subprocess.run(["cp", "-a", "--sparse=always", f"{store}/.", str(target)], check=True)
     if not whole:
@@ -441,7 +444,7 @@ def main() -> int:
 
 
 def serve(work: Path, version: str, *, pair: bool, proxy: bool) -> None:
-    """Serves until it is interrupted."""
+    """Runs the servers until the process is interrupted."""
     settings = {"autoCreateTopicEnable": "true"}
     with running(work, version=version, pair=pair, proxy=proxy, settings=settings) as found:
         print(f"name server {found.name_server}, master {found.address}", flush=True)

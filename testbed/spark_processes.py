@@ -1,7 +1,8 @@
 """Configures the processes of Spark in tests and in smoke benchmarks.
 
-`python -m testbed.spark_processes FILE` writes the classes that Spark loads into FILE, an archive of the JVM, and
-prints the options with which JVMs start from it.  A run that starts Spark often needs a quarter less CPU with it.
+`python -m testbed.spark_processes FILE` writes the classes that Spark loads into FILE, a class-data archive of the JVM,
+and prints the options with which JVMs start from it.  A run that starts Spark often needs a quarter less CPU with the
+archive.
 """
 
 import os
@@ -9,23 +10,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-# The JVMs end before the optimizing compiler pays off, and share few processors with other work.
+# These JVMs end before the optimizing compiler pays off, and they share few processors with other work.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 # By default the JVM and a Python process wait 15 s for each other's connection, and two minutes for an answer.
 PATIENT = "-Dspark.python.authenticate.socketTimeout=900s -Dspark.network.timeout=900s"
 # Suppresses the JVM's warnings on standard output, for example that a class path is not the archive's.
 QUIET = "-Xlog:disable"
-PYTHON_PROCESSES = Path(__file__).with_name("spark_python")  # has the module that each of them imports first
+PYTHON_PROCESSES = Path(__file__).with_name("spark_python")  # has the module that Spark's Python processes import first
 
 
 def prepare() -> None:
-    """Configures the JVMs that this process and its children start from now on, and the Python processes of those."""
+    """Configures the JVMs that this process and its children start from now on, and their Python processes."""
     os.environ.setdefault("JDK_JAVA_OPTIONS", f"{SHORT_LIVED} {PATIENT}")
     os.environ["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH", ""))
 
 
 def python_path(*folders: object) -> str:
-    """Returns the PYTHONPATH of a process that uses Spark, with these folders."""
+    """Returns the PYTHONPATH for a process that uses Spark.  It includes these folders."""
     return os.pathsep.join(dict.fromkeys(map(str, filter(None, (PYTHON_PROCESSES, *folders)))))
 
 

@@ -16,7 +16,7 @@ import sys
 
 
 def connect(port, secret):
-    """Connects, and returns the same as `pyspark.util.local_connect_and_auth`: a file, and its socket."""
+    """Connects to the JVM.  Returns the same as `pyspark.util.local_connect_and_auth`: a file, and its socket."""
     connection = socket.create_connection(("127.0.0.1", port))
     file = connection.makefile("rwb", 1 << 16)
     file.write(struct.pack("!i", len(secret)) + secret)
@@ -28,7 +28,7 @@ def connect(port, secret):
 
 
 def give(made):
-    """Makes Spark's code use this connection instead of its own first one."""
+    """Makes Spark's code use the given connection in place of the first one that it would open."""
     from pyspark import util
 
     usual = util.local_connect_and_auth
