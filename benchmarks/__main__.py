@@ -35,7 +35,7 @@ NO_VERDICT = (
     f"no verdict: the full run may judge otherwise, because the target is less than {QUICK_MARGIN * 100:.0f} % away, "
     "the rounds disagree, or the figure depends on the amount of data"
 )
-WIDTH = 120  # of a table in a file, where there is no terminal to ask
+WIDTH = 120  # of a table in a file, which has no width of its own
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
             words = str(error) if isinstance(error, WrongResult) else reason(error)
             words = f"{one.name}: {words}; nothing that it measured counts"
             console.print(words, style="bold red", highlight=False, markup=False)
-        # After each benchmark, so that an interrupted run has written its figures.
+        # Written after each benchmark, so that an interrupted run keeps its figures.
         if arguments.json:
             rows = [figure.row() for each in reports for figure in each.figures]
             arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -95,14 +95,16 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--quick", action="store_true", help="smaller data and 3 runs, at most 3 minutes a benchmark on two quiet cores"
     )
-    made.add_argument("--smoke", action="store_true", help="tiny data and one run: shows that it works, not how fast")
-    made.add_argument("--alone", action="store_true", help="without peers, which are neither fetched nor started")
+    made.add_argument(
+        "--smoke", action="store_true", help="tiny data and one run: shows that a benchmark works, not how fast"
+    )
+    made.add_argument("--alone", action="store_true", help="run without peers, which are neither fetched nor started")
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures as a list, too; chart reads it")
-    made.add_argument("--svg", type=Path, metavar="FILE", help="what chart writes")
+    made.add_argument("--svg", type=Path, metavar="FILE", help="the file that chart writes")
     made.add_argument("--markdown", type=Path, metavar="FILE", help="write the table as Markdown, too")
-    made.add_argument("--log", type=Path, metavar="FILE", help="every single run, as it ends")
-    made.add_argument("--directory", type=Path, metavar="DIR", help="where stores go (default: a temporary folder)")
-    made.add_argument("--keep", action="store_true", help="leave the stores and logs there")
+    made.add_argument("--log", type=Path, metavar="FILE", help="log every single run when it ends")
+    made.add_argument("--directory", type=Path, metavar="DIR", help="the folder for stores (default: a temporary one)")
+    made.add_argument("--keep", action="store_true", help="keep the stores and logs")
     return made
 
 
@@ -118,7 +120,7 @@ def run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with ExitStack() as stack:
-            # To standard error: standard output, which has the table, may be a file.
+            # Progress goes to standard error, because standard output, which has the table, may be a file.
             shown = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
             task = shown.add_task(one.name, total=None)
 
@@ -159,11 +161,11 @@ def command(one: Benchmark, plan: Plan, *, alone: bool) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # so that every process that was started is ended
+    signal.signal(signal.SIGTERM, _interrupt)  # so that all processes are ended that were started
     try:
         status = main()
     except KeyboardInterrupt:
         status = INTERRUPTED
     sys.stdout.flush()
-    # Does not wait for idle threads of libraries.
+    # os._exit does not wait for idle threads of libraries.
     os._exit(status)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 DIGITS = 20
-RECORD_CRC = 0x7FFFFFFF  # as RocketMQ keeps it in a record
+RECORD_CRC = 0x7FFFFFFF  # the bits of a CRC-32 that RocketMQ keeps in a record
 
 
 def bodies(start: int, count: int, size: int) -> Any:

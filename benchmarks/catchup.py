@@ -76,7 +76,9 @@ def ours(bench: Bench, count: int) -> Contestant:
 
 
 def theirs(bench: Bench, count: int) -> Contestant | Missing:
-    """Measures RocketMQ's slave.  An empty one copies only the newest file, so each starts with 1,000 messages."""
+    """Measures RocketMQ's slave.  An empty one copies only the newest file, so each run starts with a slave that has
+    1,000 messages.
+    """
     folder = bench.folder / "rocketmq"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True)))
     if isinstance(peer, Missing):
@@ -100,7 +102,7 @@ def theirs(bench: Bench, count: int) -> Contestant | Missing:
             answer = peer.ask("await", broker=peer.address, offset=end)
             slave.end(signal.SIGKILL)  # its store is not needed any more
         shutil.rmtree(store)
-        if answer["bytes"] < end / 2:  # our slave copies all of it
+        if answer["bytes"] < end / 2:  # our slave copies the whole log, so a part cannot be compared
             raise Unavailable(
                 f"RocketMQ's slave copied only {answer['bytes']:,} of {end:,} bytes while it was measured"
             )
@@ -118,7 +120,9 @@ def lag(bench: Bench) -> None:
         "ours": our_lag(bench),
         "RocketMQ": bench.peer("RocketMQ", lambda: their_lag(bench)),
     }
-    results = bench.contest(every, "lag,", bench.plan.again())  # the search for half of the load has warmed up both
+    results = bench.contest(
+        every, "lag,", bench.plan.again()
+    )  # both are warm, because their full load was measured before
     bench.report(
         f"replication lag at half load, 1 KiB, a look every {LOOK_S * 1000:g} ms: p99",
         "ms",
@@ -164,7 +168,7 @@ def lag_seconds(bench: Bench) -> int:
 class Lag(Sampler):
     """Samples the lag: for how many seconds the slave has lacked bytes of the master's log.
 
-    It counts from the last sample whose log end the slave has now, so the lag is never too small.
+    The lag is measured from the last sample whose log end the slave has now, so it is never too small.
     """
 
     def __init__(self, one: OurCluster) -> None:

@@ -1,4 +1,4 @@
-"""Draws the chart of docs/performance.md from the rows of `--json`: our figure, the peer's and the ceiling.  Pure.
+"""Draws the chart of docs/performance.md from the rows of `--json`: our figure, the peer's and the ceiling.
 
 Figures are multiples of the peer's on a logarithmic axis, so that half and twice are equally far from the peer.
 """
@@ -29,7 +29,7 @@ class Line(NamedTuple):
 
 _KAFKA, _TUNED, _NULL = "Kafka source", "Kafka source, tuned", ("null Arrow source",)
 _JAVA = "RocketMQ's Java producer, 64 threads"
-_RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")  # the second one of pulls that were gRPC's
+_RAW = ("raw Unix socket, frames of 1 MiB", "raw gRPC stream of 1 MiB")  # files from before sockets have the second one
 _BATCH = "RocketMQ's Java batch of 500, 16 threads"
 _CONFLUENT = "confluent-kafka consume(10000), tuned"
 _WITH_SLAVE = "ASYNC_MASTER pair, 100 B"

@@ -18,8 +18,8 @@ from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
 
 BROKER = "broker-a"
-FILE_SIZE = 256 << 20  # RocketMQ's broker is given the same here
-ADMIN_TIMEOUT_S = 60.0  # of a call, on a busy machine
+FILE_SIZE = 256 << 20  # the same as for RocketMQ's broker
+ADMIN_TIMEOUT_S = 60.0  # for a call on a busy machine
 SIZES = {
     "mappedFileSizeCommitLog": FILE_SIZE,
     # RocketMQ's defaults, not those of the tests
@@ -27,7 +27,7 @@ SIZES = {
     "maxHashSlotNum": 5_000_000,
     "maxIndexNum": 20_000_000,
 }
-# A busy machine should not fail a run; RocketMQ's broker is given the same.
+# These time-outs are long, so that a busy machine does not fail a run.  RocketMQ's broker has the same.
 PATIENCE = {"slaveTimeout": 60_000, "syncFlushTimeout": 60_000}
 
 
@@ -133,8 +133,8 @@ def running(
     keys: Mapping[str, object] | None = None,
     namesrv: Mapping[str, Any] | None = None,
 ) -> Iterator[OurCluster]:
-    """Starts a cluster; `keys` configure master and slave, `namesrv` the name server, `module` is the Python module
-    that the brokers run.
+    """Starts a cluster.  `keys` configure master and slave, `namesrv` configures the name server, and `module` is the
+    Python module that the brokers run.
 
     The stores are verified at the end, unless the block raises.
     """
@@ -164,7 +164,7 @@ def running(
         bench.doing(f"verifying the store of {title}")
         ours.verify(side_by_side=bench.plan is not SMOKE)
     if not bench.keep:
-        shutil.rmtree(folder)  # now: the next cluster needs the disk space
+        shutil.rmtree(folder)  # deleted at once, because the next cluster needs the disk space
 
 
 def modes(sync: bool, flush: bool) -> dict[str, object]:

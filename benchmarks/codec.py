@@ -1,8 +1,8 @@
-"""Measures what each step of the record codec takes of one core, with the compiled module and with the code in Python.
+"""Measures the CPU time of each step of the record codec, with the compiled module and with the code in Python.
 
     python -m benchmarks.codec [--rounds 7] [--sizes 100,1024] [--counts 1,25,4096]
 
-The two ways take turns in one process, each step is measured by the process's CPU time, and the best round counts, so
+Both codecs run in turn in one process, each step is measured by the process's CPU time, and the best round counts, so
 that other work on the machine disturbs little.  It prints a table of microseconds a row.  Steps whose name begins with
 "…" need the columns of a walk, and their figures include it.
 """
@@ -85,7 +85,7 @@ def times_of(step: Callable[[], Any]) -> int:
 
 
 def measure(size: int, count: int, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
-    """Yields (step, microseconds a row by way)."""
+    """Yields each step's name and its microseconds a row, by codec."""
     ways = {"compiled": kernels.compiled, "python": None}
     if ways["compiled"] is None:
         del ways["compiled"]

@@ -15,7 +15,7 @@ from benchmarks.driver import Driver, python_driver
 BODY = 1024
 A_RECORD = BODY + 130
 RATE = 500  # puts a second, few enough that only their latency is measured
-COLD = 0.5  # the least share of the bytes read that has to come from the disk
+COLD = 0.5  # the share of the bytes read that must come from the disk
 
 
 def run(bench: Bench) -> None:
@@ -71,7 +71,9 @@ def run(bench: Bench) -> None:
 
 @contextmanager
 def reading(reader: Driver, count: int) -> Iterator[Callable[[], bool]]:
-    """Reads the backlog as fast as possible until it or the block ends; yields a function that is True meanwhile."""
+    """Reads the backlog as fast as possible until it or the block ends.  Yields a function that returns True while it
+    reads.
+    """
     answers: list[object] = []
 
     def read() -> None:

@@ -33,9 +33,9 @@ SIZE = 100
 QUEUES = 4
 THREADS = 8
 WORK, DUE = "work", "due"  # topics of pops, and of timers that come due
-FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000  # for timers that do not come due here
+FAR_MS, SPREAD_MS = 2 * 86_400_000, 40_000_000  # due times so far away that no timer comes due in a run
 TIMERS_AT_ONCE = 2_000
-SENDS_A_SECOND = 500  # timers are due when all are sent
+SENDS_A_SECOND = 500  # so that timers are due only after all are sent
 KEYS = {"maxUnderWayPerGroup": 200_000}
 TIMERS = "rocketsim_timers"
 FILE = 8 << 20
@@ -186,7 +186,7 @@ def deliver(bench: Bench, one: OurCluster) -> Sample:
     count = bench.plan.pick(5_000, 2_500, 500)
     after_s = 2 + count // SENDS_A_SECOND
     while (seconds := delivery_s(one, count, after_s)) is None:
-        after_s *= 2  # The first were due before the last were sent.
+        after_s *= 2  # the first timers were due before the last ones were sent
     return {"messages": count, "seconds": seconds, "rate": count / seconds}
 
 
@@ -207,7 +207,7 @@ def starts(bench: Bench, pending: Pending, brokers: Mapping[str, OurCluster]) ->
     results = bench.contest(
         {name: partial(start, one, work(bench)) for name, one in brokers.items()},
         f"starts with {pending.what},",
-        bench.plan.again(),  # each is cold
+        bench.plan.again(),  # no warm-up, because each start is cold
     )
     pending.check(brokers["with"])
     name = f"a start after SIGKILL with {pending.what}"

@@ -1,4 +1,4 @@
-"""Orders the runs: every contestant runs once per round, so that slow changes of the machine affect all.  Pure."""
+"""Orders the runs: every contestant runs once per round, so that slow changes of the machine affect all."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ T = TypeVar("T")
 Sample = Mapping[str, float]
 Contestant = Callable[[], Sample]
 
-STILL_WARMING = 1.05  # warm-ups go on while one is faster than the best before it by this factor
+STILL_WARMING = 1.05  # a warm-up is followed by another one if it is faster than the best before it by this factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,9 @@ class Plan:
         return {"full": full, "quick": quick, "smoke": smoke}[self.name]
 
     def again(self) -> "Plan":
-        """Returns the plan for contestants that are warm, or start anew in each run.  `full` still has a warm-up."""
+        """Returns the plan for contestants that are warm already, or that start anew in each run.  Only `full` still
+        has a warm-up.
+        """
         return replace(self, warm_up=self.pick(self.warm_up, 0, 0))
 
 

@@ -37,7 +37,7 @@ def kind_of(command: Sequence[str]) -> str:
 
 
 class Used(NamedTuple):
-    """CPU seconds by kind, in `wall` seconds."""
+    """CPU seconds by kind of process, used in `wall` seconds."""
 
     seconds: Mapping[str, float]
     wall: float

@@ -1,9 +1,9 @@
-"""Driver talks to a load process, which reads commands as lines of words and answers each with a line of JSON:
+"""Talks to a load process, which reads commands as lines of words and answers each with a line of JSON:
 
     produce topic=p threads=64 seconds=2      {"messages": 84000, "seconds": 2.0, ...}
 
-Our client, Java's and the Python peers' all do this.  Each is one process for all runs, so it is warm, and shares no
-interpreter with the harness.
+The load processes of our client, of the Java clients and of the Python peers all work in this way.  One process serves
+all runs, so it is warm, and shares no interpreter with the harness.
 """
 
 import json
@@ -25,7 +25,7 @@ ANSWER_TIMEOUT_S = 600.0  # far more than any command takes: a process that hang
 
 
 class Driver:
-    """The process and its children end with its input, and with the harness."""
+    """A load process.  It ends with its children when its input ends, or when the harness ends."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None

@@ -1,4 +1,4 @@
-"""A Figure has the results of several runs, the reference's results beside them, and the verdict.  Pure."""
+"""A Figure has the results of several runs, the reference's results beside them, and the verdict."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ QUICK_MARGIN = 0.15  # how far the median of a few rounds may be from the full r
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The counted runs of one thing."""
+    """The values of a contestant's counted runs."""
 
     values: tuple[float, ...]
 
@@ -70,7 +70,7 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """The ratio of the medians."""
+        """The ratio of our median to the reference's."""
         other = self.reference_value
         return self.series.middle / other if other else None
 
@@ -139,7 +139,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def text(value: float | None) -> str:
-    """Formats a value with three significant digits, since a line must fit a terminal: 1.23 M, 123 k, 12.3, 0.0123."""
+    """Formats a value with three significant digits, so that a line fits a terminal: 1.23 M, 123 k, 12.3, 0.0123."""
     if value is None:
         return ""
     if abs(value) >= 999_500:

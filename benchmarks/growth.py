@@ -1,4 +1,5 @@
-"""P14 measures the cost of a row with more log, more queues and larger bodies, and the lag of many groups.
+"""P14 measures the cost of a row with more log, more queues and larger bodies, and the time to compute the lag of many
+groups.
 
 It has no peers.
 """

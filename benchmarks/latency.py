@@ -115,7 +115,7 @@ def once(
 
 
 def latencies_ms(rows: Sequence[tuple[int, int, float]], commits: Sequence[Commit]) -> list[float]:
-    """Returns the latency of each row (queue, offset, sent at).  Each must be in one of the ordered commits."""
+    """Returns the latency of each row (queue, offset, time sent).  Each row must be in one of the ordered commits."""
     by_queue: dict[int, list[int]] = {}
     found = []
     for queue, offset, sent_ms in rows:

@@ -1,7 +1,7 @@
 """The load process of RocketSim's client, `python -m benchmarks.load NAME_SERVER`; driver.py describes its commands.
 
 Sends run for `seconds` and count acknowledged messages.  Every status except SEND_OK is an error, because the peer's
-figure also counts only messages that are stored as safely as was asked.
+figure also counts only messages that are stored as safely as its mode asks for.
 """
 
 import sys
@@ -28,7 +28,7 @@ from rocketsim_client.transport.under_way import UnderWay
 FILL_ROWS = 50_000
 COLUMN_ROWS, COLUMN_BYTES = 10_000, 16 << 20
 COLUMNS_IN_FLIGHT = 8
-TIMEOUT_S = 90.0  # of a call
+TIMEOUT_S = 90.0  # for a call
 ANSWERED_S = 300.0  # by then every send has ended
 POP_MESSAGES = 32
 INVISIBLE_S = 10 * 3600.0
@@ -199,7 +199,7 @@ class Load:
         return _threads(threads, seconds, once)
 
     def pop(self, topic: str, group: str, address: str, count: int) -> dict[str, Any]:
-        """Pops this many messages and leaves them under way for hours."""
+        """Pops this many messages and leaves them unacknowledged for hours."""
         begun, left = time.perf_counter(), count
         while left:
             found = len(self._pop(topic, group, address, min(left, POP_MESSAGES)).messages)

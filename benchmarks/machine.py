@@ -1,4 +1,4 @@
-"""Makes the head of every table: the machine and the versions that were measured."""
+"""Describes the machine and the versions that were measured, for the head of every table."""
 
 import os
 import platform
@@ -31,7 +31,7 @@ def _processor() -> str:
 
 
 class OthersShare:
-    """The share of the machine that other processes have used since construction.
+    """Measures the share of the machine that other processes have used since its construction.
 
     Figures of a busy machine are not reliable.
     """
@@ -45,7 +45,9 @@ class OthersShare:
 
 
 def _times() -> tuple[float, float, float]:
-    """Returns the CPU seconds used by all, used by this process tree (with ended children), and available."""
+    """Returns three sums of CPU seconds: used by all processes, used by this process tree (with ended children), and
+    available.
+    """
     times = psutil.cpu_times()
     # user and nice include guest and guest_nice.
     total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)

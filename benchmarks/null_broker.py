@@ -1,4 +1,4 @@
-"""The ceiling of RocketMQ 5's protocol in Python: a server that takes and delivers messages, and stores nothing.
+"""Shows the ceiling of RocketMQ 5's protocol in Python: a server that takes and delivers messages, and stores nothing.
 
 `python -m benchmarks.null_broker SIZE` is a load process whose command `port` returns the server's port.
 """

@@ -1,4 +1,4 @@
-"""The ceiling of a Python source in Spark: it returns the same Arrow batch until it has returned enough rows.
+"""Shows the ceiling of a Python source in Spark: it returns the same Arrow batch until it has returned enough rows.
 
 RocketSim's source made the batch, so the schema and the sizes of all columns are the real ones.
 """
@@ -21,7 +21,9 @@ _batches: dict[str, pa.RecordBatch] = {}
 
 
 class NullSource(DataSource):
-    """Options: `path` (the file of `save`), `rows`, `partitions`; for streams `maxOffsetsPerTrigger`."""
+    """A source with the options `path` (the file of `save`), `rows`, `partitions`, and for streams
+    `maxOffsetsPerTrigger`.
+    """
 
     @classmethod
     def name(cls) -> str:

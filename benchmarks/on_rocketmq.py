@@ -50,7 +50,7 @@ def peer_with(bench: Bench, limits: str, what: str) -> RocketMq | Missing:
 
 
 def filled(bench: Bench, peer: RocketMq, topic: str, count: int, size: int) -> str:
-    """Makes a topic with the bodies 0 to `count`, sent by RocketMQ's own client."""
+    """Creates a topic with the bodies 0 to `count`, which RocketMQ's own client sends."""
     bench.doing(f"filling RocketMQ's {topic}")
     peer.topic(topic)
     peer.ask("fill", topic=topic, count=count, size=size)
@@ -145,7 +145,7 @@ def report(bench: Bench, results: Results, name: str, target: Target) -> None:
 
 
 def sink(bench: Bench, made: Spark) -> None:
-    """Spark writes into a SYNC_MASTER that waits for its slave, beside RocketMQ's batches of 500."""
+    """Measures Spark's writes to a SYNC_MASTER that waits for its slave, beside RocketMQ's batches of 500."""
     folder = bench.folder / "rocketmq-pair"
     peer = bench.peer("RocketMQ", lambda: bench.enter(rocketmq.running(folder, pair=True, sync=True)))
     if isinstance(peer, Missing):
@@ -181,7 +181,7 @@ def sink(bench: Bench, made: Spark) -> None:
 
 
 def at_our_port(bench: Bench) -> None:
-    """RocketMQ's Java client sends and pulls at our broker and at RocketMQ's."""
+    """Measures RocketMQ's Java client, which sends and pulls at our broker and at RocketMQ's."""
     size, seconds = 100, bench.plan.pick(3, 2, 1)
     count = bench.plan.pick(400_000, 200_000, 5_000)
     peer = peer_with(bench, "default limits", "java")

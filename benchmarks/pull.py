@@ -39,7 +39,7 @@ def run(bench: Bench) -> None:
             found = (answer["messages"], answer["bytes"], answer["checksum"])
             must_be("messages, bytes and checksum pulled", found, wanted)
             must_be(f"what carried {name}", answer["over"], over)
-        # As many bytes as our frames have.
+        # The raw streams move as many bytes as our frames have.
         frames = answer["frame_bytes"] >> 20 or 1
         results = bench.contest(
             {

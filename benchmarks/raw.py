@@ -1,6 +1,6 @@
 """Measures ceilings: the rates of gRPC, Unix sockets, the disk and Python on this machine without RocketSim's code.
 
-`python -m benchmarks.raw` is a load process, which starts a server of bytes in another process.
+`python -m benchmarks.raw` is a load process, which starts a server of raw bytes in another process.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def _echo(request: bytes, _: Any) -> bytes:
 
 
 def _serve_sockets(listening: socket.socket) -> None:
-    """Serves connections, each of which sends the number of frames that it wants and then gets them."""
+    """Serves connections.  Each sends the number of frames that it wants, and then gets them."""
     frame = b"x" * FRAME
     while True:
         connection, _ = listening.accept()

@@ -15,7 +15,7 @@ class Benchmark(NamedTuple):
     spark: bool = False  # it starts a Spark session
 
 
-# Each imports its module when it runs, so that the list is quick, without Spark and Arrow.
+# Each function imports its module only when it runs, so that listing the benchmarks loads neither Spark nor Arrow.
 
 
 def spark_read(bench: Bench) -> None:

@@ -1,8 +1,8 @@
-"""Checks that all contestants are in one of the scheduling groups among which Linux divides the CPU.
+"""Checks that all contestants are in the same scheduling group, because Linux divides the CPU among such groups.
 
-Linux divides it first among cgroups and, if autogroup is on, among sessions, and only then among the processes of each.
-The share of a contestant in its own session would not depend on how much its rivals ask for.  With a session for each
-of RocketMQ's JVMs, its producer reached half of the rate that it reaches with one session for all of them.  All
+Linux divides the CPU first among cgroups and, if autogroup is on, among sessions, and only then among the processes of
+each.  The share of a contestant in its own session would not depend on how much its rivals ask for.  With a session for
+each of RocketMQ's JVMs, its producer reached half of the rate that it reaches with one session for all of them.  All
 contestants therefore run in the harness's session.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import psutil
 
 _SWITCH = Path("/proc/sys/kernel/sched_autogroup_enabled")
-_PF_EXITING = 4  # of Linux, in the flags of a process
+_PF_EXITING = 4  # Linux's flag of a process that ends
 
 
 class Group(NamedTuple):
@@ -64,7 +64,8 @@ def outsiders() -> list[str]:
 def is_ending(process: psutil.Process) -> bool:
     """Returns True if the process has begun to end.
 
-    Linux shows it in the root cgroup from then on, long before it is a zombie if it had much memory.
+    From then on Linux shows it in the root cgroup.  A process that had much memory becomes a zombie only long after
+    that.
     """
     # After the name come state, parent, process group, session, terminal, the terminal's process group, and flags.
     fields = _proc(process.pid, "stat").rpartition(")")[2].split()

@@ -45,13 +45,13 @@ async def _measured(bench: Bench, root: Path, queues: int, rounds: int) -> None:
     config = BrokerConfig(
         broker_name="scraped", listen_port=0, grpc_server_port=-1, metrics_port=port, store_path_root_dir=root
     )
-    sampling.LAGS_EVERY_S = 3600.0  # passes are measured by themselves
+    sampling.LAGS_EVERY_S = 3600.0  # lags are computed only by `_passes`, so that nothing else disturbs
     async with broker(config) as node:
         await until(lambda: node.mastership.standing is Standing.WRITABLE, "the broker takes writes")
         await _fill(node, queues // QUEUES_A_TOPIC)
         busy, delays, alone = [], [], []
-        await _passes(node)  # the first one reads the times of all messages
-        collect_what_follows()  # as a broker's process does when it has started
+        await _passes(node)  # the first pass reads the times of all messages, so it does not count
+        collect_what_follows()  # a broker's process does this, too, when it has started
         for _ in range(rounds):
             idle_s, idle_delay = await _watched(asyncio.create_task(asyncio.sleep(IDLE_S)))
             scrape = asyncio.create_task(_scrape(f"http://127.0.0.1:{port}/metrics", queues // QUEUES_A_TOPIC))
@@ -82,7 +82,9 @@ async def _fill(node: BrokerNode, topics: int) -> None:
     """Stores two messages in each queue, one of which a group has read."""
     for number in range(topics):
         name = f"topic-{number:05d}"
-        node.topics.entries[name] = TopicConfig(name, QUEUES_A_TOPIC, QUEUES_A_TOPIC)  # thousands of writes less
+        node.topics.entries[name] = TopicConfig(
+            name, QUEUES_A_TOPIC, QUEUES_A_TOPIC
+        )  # set directly, which saves thousands of writes
         records = [
             record.encode(Record(topic=name, body=b"x", queue_id=queue))
             for queue in range(QUEUES_A_TOPIC)
@@ -120,7 +122,9 @@ async def _watched(task: asyncio.Task[Any]) -> tuple[float, float]:
 
 
 async def _passes(node: BrokerNode) -> tuple[float, float]:
-    """Computes all lags once; returns the milliseconds of CPU of the event loop's thread, and of its longest turn."""
+    """Computes all lags once.  Returns two times in ms: the CPU time of the event loop's thread, and that of its
+    longest turn.
+    """
     began = time.thread_time()
     task = asyncio.create_task(node.administration.lags.take())
     longest = 0.0

@@ -15,7 +15,7 @@ from benchmarks.peers.rocketmq import RocketMq
 WINDOW = 16_384
 PYTHON_WINDOW = 500
 MODES = {"ASYNC_MASTER": False, "SYNC_MASTER": True}
-Ask = Callable[..., dict[str, Any]]  # as Driver.ask
+Ask = Callable[..., dict[str, Any]]  # like Driver.ask
 
 
 def seconds(bench: Bench) -> int:
@@ -60,7 +60,7 @@ def java_sends(bench: Bench, peer: RocketMq | Missing, topic: str, **options: ob
 
 
 def java_rate(bench: Bench, peer: RocketMq, topic: str, **options: object) -> float:
-    """Returns the rate of a Java producer once it and its brokers are warm: ten times the rate at its start."""
+    """Returns the rate of a warm Java producer with warm brokers, which is ten times the rate at its start."""
     peer.topic(topic)
     given = options | {"seconds": bench.plan.pick(2, 1, 1)}
 
@@ -151,7 +151,10 @@ def send_batch(bench: Bench) -> None:
 
 
 def send_batch_to(bench: Bench, mode: str) -> None:
-    size, duration = 100, bench.plan.pick(2, 1, 1)  # verification of the messages afterwards takes as long
+    size, duration = (
+        100,
+        bench.plan.pick(2, 1, 1),
+    )  # short, because the messages are verified afterwards, which takes as long
     ours, peer = our_pair(bench, mode), their_pair(bench, mode)
     for topic in ("list", "columns"):
         ours.topic(topic)

@@ -24,7 +24,7 @@ PATIENCE = {"pullTimeoutMs": "60s"}  # a busy machine should not fail a run
 
 
 class Spark:
-    """`session` is local[2]; `folder` takes checkpoints."""
+    """A Spark session with two local cores, and the folder for its checkpoints."""
 
     def __init__(self, session: Any, folder: Path) -> None:
         self.session = session
@@ -46,13 +46,15 @@ class Spark:
         seconds = time.perf_counter() - begun
         return {"rate": count / seconds, "seconds": seconds}
 
-    # --- beside -------------------------------------------------------------------------------------------------------
+    # --- not timed ----------------------------------------------------------------------------------------------------
 
     def generated(self, count: int, size: int, name: str) -> Any:
         return self.session.range(0, count, 1, 4).selectExpr(spark_expression(size, name))
 
     def summary(self, source: "Source") -> tuple[int, int]:
-        """Returns the number of rows and the checksum of their bodies.  It uses all columns, so Spark reads them."""
+        """Returns the number of rows and the checksum of their bodies.  It counts all columns, so that Spark reads
+        them.
+        """
         frame = source.frame(self.session.read)
         others = [f"count(`{name}`)" for name in frame.columns]
         row = frame.selectExpr("count(*)", f"sum(crc32({source.body}))", *others).first()
@@ -111,7 +113,7 @@ def kafka_source(address: str, topic: str, *select: str, **options: str) -> Sour
 
 @contextmanager
 def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
-    """Starts a session with Kafka's connector, or yields the reason why the connector is missing.
+    """Starts a session with Kafka's connector.  Yields the session, and the reason if the connector is missing.
 
     Start it before any gRPC channel is made, because the JVM forks.
     """
@@ -143,11 +145,13 @@ def session(bench: Bench) -> Iterator[tuple[Spark, Missing | None]]:
     try:
         yield Spark(made, folder), jars if isinstance(jars, Missing) else None
     except PySparkException as error:
-        raise RuntimeError(str(error)[:2000]) from None  # here, because the text comes from the JVM
+        raise RuntimeError(
+            str(error)[:2000]
+        ) from None  # raised here, because the JVM, which makes the text, ends below
     finally:
         for query in made.streams.active:
             query.stop()
-        if bench.plan is not SMOKE:  # without timing the next benchmark uses the same session
+        if bench.plan is not SMOKE:  # a smoke run uses one session for all benchmarks
             _end(made)
 
 

@@ -37,7 +37,7 @@ def rows_of(bench: Bench, size: int) -> tuple[int, float]:
 
 
 def all_columns(bench: Bench) -> None:
-    """Runs P1."""
+    """Runs P1: batches with Kafka's columns and with all columns."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
@@ -78,7 +78,7 @@ def large_records(bench: Bench, made: Spark, ours: OurCluster) -> None:
 
 
 def body_only(bench: Bench) -> None:
-    """Runs P2."""
+    """Runs P2: batches with the bodies alone."""
     made, kafka_missing = bench.enter(spark.session(bench))
     ours = bench.enter(cluster.running(bench, "reader"))
     peer = spark.kafka_peer(bench, kafka_missing)
@@ -113,7 +113,9 @@ def bodies_of(
 def with_kafkas(
     bench: Bench, made: Spark, ours: OurCluster, peer: Kafka | Missing, topic: str, rows: int, size: int
 ) -> dict[str, Source | Missing]:
-    """Returns our topic as narrow and wide rows, and the same bodies in Kafka, default and tuned; checks all data."""
+    """Returns our topic with Kafka's columns and with all columns, and the same bodies in Kafka, default and tuned.
+    Checks all data.
+    """
     kafka_topic = bench.peer("Kafka", partial(fill_kafka, bench, made, peer, topic, rows, size))
     address = ours.name_server.address
     sources: dict[str, Source | Missing] = {

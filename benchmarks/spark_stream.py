@@ -21,7 +21,7 @@ from benchmarks.spark_read import NULL, ceiling, report, with_kafkas
 
 TIMEOUT_S = 600
 FULL_BATCHES = 8
-FEW = 1000  # rows of a first batch, so few that only the fixed cost of a batch counts
+FEW = 1000  # rows of a first batch, few enough that only the fixed cost of a batch counts
 
 
 def run(bench: Bench) -> None:

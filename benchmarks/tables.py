@@ -36,8 +36,8 @@ def print_list(console: Console, benchmarks: Sequence[Benchmark]) -> None:
         table.add_column(name, overflow="fold")
     for one in benchmarks:
         table.add_row(one.name, one.targets, one.what, one.needs)
-    table.add_row("all", "P1-P18", "each of them, one after the other", "all of that; about two hours")
-    table.add_row("with-spark, without-spark", "", "those of all that start Spark, the others", "")
+    table.add_row("all", "P1-P20", "all benchmarks, one after the other", "all of that; about two hours")
+    table.add_row("with-spark, without-spark", "", "the benchmarks that start Spark, and the others", "")
     console.print(table)
     console.print(
         "./run bench NAME [--quick] [--json FILE]\n"
@@ -52,7 +52,7 @@ def print_report(console: Console, report: Report) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     console.print(SPREAD, style="dim", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    # Columns of words may wrap, those of numbers may not.
+    # Columns of words may wrap, but columns of numbers may not.
     table.add_column("figure (its reference)", overflow="fold", ratio=1)
     for name in ("ours", "the reference", "ratio", "target"):
         table.add_column(name, no_wrap=True, justify="right")

@@ -1,4 +1,4 @@
-"""The targets of P1 to P20.  Pure."""
+"""The targets of the benchmarks P1 to P20."""
 
 from enum import Enum
 from typing import NamedTuple
@@ -53,10 +53,10 @@ BATCH_LIST = at_least("P5", 0.5)
 BATCH_COLUMNS = at_least("P5", 1.5)
 SEND_RATE = at_least("P6", 0.5)
 SEND_P50 = at_most("P6", 2.0)
-# Both sides of these are ratios themselves, so that "at least RocketMQ's" is a ratio of 1.
+# Our figure and RocketMQ's are ratios themselves, so "at least RocketMQ's" is a ratio of 1.
 SYNC_64 = at_least("P7", 1.0)
 SYNC_4096 = at_least("P7", 0.95, of_value=True)
-# "ASYNC's own rate may not fall for it": the targets of P6 and P4, against RocketMQ's in the same run.
+# The rate of ASYNC_MASTER itself has the targets of P6 and P4, so that no slow reference makes a good ratio.
 ASYNC_OWN = {64: at_least("P7", 0.5), 4096: at_least("P7", 4.0)}
 FLUSH_64 = at_least("P8", 1.0)
 FLUSH_4096 = at_least("P8", 0.93, of_value=True)
@@ -71,14 +71,14 @@ RESTART = at_most("P11", 1.0)
 REBUILD = at_least("P11", 200, of_value=True)
 LATENCY = at_most("P12", 1.0)
 MEMORY = at_most("P13", 250, of_value=True)
-# "About zero": the memory that a million messages may add without counting as growth.
+# The memory that a million messages may add without counting as growth, in MiB.
 MEMORY_SLOPE = at_most("P13", 1, of_value=True)
 MEMORY_WORKER = at_most("P13", 220, of_value=True)
 GROWTH_LOG = at_most("P14", 1.3)
 GROWTH_QUEUES = at_most("P14", 2.0)
 GROWTH_LAG = at_most("P14", 1.0, of_value=True)
 COLD_BACKLOG = at_most("P15", 2.0)
-# Costs grow with what is due, not with what is stored; what is stored is read at a start, and takes memory.
+# Pending work costs no rate before it is due.  It is read at a start, and takes memory.
 PENDING_RATE = at_least("P16", 0.9)
 PENDING_START = at_most("P16", 2.0)
 TIMER_BYTES = at_most("P16", 64, of_value=True)

@@ -56,7 +56,7 @@ def read(path: Path) -> list[Point]:
 
 
 def puts(master: Sequence[Point], slave: Sequence[Point], *, flush: bool) -> list[Put]:
-    """Returns every answered put, with the first time at which each point covered it.  Pure."""
+    """Returns every answered put, with the first time at which each point covered it."""
     first = {name: _First([one for one in (*master, *slave) if one.name == name]) for name in STEPS}
     answered: dict[int, int] = {one.offset: one.at_ns for one in master if one.name == "answered"}
     found = []

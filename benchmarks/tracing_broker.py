@@ -1,7 +1,7 @@
-"""A broker that records for timeline.py when each put passed each point.
+"""A broker that records for timeline.py when each put passed each step.
 
 Start `python -m benchmarks.tracing_broker broker -c FILE` instead of `python -m broker_service broker -c FILE`.  It
-writes the file `trace` beside its configuration.  A line has a point, the log offset up to which puts have passed it,
+writes the file `trace` beside its configuration.  A line has a step, the log offset up to which puts have passed it,
 and the time in nanoseconds of the monotonic clock, which all processes of a machine share.
 """
 

@@ -23,18 +23,18 @@ import org.apache.rocketmq.remoting.protocol.subscription.SubscriptionGroupConfi
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Load with RocketMQ's own client, one JVM for all runs: a line of words in, a line of JSON out, as driver.py has them.
+ * The load process of RocketMQ's own client, one JVM for all runs. It answers a line of words with a line of JSON (driver.py).
  *
  * <pre>
- * topic   topic= queues= broker=                       make it
- * group   group= broker=                               make a consumer group
- * fill    topic= size= count= [threads= batch=]        numbered bodies, as bodies.py makes them
- * produce topic= size= seconds= threads= [batch=1]     new messages; anything but SEND_OK is an error
- * pull    topic= threads= batch=                       all of it, every body looked at
- * count   topic= [until=]                              what its queues hold, at once or once there is that much
- * lag     topic= size= rate= seconds= threads= broker= paced sends, and how far the slave is behind meanwhile
- * ha      broker=                                      end of the master's log, and what its slave has acknowledged
- * await   broker= offset=                              until the slave has that much; from its first acknowledgement
+ * topic   topic= queues= broker=                       creates a topic
+ * group   group= broker=                               creates a consumer group
+ * fill    topic= size= count= [threads= batch=]        sends numbered bodies, like those of bodies.py
+ * produce topic= size= seconds= threads= [batch=1]     sends new messages; a status other than SEND_OK is an error
+ * pull    topic= threads= batch=                       reads the whole topic, and every body
+ * count   topic= [until=]                              counts the messages of a topic, and waits until it has `until`
+ * lag     topic= size= rate= seconds= threads= broker= sends at a rate, and measures the slave's lag meanwhile
+ * ha      broker=                                      returns the end of the master's log, and the slave's acknowledged offset
+ * await   broker= offset=                              waits until the slave has this offset; measures from its first acknowledgement
  * </pre>
  */
 public final class RocketMqLoad {
@@ -60,7 +60,7 @@ public final class RocketMqLoad {
             System.out.println(answer);
             System.out.flush();
         }
-        System.exit(0); // the client's threads would keep it alive
+        System.exit(0); // the client's threads would keep the JVM alive
     }
 
     private static String answer(String line) throws Exception {
@@ -115,7 +115,7 @@ public final class RocketMqLoad {
             config.getAttributes().put("+message.type", options.get("type"));
         }
         admin().createAndUpdateTopicConfig(options.get("broker"), config);
-        // The name server hears of it with the registration that follows.
+        // The name server learns of the topic with the broker's next registration.
         for (int attempt = 0; ; attempt++) {
             try {
                 admin().examineTopicRouteInfo(options.get("topic"));
@@ -164,7 +164,7 @@ public final class RocketMqLoad {
         return threads(number(options, "threads", 64), Double.parseDouble(options.get("seconds")), batch == 1 ? one : many);
     }
 
-    /** Sends in every thread until the time is up; the histogram has a bucket per microsecond, the last one is "2 s and more". */
+    /** Sends in every thread until the time is up. The histogram has a bucket for each microsecond; the last one is for 2 s and more. */
     private static String threads(int threads, double seconds, Send send) throws Exception {
         int buckets = 2_000_000;
         java.util.concurrent.atomic.AtomicIntegerArray histogram = new java.util.concurrent.atomic.AtomicIntegerArray(buckets);
@@ -247,7 +247,7 @@ public final class RocketMqLoad {
                             try {
                                 producer.send(messages);
                                 break;
-                            } catch (Exception error) { // its flow control
+                            } catch (Exception error) { // the broker's flow control refuses sends at times
                                 if (attempt > 60) {
                                     throw error;
                                 }
@@ -287,7 +287,7 @@ public final class RocketMqLoad {
                     if (messages >= until) {
                         return "{\"messages\": " + messages + "}";
                     }
-                } catch (Exception error) { // a broker that has just been started
+                } catch (Exception error) { // a broker that has just started may refuse
                     if (until == 0 || System.nanoTime() > deadline) {
                         throw error;
                     }
@@ -375,8 +375,8 @@ public final class RocketMqLoad {
     }
 
     /**
-     * As catchup.py measures ours: every 2 ms, since when has the slave not had what the log held then?  Each look that finds it
-     * behind counts from the last one whose end it has by now.
+     * Measures the lag like catchup.py: every 2 ms, for how long the slave has lacked bytes of the log. The lag is measured from
+     * the last sample whose log end the slave has now.
      */
     private static String lag(Map<String, String> options) throws Exception {
         double rate = Double.parseDouble(options.get("rate"));

@@ -15,10 +15,10 @@ import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
 
 /**
- * Load with RocketMQ 5's Java client at an endpoint: a line of words in, a line of JSON out, as driver.py has them.
+ * The load process of RocketMQ 5's Java client at an endpoint. It answers a line of words with a line of JSON (driver.py).
  *
  * <pre>
- * send    size= seconds= threads=      blocking sends
+ * send    size= seconds= threads=      sends with blocking calls
  * consume seconds= threads=            each thread receives up to 32 messages and acknowledges each
  * </pre>
  */
@@ -51,7 +51,7 @@ public final class RocketMqV2Load {
             System.out.println(answer);
             System.out.flush();
         }
-        System.exit(0); // the client's threads would keep it alive
+        System.exit(0); // the client's threads would keep the JVM alive
     }
 
     private static String answer(String line) throws Exception {

@@ -83,7 +83,7 @@ auto.create.topics.enable=false
             raise Unavailable(f"Kafka does not answer: {output[-500:]}")
         yield Kafka(f"127.0.0.1:{port}", jars, folder)
     finally:
-        leash.kill(process)  # its store is not needed any more
+        leash.kill(process)  # with SIGKILL, because its store is not needed any more
         process.wait()
 
 

@@ -28,9 +28,9 @@ def jars(pom: str, profile: str, name: str) -> Path:
         except FileNotFoundError:
             raise Unavailable("Maven (mvn) is not installed") from None
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven did not bring {name} in {FETCH_TIMEOUT_S} s") from None
+            raise Unavailable(f"Maven did not fetch {name} in {FETCH_TIMEOUT_S} s") from None
         if ended.returncode:
             lines = [line for line in ended.stdout.splitlines() if "ERROR" in line]
-            raise Unavailable(f"Maven did not bring {name}: {lines[0] if lines else 'status ' + str(ended.returncode)}")
+            raise Unavailable(f"Maven did not fetch {name}: {lines[0] if lines else 'status ' + str(ended.returncode)}")
         done.touch()
     return folder

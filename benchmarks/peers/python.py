@@ -1,6 +1,7 @@
-"""Installs the Python peers, confluent-kafka and RocketMQ's official client, in their own environment.
+"""Installs the Python peers, confluent-kafka and RocketMQ's official client, in an environment of their own.
 
-It is in the user's cache.  It is separate because the official client needs other versions of grpcio and protobuf.
+The environment is in the user's cache.  It is separate because the official client needs other versions of grpcio and
+protobuf.
 """
 
 import subprocess
@@ -16,7 +17,7 @@ INSTALL_TIMEOUT_S = 900
 
 
 def environment() -> Path:
-    """Makes the environment if it is missing, and returns its interpreter."""
+    """Creates the environment if it is missing, and returns its interpreter."""
     folder = maven.cache() / "python-peers"
     python = folder / "bin" / "python"
     stamp = folder / "made-for"
@@ -29,9 +30,9 @@ def environment() -> Path:
             try:
                 ended = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
             except subprocess.TimeoutExpired:
-                raise Unavailable(f"pip did not install them in {INSTALL_TIMEOUT_S} s") from None
+                raise Unavailable(f"pip did not install the Python peers in {INSTALL_TIMEOUT_S} s") from None
             if ended.returncode:
-                raise Unavailable(f"pip did not install them: {ended.stderr.strip().splitlines()[-1:]}")
+                raise Unavailable(f"pip did not install the Python peers: {ended.stderr.strip().splitlines()[-1:]}")
         stamp.write_text(wanted)
     return python
 

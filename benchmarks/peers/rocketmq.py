@@ -1,7 +1,7 @@
 """Starts RocketMQ as a peer: name server, master, slave and proxy from Maven's jars, and a load process in Java.
 
-Since 5.0 its SYNC_MASTER waits for a slave only with `inSyncReplicas=2`.  An empty slave copies only the newest log
-file; a slave that has the beginning of the log copies the rest.  The proxy ends if no broker is registered yet.
+Since 5.0 RocketMQ's SYNC_MASTER waits for a slave only with `inSyncReplicas=2`.  An empty slave copies only the newest
+log file; a slave that has the beginning of the log copies the rest.  The proxy ends if no broker is registered yet.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ CLUSTER = "bench"
 V2_CLIENT = "5.2.0"
 BROKER = "peer-a"
 HEAP = "1g"
-FILE_SIZE = 256 << 20  # ours is given the same
+FILE_SIZE = 256 << 20  # the same as for our broker
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 60.0
 CATCH_UP_S = 120.0
@@ -40,7 +40,7 @@ RAISED_LIMITS = {
     "maxTransferCountOnMessageInDisk": 1024,
     "maxTransferBytesOnMessageInDisk": 4 << 20,
 }
-# Spark's own options, which a run without timing sets for all JVMs, do not fit RocketMQ's.
+# A smoke run sets options of Spark's JVMs in the environment, which do not fit RocketMQ's JVMs.
 NO_OPTIONS = {"JDK_JAVA_OPTIONS": ""}
 _MAIN = "org.apache.rocketmq."
 
@@ -100,7 +100,7 @@ class JavaServer:
 class RocketMq:
     """A running RocketMQ.  `load` is the Java client, which has sent for `loaded_s` seconds.
 
-    It is a `Sleeper`, since its idle brokers take 0.1 to 0.3 cores, and more while they build consume queues.
+    It is a `Sleeper`, because its idle brokers use 0.1 to 0.3 cores, and more while they build consume queues.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RocketMq:
         return f"127.0.0.1:{self.master.port}"
 
     def sleep(self) -> None:
-        """Stops its processes, except the name server, which would remove the brokers."""
+        """Stops all processes except the name server, which would remove the brokers after a while."""
         self._asleep = True
         self._signal(signal.SIGSTOP)
 
@@ -130,7 +130,9 @@ class RocketMq:
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Wakes the processes and waits until they finish earlier work; they sleep again if they slept before."""
+        """Wakes the processes for the block and waits until they finish earlier work.  Processes that slept before
+        sleep again afterwards.
+        """
         asleep = self._asleep
         if asleep:
             self.wake()

@@ -109,7 +109,7 @@ class Client:
         return {"messages": count, "seconds": taken, "rate": count / taken, "bytes": size}
 
     def _ready(self) -> Any:
-        """Receives until the proxy has the consumer's settings; until then it answers 50001."""
+        """Receives until the proxy has the consumer's settings.  Before that the proxy answers 50001."""
         if self._consumer is None:
             from rocketmq.v5.consumer import SimpleConsumer
             from rocketmq.v5.exception import ClientException
