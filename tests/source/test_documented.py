@@ -29,8 +29,12 @@ def section(title: str) -> str:
 
 
 def table(title: str) -> list[list[str]]:
-    rows = [line for line in section(title).splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
+    """The rows of all tables below a heading, without their heads."""
+    lines = section(title).splitlines()
+    rows = [line for line, after in zip(lines, [*lines[1:], ""], strict=True) if not after.startswith("|---")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if row.startswith("| ")]
+    assert cells, title
+    return cells
 
 
 def quoted(cell: str) -> list[str]:
