@@ -2,8 +2,8 @@
 
     python examples/async_service.py 127.0.0.1:9876 Orders Invoices
 
-SIGTERM ends it in order.  An order whose invoice was sent and that was not acknowledged, because the process died,
-is read again: readers of invoices drop duplicates by their key.
+SIGTERM ends it in order.  If the process dies between the send of an invoice and the acknowledgement of its order, the
+order is read again, and its invoice is sent twice.  Readers of invoices drop the second one by its key.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Delayed jobs: reminders that are delivered later, and run when they come.
+"""Delayed jobs: sends reminders that are delivered later, and runs each when it arrives.
 
     python examples/delayed_jobs.py 127.0.0.1:9876 TopicTest 5
 
-`deliver_at` is a time, three days ahead at most.  `delay_level` is a number of the broker's list of delays, of which 1
-is a second and 18 are two hours.
+`deliver_at` is a time, three days ahead at most.  `delay_level` is the number of an entry in the broker's list of
+delays: 1 is one second, and 18 is two hours.
 """
 
 import sys

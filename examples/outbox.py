@@ -1,9 +1,9 @@
-"""An outbox: orders that must reach the broker, also if none takes them now.
+"""An outbox: sends orders that must reach a broker, even if no broker takes them now.
 
     python examples/outbox.py 127.0.0.1:9876 TopicTest outbox-folder 7 8 9
 
-What no broker takes is SPOOLED: it waits in the folder, on this machine's disk, and is sent later, by this process or
-by the next one with the folder.
+An order that no broker takes has the status SPOOLED.  It waits in the folder, on this machine's disk, until this
+process or a later one with the same folder can send it.
 """
 
 import sys

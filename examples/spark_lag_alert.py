@@ -1,8 +1,8 @@
-"""An alert: the groups that are too far behind, for a job that runs every few minutes.
+"""An alert: finds the groups that are too far behind, for a job that runs every few minutes.
 
     python examples/spark_lag_alert.py 127.0.0.1:9876 10000
 
-Prints a line for each group and topic with a larger lag, and ends with status 1 if it has found one.
+Prints a line for each group and topic with a larger lag, and ends with status 1 if there is one.
 """
 
 import os

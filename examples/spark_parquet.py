@@ -1,9 +1,9 @@
-"""foreachBatch to Parquet: a folder for each batch, which a repeated batch replaces.
+"""`foreachBatch` to Parquet: writes each batch into a folder of its own, which a repeated batch replaces.
 
     python examples/spark_parquet.py 127.0.0.1:9876 TopicTest messages
 
-Spark runs a batch again if its job dies in it.  The batch has the same number and the same messages then, so each
-message is in the files once.
+If the job dies during a batch, Spark runs the batch again, with the same number and the same messages.  Each message is
+therefore in the files once.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""The sink: reads one topic and writes what it has made of the messages to another one.
+"""The sink: reads one topic, transforms its messages, and writes them to another topic.
 
     python examples/spark_sink.py 127.0.0.1:9876 TopicTest Alarms alarms-checkpoint
 
-With `sinkMode=idempotent` a row that is written again, because its batch was run again, has the same message id, so
-that readers can drop the copy.
+With `sinkMode=idempotent` a row that is written again, because its batch was run again, gets the same message id.
+Readers can therefore drop the copy.
 """
 
 import os

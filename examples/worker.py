@@ -14,7 +14,7 @@ from rocketsim_client import Consumer
 
 
 def work(order: Any) -> None:
-    """What is done with a message.  It may happen twice for one message, so it must do no harm then."""
+    """Does the work for a message.  It may be called twice for the same message, so a second call must do no harm."""
     print("order", order["id"], "is packed", flush=True)
 
 
@@ -29,7 +29,7 @@ def main(name_server: str, topic: str) -> None:
             try:
                 work(message.json())
             except Exception as error:
-                # It is delivered again after a back-off, and goes to %DLQ%workers when that has failed too often.
+                # The message is delivered again after a back-off, and goes to %DLQ%workers after too many failures.
                 print("message", message.msg_id, "has failed:", repr(error), flush=True)
                 consumer.nack(message)
             else:

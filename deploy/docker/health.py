@@ -1,7 +1,8 @@
 #!/opt/rocketsim/bin/python
 """Ends with status 0 if the server at HEALTH_ADDRESS (or the argument) says SERVING to gRPC's standard health check.
 
-TLS: HEALTH_TLS_CA names the file with the CA; HEALTH_TLS_CERT and HEALTH_TLS_KEY a client's certificate and key.
+For TLS, HEALTH_TLS_CA names the file with the CA, and HEALTH_TLS_CERT and HEALTH_TLS_KEY name the files with a client's
+certificate and key.
 """
 
 import os
