@@ -1,1 +1,1 @@
-"""Broker: its state (`core`, `metadata`), puts (`put.py`, `frame.py`) and reads (`reads`)."""
+"""Holds a broker's state (`core`, `metadata`), appends sends (`put.py`, `frame.py`) and serves reads (`reads`)."""

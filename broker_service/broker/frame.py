@@ -1,7 +1,7 @@
-"""Checks the records that a client sends to a topic, before they are appended.  They are refused as a whole.  Pure.
+"""Checks the records that a client sends to a topic, before they are appended.  One wrong record refuses all of them.
 
-Slaves and readers get the log's bytes as they are, so everything that a client can do wrong is checked here.  The
-records come either as a frame that the client has made, or were made by the broker from the client's messages.
+Slaves and readers get the log's bytes as they are, so everything that a client can do wrong is checked here.  Either
+the client has made the frame with the records, or the broker has made the records from the client's messages.
 """
 
 from collections.abc import Sequence
@@ -34,8 +34,8 @@ from broker_service.state.half_messages import PROPERTY_PREPARED
 from broker_service.state.timer_record import PROPERTY_DELETE_KEY, PROPERTY_TIMER_SOURCE
 from broker_service.store.batch import Batch, Fields
 
-# Set on a delayed message when it is delivered: its level and offset in the schedule topic.  Recovery relies on them,
-# so clients may not set them.
+# The broker sets these properties when it delivers a delayed message: its level and its offset in the schedule topic.
+# Clients may not set them, because recovery relies on them.
 PROPERTY_DELIVERED_LEVEL = "__DELAY_LEVEL"
 PROPERTY_DELIVERED_OFFSET = "__DELAY_OFFSET"
 
@@ -46,7 +46,7 @@ _CLIENT_SYS_FLAGS = (
     | SYS_FLAG_BORN_HOST_V6
     | SYS_FLAG_STORE_HOST_V6
 )
-# Properties of message types that this broker does not support and would store as normal messages.
+# Property -> why it is refused.  Without a refusal the broker would store these messages as normal ones.
 UNSUPPORTED: dict[bytes, str] = {
     PROPERTY_PREPARED.encode(): "transactional messages are not supported",
     PROPERTY_DELAY_S.encode(): f"delays in seconds are not supported; use {PROPERTY_DELIVER_MS}",
@@ -63,9 +63,9 @@ _SPECIAL_NAMES = tuple(sorted(SPECIAL))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameLimits:
-    max_message_size: int  # of a body, in bytes
+    max_message_size: int  # the largest body, in bytes
     log_file_size: int
-    store_host_size: int  # 8 or 20 bytes, into which the broker's own address must fit
+    store_host_size: int  # 8 or 20 bytes; the broker's own address must fit in
 
     @property
     def max_record_size(self) -> int:
@@ -76,9 +76,9 @@ class FrameLimits:
 class Frame:
     """Checked records of one topic.
 
-    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record and this record
-    has special properties, from which `delay_level`, `deliver_ms` and `waits` are taken.  If `waits` is false, the
-    sender does not wait for disk or slave.
+    `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record, and this
+    record has special properties.  They give `delay_level`, `deliver_ms` and `waits`.  If `waits` is false, the sender
+    does not wait for disk or slave.
     """
 
     batch: Batch
@@ -92,10 +92,10 @@ class Frame:
 def check_frame(topic: str, data: bytes | memoryview, count: int, crc32: int, limits: FrameLimits) -> Frame:
     """Checks a client's frame.  Raises MessageIllegal, which names the first wrong message and the reason.
 
-    An append stamps the records in `data` itself if that is a writable view, otherwise in a copy.
+    An append stamps the records in `data` itself if `data` is a writable view, otherwise in a copy.
     """
     if count <= 0 or not data:
-        raise MessageIllegal("a frame without a message")
+        raise MessageIllegal("the frame has no message")
     if isal_zlib.crc32(data) != crc32:
         raise MessageIllegal("the frame's CRC-32 does not fit its bytes: they were damaged on the way; send it again")
     try:
@@ -119,9 +119,9 @@ def check_records(topic: str, records: Sequence[Record], limits: FrameLimits) ->
 def _checked_at_once(
     topic: str, data: bytearray | memoryview, count: int, limits: FrameLimits
 ) -> tuple[Batch, frozenset[bytes]] | None:
-    """Does all checks of `_checked` in one pass of compiled code; returns the batch and its special properties.
+    """Does all checks of `_checked` in one pass of compiled code.  Returns the batch and its special properties.
 
-    Returns None without the compiled module, or if a rule is broken.  `_checked` then finds the rule and raises.
+    Returns None without the compiled module, or if a rule is broken.  `_checked` then finds the broken rule and raises.
     """
     if kernels.compiled is None:
         return None
@@ -143,7 +143,7 @@ def _checked_at_once(
 
 
 def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None = None) -> Frame:
-    """Checks a batch.  `first` is its first record, if that is decoded already."""
+    """Checks a batch.  `first` is the batch's first record if that is decoded already."""
     batch.check_topic(topic)
     _check_fields(batch, limits)
     lost = batch.lost_sector()
@@ -153,7 +153,7 @@ def _checked(topic: str, batch: Batch, limits: FrameLimits, first: Record | None
 
 
 def _frame_of(batch: Batch, names: frozenset[bytes], first: Record | None = None) -> Frame:
-    """Makes the frame of checked records; `names` are the special properties that they have."""
+    """Makes the frame of checked records.  `names` are the special properties that the records have."""
     queue_ids = batch.queue_ids
     queues = queue_ids[0], queue_ids[-1]
     if not names:
@@ -189,7 +189,7 @@ def _check_fields(batch: Batch, limits: FrameLimits) -> None:
 
 
 def _broken(fields: Fields, limits: FrameLimits) -> tuple[Any, ...]:
-    """Returns, for each rule, True if the message breaks it; for columns, a mask of the messages that break it."""
+    """Returns, for each rule, True if the message breaks the rule.  For columns of messages it returns masks."""
     flags = fields.sys_flag
     return (
         fields.body_size > limits.max_message_size,

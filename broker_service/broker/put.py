@@ -1,8 +1,8 @@
 """PutPath checks and appends the records that clients send, and waits until they may be acknowledged.
 
-A put has two steps.  `append` checks the records and appends them.  `safe` then waits until they are as safe as the
-mode promises: flushed with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement of a slave, ends
-the waits of all puts that it covers (`replication/acknowledgement.py`), so puts that come together share the cost.
+A put has two steps.  `append` checks the records and appends them.  `safe` then waits until the records are as safe as
+the mode promises: flushed with SYNC_FLUSH, on a slave with SYNC_MASTER.  One flush, or one acknowledgement of a slave,
+ends the waits of all puts that it covers (`replication/acknowledgement.py`), so puts that come together share the cost.
 
 `append` has two parts for callers that must act between them: `admit` checks, and `place` appends.
 """
@@ -40,13 +40,13 @@ from broker_service.state.timer_record import MAX_TIMERS, waiting_record
 
 logger = logging.getLogger(__name__)
 
-# The limit for the bytes of puts that wait, since gRPC keeps a request until its call ends.  One put may always wait.
+# The most bytes of puts that wait, because gRPC keeps a request until its call ends.  A single put may always wait.
 MAX_PENDING_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Send(ABC):
-    """The records of one send to one topic.  They are stored or refused as a whole."""
+    """The records of one send to one topic.  The records are stored or refused as a whole."""
 
     topic: str
     epoch: int = 0
@@ -56,12 +56,12 @@ class Send(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """The size of its records in bytes."""
+        """Returns the size of the records in bytes."""
 
     @property
     @abstractmethod
     def message(self) -> Record:
-        """The first record, which may not be checked yet; MessageIllegal if it cannot be decoded."""
+        """Returns the first record, which may not be checked yet.  Raises MessageIllegal if it cannot be decoded."""
 
     @abstractmethod
     def check(self, limits: FrameLimits) -> Frame: ...
@@ -69,7 +69,7 @@ class Send(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameSend(Send):
-    """A send whose records the client has encoded.  If `records` are writable, the put may change them."""
+    """A send whose records the client has encoded.  If `records` is writable, the put may change it."""
 
     records: bytes | memoryview
     count: int
@@ -112,8 +112,8 @@ class RecordsSend(Send):
 class Placed:
     """Appended records, with their size in bytes.
 
-    With `waits`, their sender waits until they are safe, otherwise only until they are appended.  `began` is when the
-    append began, on the broker's monotonic clock.
+    With `waits` the sender waits until the records are safe, otherwise only until they are appended.  `began` is when
+    the append began, on the broker's monotonic clock.
     """
 
     appended: Appended
@@ -124,14 +124,14 @@ class Placed:
 
 @dataclass(slots=True)
 class _Turn:
-    """The sends that wait, in their order, until a change of their topic is written."""
+    """The sends to a topic that wait in order until a change of the topic is written."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     sends: int = 0
 
 
 class PutPath:
-    """`timers` returns the number of messages that wait for their delivery time.  A recall counts as several."""
+    """Stores sends.  `timers` returns how many messages wait for their delivery time; a recall counts as several."""
 
     def __init__(self, broker: Broker, traffic: Traffic, timers: Callable[[], int] = lambda: 0) -> None:
         self._broker = broker
@@ -146,21 +146,21 @@ class PutPath:
         self._pending_bytes = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._turns: dict[str, _Turn] = {}  # by topics that are being made or changed
+        self._turns: dict[str, _Turn] = {}  # topic that is being created or changed -> its waiting sends
 
     async def append(self, send: Send) -> Placed:
         """Checks and appends a send.
 
-        Check and append are one step of the event loop, so two sends never interleave.  If the topic must be made
-        first, the send and the later ones to this topic wait for the disk before that step.
+        Check and append are one step of the event loop, so two sends never interleave.  If the topic must be created
+        first, this send and later sends to the topic wait for the disk before that step.
         """
         return self.place(send, await self.admit(send))
 
     async def admit(self, send: Send) -> Frame:
         """Checks a send and returns its records.
 
-        The caller must append them with `place` before it awaits anything else.  Until then everything that they were
-        checked against is unchanged.
+        The caller must append them with `place` before it awaits anything else, because the facts against which they
+        were checked may change then.
         """
         try:
             return await self._admitted(send)
@@ -189,9 +189,9 @@ class PutPath:
         return Placed(appended, size, frame.waits, began)
 
     def append_own(self, message: Record) -> Placed:
-        """Appends a record that the broker has made because a client has asked for it, which is a recall.
+        """Appends a record that the broker has made because a client has asked for it: a recall.
 
-        It is also appended while the disk is above its warning level.
+        The record is appended even while the disk is above its warning level.
         """
         broker = self._broker
         broker.check_writable()
@@ -203,10 +203,10 @@ class PutPath:
         return Placed(self._append_one(message), len(message.body), began=began)
 
     def append_back(self, message: Record, delay_level: int) -> Placed:
-        """Appends a copy of a message that a consumer gives back, to a topic that the broker has made.
+        """Appends a copy of a message that a consumer gives back.  The broker has created the copy's topic.
 
-        If `delay_level` is not 0, the copy is delivered after that delay.  It is also appended while the disk is above
-        its warning level.
+        If `delay_level` is not 0, the copy is delivered after that delay.  The copy is appended even while the disk is
+        above its warning level.
         """
         self._broker.check_writable()
         if reason := self._broker.store.admission.why_not_writable():
@@ -216,7 +216,7 @@ class PutPath:
         return Placed(self._append_one(stored), len(message.body))
 
     async def safe(self, placed: Placed, timeout_s: float) -> PutStatus:
-        """Waits until the records are as safe as the mode promises, or until the timeout; returns the status."""
+        """Waits until the records are as safe as the mode promises, or until the time-out.  Returns the status."""
         if not placed.waits:
             self._observe(placed)
             return PutStatus.PUT_OK
@@ -254,10 +254,10 @@ class PutPath:
             )
 
     async def _admitted_in_turn(self, send: Send, size: int) -> Frame:
-        """Does the work of `admit` for a topic that is being made, deleted or changed.
+        """Does the work of `admit` for a topic that is being created, deleted or changed.
 
-        The sends to this topic keep their order: the lock is fair, and the next one continues in a later step of the
-        event loop.
+        The sends to this topic keep their order, because the lock is fair and the next send continues in a later step
+        of the event loop.
         """
         turn = self._turns.setdefault(send.topic, _Turn())
         turn.sends += 1
@@ -273,7 +273,7 @@ class PutPath:
             if not turn.sends:
                 del self._turns[send.topic]
         if frame is None:
-            raise TopicNotExist(f"topic {send.topic} was deleted as soon as this message had made it; send again")
+            raise TopicNotExist(f"topic {send.topic} was deleted as soon as this message had created it; send again")
         return frame
 
     async def drained(self) -> None:
@@ -281,11 +281,13 @@ class PutPath:
         await self._idle.wait()
 
     def _checked(self, send: Send, size: int) -> Frame | None:
-        """Checks a send.  Returns None if it is valid and its topic does not exist; only then the topic is made."""
+        """Checks a send.  Returns None if the send is valid and its topic does not exist.  Only then the topic is
+        created.
+        """
         broker = self._broker
         if send.broker_name and send.broker_name != broker.config.broker_name:
             raise InvalidParameter(
-                f"this is broker {broker.config.broker_name}, not {send.broker_name}; ask for the route"
+                f"this is broker {broker.config.broker_name}, not {send.broker_name}; query the route again"
             )
         broker.check_writable(send.epoch)
         if reason := broker.store.admission.why_no_sends(size):
@@ -312,7 +314,7 @@ class PutPath:
         queue_nums = send.default_queue_nums, config.default_topic_queue_nums
         plan = partial(self._broker.topics.auto_creating, send.topic, *queue_nums, self._broker.now_ms())
         if await self._broker.topics.apply(plan):
-            logger.info("made topic %s for its first message", send.topic)
+            logger.info("created topic %s for its first message", send.topic)
 
     def _check_queues(self, topic: TopicConfig, queues: tuple[int, int]) -> None:
         for queue_id in queues:
@@ -333,7 +335,7 @@ class PutPath:
         return None
 
     def _delayed(self, delay_level: int, message: Record) -> Record:
-        """Makes the message for the schedule topic; its real topic and queue become properties, as in RocketMQ."""
+        """Makes the message for the schedule topic.  As in RocketMQ, its real topic and queue become properties."""
         level = min(delay_level, len(self._broker.config.delay_levels_ms))
         properties = {
             **message.properties,

@@ -87,7 +87,7 @@ def test_a_lower_commit_changes_nothing_and_is_said_once(tmp_path: Path, caplog:
         assert offsets.commit("g", "t", {0: 3}) == {0: 5}
         assert offsets.commit("g", "t", {0: 2}) == {0: 5}
     assert [record.getMessage() for record in caplog.records] == [
-        "group g commits 3 for queue 0 of t, which stands at 5: ignored (said once)"
+        "group g commits offset 3 of queue 0 of topic t, but has committed 5: ignored (logged once)"
     ]
 
 

@@ -76,7 +76,7 @@ REFUSED: list[tuple[Any, int | None, str]] = [
     (pop_of(consumer_group="CID_RMQ_SYS_x"), 16, "the broker's own"),
     (pop_of(max_messages=0), 29, "a pop of 0 messages"),
     (pop_of(invisible_ms=0), 29, "for 0 ms"),
-    (pop_of(sub_expression="A||*"), 23, "stands alone"),
+    (pop_of(sub_expression="A||*"), 23, "must stand alone"),
     (pop_of(sub_expression="a = 1", expression_type="SQL92"), None, "enablePropertyFilter"),
     (pb.AckRequest(consumer_group="g", topic="T"), 29, "0 receipt handles"),
     (pb.AckRequest(consumer_group="g", topic="T", receipt_handles=["h"] * 1025), 29, "1025 receipt handles"),

@@ -289,7 +289,7 @@ async def test_batches_of_more_than_are_allowed_are_cut(tmp_path: Path) -> None:
         (
             {"filter_expression": d.FilterExpression(type=d.TAG, expression="A || *")},
             d.ILLEGAL_FILTER_EXPRESSION,
-            "* stands alone",
+            "* must stand alone",
         ),
         ({"filter_expression": d.FilterExpression(type=d.SQL, expression="a > 1")}, d.UNSUPPORTED, "SQL92"),
         ({"message_queue": d.MessageQueue(topic=T, broker=d.Broker(name="z"))}, d.BAD_REQUEST, "not z"),

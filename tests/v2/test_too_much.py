@@ -72,7 +72,7 @@ async def status_of(client: Client, request: Any) -> d.Status:
             d.MESSAGE_PROPERTIES_TOO_LARGE,
             "max is 16384",
         ),
-        (by_tags("a||" * 6000), d.ILLEGAL_FILTER_EXPRESSION, "18000 characters; 16384 at most"),
+        (by_tags("a||" * 6000), d.ILLEGAL_FILTER_EXPRESSION, "18000 characters; 16384 are allowed"),
     ],
     ids=lambda one: type(one).__name__ if not isinstance(one, str) else one,
 )

@@ -1,1 +1,1 @@
-"""Core: the state of one broker, which all its other parts use."""
+"""Holds the state of one broker, which all its other parts use."""

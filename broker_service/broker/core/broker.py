@@ -38,7 +38,9 @@ Queue = tuple[str, int]
 
 
 class Broker:
-    """Only the event loop's thread uses it.  `config` has the current role and broker id, which a promotion changes."""
+    """Holds the state that a broker's parts share.  Only the event loop's thread uses it.  `config` has the current
+    role and broker id, which a promotion changes.
+    """
 
     def __init__(
         self,
@@ -66,19 +68,19 @@ class Broker:
         self.changes = MetadataChanges(tables, mastership, slaves)
         self._epochs = epochs
         self.store_host = store_host
-        self.clock = clocks.monotonic  # seconds that never go back
+        self.clock = clocks.monotonic  # monotonic seconds, which never go back
         self.time = BrokerTime(clocks, store)
-        self.now_ms = self.time.now_ms  # never falls; for store times and durations
-        self.day_ms = self.time.day_ms  # the time of day, for times that clients choose
+        self.now_ms = self.time.now_ms  # milliseconds for store times and durations, which never fall
+        self.day_ms = self.time.day_ms  # the time of day in milliseconds, for times that clients choose
         self.stopping = False
-        self.failure: str | None = None  # the error of the flush that failed; nothing is written after it
+        self.failure: str | None = None  # the error of the flush that failed, after which nothing is written
         self.config_changed: list[Callable[[BrokerConfig], None]] = []
         self.members_changed = Notice()  # notified of each answer of a name server or of a broker of this name
         self.description_changed = Notice()  # notified when the registration at name servers must change
-        # Called with group, topic and the new offsets before the table of offsets is reset.  A listener returns True if
-        # it has moved an offset that it keeps itself.
+        # Each function is called with group, topic and the new offsets before the table of offsets is reset.
+        # It returns True if it has moved an offset that it keeps itself.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
-        # Called before the offsets of a deleted group are deleted.
+        # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
 
     # --- its identity -----------------------------------------------------------------------------------------------
@@ -93,25 +95,26 @@ class Broker:
 
     @property
     def epoch(self) -> int:
-        """The current epoch; on a slave, the last epoch of the log that it copies."""
+        """Returns the current epoch; on a slave, the last epoch of the log that it copies."""
         return self._epochs.epochs.last if self.is_slave else self.mastership.epoch
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
-        """The epochs of this log, oldest first."""
+        """Returns the epochs of this log, the oldest first."""
         return self._epochs.epochs.epochs
 
     @property
     def log_epoch(self) -> LogEpoch:
-        """The epoch in which the end of this log was written."""
+        """Returns the epoch in which the end of this log was written."""
         epochs = self._epochs.epochs
         return LogEpoch(epochs.last, epochs.last_id)
 
     def end_of(self, epoch: LogEpoch) -> int | None:
-        """Returns where this epoch ends in the log of this broker name; None if it is not over, or is not known here.
+        """Returns where this epoch ends in the history of this broker name; None if it is not over, or not known here.
 
         A consumer that has read in this epoch finds the same records here up to this offset, but not beyond it.  A
-        fenced broker returns None, since its log is no longer the history of the broker name.
+        fenced broker, which a newer master has replaced, returns None, because its log is no longer the history of the
+        broker name.
         """
         return None if self.mastership.standing is Standing.FENCED else self.end_here_of(epoch)
 
@@ -123,7 +126,7 @@ class Broker:
         return end if end is not None and end <= self.store.end_offset else None
 
     def hold_s(self, asked_s: float) -> float:
-        """Returns how long a reader's call may wait for messages if the client asks for `asked_s`."""
+        """Returns how many seconds a reader's call may wait for messages if the client asks for `asked_s`."""
         config = self.config
         return asked_s if config.long_polling_enable else min(asked_s, config.short_polling_time_mills / 1000)
 
@@ -132,11 +135,11 @@ class Broker:
         return self.mastership.waits_for(self.store.end_offset, self.peers.slaves(), self.clock())
 
     def offsets_wait_for(self) -> str | None:
-        """Returns what this master waits for before it takes commits.  After the first None it is always None."""
+        """Returns what this master waits for before it takes commits.  Once the answer is None, it stays None."""
         return self.mastership.offsets_wait_for(self.peers.slaves(), self.clock())
 
     def check_answers_for_offsets(self) -> None:
-        """Raises while another broker may have higher committed offsets than this one."""
+        """Raises an error while another broker may have higher committed offsets than this one."""
         if self.mastership.standing is Standing.FENCED:
             self.mastership.check_writable()
         if waits_for := self.offsets_wait_for():
@@ -145,16 +148,17 @@ class Broker:
             )
 
     async def shared_changes(self, timeout_s: float) -> CommitStatus:
-        """Sends the slaves the commits that were just made; returns which brokers have them within `timeout_s`."""
+        """Sends the commits that were just made to the slaves.  Returns which brokers have them within `timeout_s`."""
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
         return commit_status(await self.acknowledgements.wait_for_commit(self.changes.publish_soon(), timeout_s))
 
     async def shared_change(self, timeout_s: float, *, in_any_mode: bool = False) -> CommitStatus:
-        """Sends the slaves an operator's change, and returns which brokers have it and the records that it appended.
+        """Sends an operator's change to the slaves.  Returns which brokers have the change and the records that it
+        appended.
 
-        With `in_any_mode` an ASYNC_MASTER that has ever had a slave also waits for a slave.  Changes of users and
-        policies need this, since a promotion must not restore a right that was taken away.
+        With `in_any_mode` an ASYNC_MASTER that has ever had a slave waits for a slave, too.  Changes of users and
+        policies need this, because a promotion must not restore a right that was taken away.
         """
         if self.is_slave:
             return CommitStatus.COMMIT_MASTER_NOT_AVAILABLE
@@ -166,10 +170,11 @@ class Broker:
         return status if is_marked or status is not CommitStatus.COMMIT_OK else CommitStatus.COMMIT_FLUSH_SLAVE_TIMEOUT
 
     def _mark_change(self) -> bool:
-        """Appends a record after an operator's change if a SYNC_MASTER has several slaves; returns False if it fails.
+        """Appends a record after an operator's change if a SYNC_MASTER has several slaves.  Returns False if the append
+        fails.
 
         Only the slave with the longest log is promoted without force, but another slave may have acknowledged the
-        change.  Slaves get the change before the record, so the slave with the longest log has the change, too.
+        change.  Slaves get the change before the record.  So the slave with the longest log has the change, too.
         """
         if not self.acknowledgements.levels.sync_master or len(self.known_slaves.addresses) < 2:
             return True
@@ -178,35 +183,35 @@ class Broker:
             self.check_writable()
             self.append_one(Record(CHANGES_TOPIC, b"change"))
         except ServiceNotAvailable as error:
-            logger.warning("a promotion may lose an operator's change, the log has refused its record: %s", error)
+            logger.warning("a promotion may lose an operator's change, because the log refused its record: %s", error)
             return False
         return True
 
     def check_writable(self, client_epoch: int = 0) -> None:
-        """Raises unless a client may write to the log now."""
+        """Raises an error unless a client may write to the log now."""
         if self.stopping:
             raise ServiceNotAvailable("this broker is stopping; send to another one")
         waits_for = self.waits_for() if self.mastership.standing is Standing.WAITING else None
         self.mastership.check_writable(client_epoch, waits_for)
         if self.failure:
-            raise ServiceNotAvailable(f"{self.failure}; reads go on, writes need a restart")
+            raise ServiceNotAvailable(f"{self.failure}; reads continue, but writes need a restart")
 
     def check_name(self, asked: str) -> None:
-        """Raises ServiceNotAvailable if a call is for another broker name, so that its client asks for a new route.
+        """Raises ServiceNotAvailable if a call names another broker, so that its client queries the route again.
 
         An empty name fits every broker.
         """
         if asked not in ("", self.config.broker_name):
-            raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; ask for the route")
+            raise ServiceNotAvailable(f"this is broker {self.config.broker_name}, not {asked}; query the route again")
 
     @property
     def takes_clients_writes(self) -> bool:
-        """True if producers may send here, which the broker also registers at name servers."""
+        """Returns True if producers may send to this broker.  Name servers are told the same."""
         return self.may_append and self.store.admission.why_no_sends() is None
 
     @property
     def may_append(self) -> bool:
-        """True if this master can append its own records, also while its disk is above the warning level."""
+        """Returns True if this master can append its own records, even while its disk is above the warning level."""
         try:
             self.check_writable()
         except ServiceNotAvailable:
@@ -216,7 +221,8 @@ class Broker:
     # --- its configuration ------------------------------------------------------------------------------------------
 
     def update_config(self, values: Mapping[str, str]) -> None:
-        """Sets keys that may change at run time, until the next restart.  After a ConfigError no key has changed.
+        """Sets keys that may change at run time.  The values hold until the next restart.  After a ConfigError no key
+        has changed.
 
         `Leadership.update_config` changes the keys that define what an OK means.
         """
@@ -239,7 +245,7 @@ class Broker:
     def append(self, batch: Batch, topic: str) -> Appended:
         """Appends checked records of one topic.  A master appends only through this method and `append_one`.
 
-        Raises SystemBusy while a change of the topic is being written, because records behind the tombstone of a
+        Raises SystemBusy while a change of the topic is being written, because records after the tombstone of a
         deletion would belong to the next topic of that name.  Callers that can wait await `topics.until_settled` first.
         """
         self._check_open(topic)
@@ -264,7 +270,7 @@ class Broker:
         self.appended([(topic, queue.queue_id) for queue in appended.queues], appended.end_offset)
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
-        """Notifies the slaves, and then the readers, of records in these queues, up to log offset `end_offset`."""
+        """Notifies first the slaves and then the readers of records in these queues, up to log offset `end_offset`."""
         self.changes.publish_topics()
         self.slaves.notify()
         self.visibility.appended(queues, end_offset)

@@ -1,8 +1,8 @@
-"""BrokerTime gives a broker the time, even if its wall clock is set wrongly or steps.  Pure: the clocks are arguments.
+"""BrokerTime gives a broker the time, even if its wall clock is set wrongly or steps.  The clocks are arguments.
 
 The wall clock may be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot is never set,
-and it also runs while the machine is suspended.  BrokerTime compares the two.  It makes up a small difference slowly.
-A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes; until then
+and it also runs while the machine is suspended.  BrokerTime compares the two.  It corrects a small difference slowly.
+A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes.  Until then
 the time continues as if the step had not happened.
 
 There are three times:
@@ -26,17 +26,17 @@ from broker_service.runtime.clocks import Clocks
 
 logger = logging.getLogger(__name__)
 
-STEP_MS = 60_000  # a larger difference is a step; a smaller one is made up within BELIEVED_AFTER_MS
-SLEW = 0.1  # by how much the time runs faster or slower than the clock since boot while it makes up a difference
+STEP_MS = 60_000  # a larger difference is a step; a smaller one is corrected within BELIEVED_AFTER_MS
+SLEW = 0.1  # while the time corrects a difference, it runs this much faster or slower than the clock since boot
 BELIEVED_AFTER_MS = 600_000
 EXPIRY_BELIEVES_AFTER_MS = 86_400_000
 _LOGGED_EVERY_MS = 60_000
-_NO_STORE_TIME_MS = 1 << 42  # in the year 2109; a record with this store time or a later one is damaged
+_NO_STORE_TIME_MS = 1 << 42  # in the year 2109; a record that was stored later than this is damaged
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    at_ms: float  # since boot
+    at_ms: float  # time since boot
     by_ms: float
 
 
@@ -54,7 +54,7 @@ class BrokerTime:
         self._read_at = self._started_at = clocks.since_boot() * 1000
         self._offset = clocks.now_ms() - self._read_at  # the time of day minus the time since boot
         self._doubted: _Step | None = None  # a step that is not believed yet
-        self._believed: list[_Step] = []  # the steps that were believed within the last day
+        self._believed: list[_Step] = []  # steps that were believed within the last day
         self._logged_at = -_LOGGED_EVERY_MS + self._read_at
         self._stored_at_start = self._newest_stored_ms()
         self._now = max(self._day, self._stored_at_start)
@@ -78,9 +78,9 @@ class BrokerTime:
     def expiry_ms(self) -> int:
         """Returns the time from which retention counts the ages of messages.
 
-        If it is too early, messages are kept longer; if it is too late, messages are deleted that should be kept.  For
-        the first ten minutes after a start, when NTP may not have set the clock yet, it is therefore at most a day
-        after the newest message.
+        If this time is too early, messages are kept longer.  If it is too late, messages are deleted too soon.  In the
+        first ten minutes after a start, NTP may not have set the clock yet.  Until then the time is therefore at most a
+        day after the newest message.
         """
         self._read()
         since = self._read_at - EXPIRY_BELIEVES_AFTER_MS
@@ -92,13 +92,13 @@ class BrokerTime:
 
     @property
     def doubted_s(self) -> float:
-        """By how many seconds the wall clock is ahead of the time of day during a step that is not believed; else 0."""
+        """Returns by how many seconds the wall clock is ahead during a step that is not believed, else 0."""
         self._read()
         return self._doubted.by_ms / 1000 if self._doubted is not None else 0.0
 
     @property
     def ahead_s(self) -> float:
-        """By how many seconds store times are ahead of the time of day."""
+        """Returns by how many seconds store times are ahead of the time of day."""
         self._read()
         return (self._now - self._day) / 1000
 

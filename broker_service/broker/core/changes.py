@@ -1,4 +1,4 @@
-"""MetadataChanges collects changes of topics, groups, offsets, users and known slaves until they are sent to slaves."""
+"""MetadataChanges collects changes of topics, groups, offsets, users and known slaves, and sends them to the slaves."""
 
 import asyncio
 from typing import Any
@@ -20,9 +20,9 @@ from broker_service.replication.slave_streams import SlaveStreams
 
 
 class MetadataChanges:
-    """Each message to the slaves has a number, which they acknowledge.  A slave discards its changes.
+    """Sends changes to the slaves in numbered messages.  The slaves acknowledge these numbers.
 
-    Users and policies are sent only with access control.
+    A slave discards its own changes.  Users and policies are sent only with access control.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class MetadataChanges:
         self._groups: set[str] = set()
         self._offsets: dict[tuple[str, str], set[int]] = {}
         self._known_slaves = False
-        self.sent = 1  # the number of the last message; 1 stands for the tables that were loaded at the start
+        self.sent = 1  # number of the last message; 1 stands for the tables that were loaded at the start
         topics.changed.append(self._topics.add)
         groups.changed.append(self._groups.add)
         offsets.changed.append(self._offsets_changed)
@@ -53,20 +53,20 @@ class MetadataChanges:
 
     @property
     def sequence(self) -> int:
-        """The number of the message that includes all changes until now; it may not be sent yet."""
+        """Returns the number of the message that has all changes until now.  The message may not be sent yet."""
         return self.sent + self._has_some()
 
     def publish(self) -> None:
         """Sends the changes now.
 
-        A deletion must not wait for the next tick: if the topic is made again before, slaves would take it for the old
-        one.
+        A deletion must not wait for the next tick.  If the topic was created again before, slaves would take the new
+        topic for the old one.
         """
         if self._mastership.is_master and (change := self._take()) is not None:
             self._slaves.publish(change)
 
     def publish_topics(self) -> None:
-        """Sends changed topics.  Called before records of a new topic, since a promoted slave must know the topic."""
+        """Sends changed topics.  Call it before records of a new topic: a promoted slave must know the topic."""
         if self._topics:
             self.publish()
 
@@ -79,7 +79,7 @@ class MetadataChanges:
         return self.sequence
 
     def forget(self) -> None:
-        """Discards the changes, since a slave sends none."""
+        """Discards the changes, because a slave sends none."""
         self._topics.clear()
         self._groups.clear()
         self._offsets = {}
@@ -92,7 +92,7 @@ class MetadataChanges:
         return bool(some)
 
     def _take(self) -> metadata_pb2.Metadata | None:
-        """Makes the message with all changes since the last call; None if there are none."""
+        """Makes the message with all changes since the last call.  Returns None if there are none."""
         if not self._has_some():
             return None
         self.sent += 1

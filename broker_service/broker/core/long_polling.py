@@ -1,7 +1,7 @@
-"""LongPolling keeps calls waiting until one of their queues has a message, or until their timeout.
+"""LongPolling keeps calls waiting until one of their queues has a message, or until their time-out.
 
-A call is registered in the same step of the event loop as its read, and appends run on the same loop, so no message can
-arrive unnoticed between the two.  An arrival notifies only the calls that wait for its queue.
+A call is registered in the same step of the event loop as its read, and appends run on the same loop.  So no message
+can arrive unnoticed between the two.  An arrival notifies only the calls that wait for its queue.
 """
 
 import asyncio
@@ -15,14 +15,17 @@ Queue = tuple[str, int]
 class LongPolling:
     def __init__(self, most: int) -> None:
         self._most = most
-        self._waiting: dict[Queue, dict[asyncio.Future[None], int]] = {}  # with the end that each call knows
+        self._waiting: dict[
+            Queue, dict[asyncio.Future[None], int]
+        ] = {}  # queue -> waiting calls -> end that each knows
         self.held = 0
         self.closed = False
 
     async def wait(self, ends: Mapping[Queue, int], timeout_s: float) -> bool:
-        """Waits for a message in any of these queues, beyond the end that is given for it.
+        """Waits for a message in any of these queues.  `ends` has the queues, each with the end that the caller knows.
 
-        Returns True if a queue may have one, False after the timeout or when the broker stops.
+        Returns True if a queue may have grown beyond its known end.  Returns False after the time-out, or when the
+        broker stops.
         """
         if self.closed or timeout_s <= 0:
             return False
@@ -54,13 +57,13 @@ class LongPolling:
                     arrival.set_result(None)
 
     def queues(self) -> list[Queue]:
-        """Returns the queues for which a call waits."""
+        """Returns the queues for which calls wait."""
         return list(self._waiting)
 
     def arrived_somewhere(self, end_of: Callable[[str, int], int]) -> None:
-        """Notifies each call that waits for a queue which now ends beyond the end that the call knows.
+        """Notifies each call that waits for a queue which has grown beyond the end that the call knows.
 
-        Slaves use this, since they copy the log without a list of the queues that have grown.
+        Slaves use this, because they copy the log without a list of the queues that have grown.
         """
         self.arrived(
             [queue for queue, waiting in self._waiting.items() if end_of(*queue) > min(waiting.values(), default=0)]

@@ -10,14 +10,16 @@ from broker_service.errors import RocketSimError
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SLEEP_S = 1.0  # short, because the time may jump when a step of the wall clock is believed
-AFTER_TROUBLE_S = 10.0  # RocketMQ's delay after an exception
+LONGEST_SLEEP_S = 1.0  # sleeps are short, because the time may jump when a step of the wall clock is believed
+AFTER_TROUBLE_S = 10.0  # pause after a failure, as in RocketMQ
 
 
 class MasterLoop:
-    """`work` returns after how many seconds it must be called again; None if it does not know.
+    """Calls `work` repeatedly.  `work` returns the seconds until it must be called again, or None if it does not know
+    them.
 
-    After a failure, which is logged with `what_waits`, it is called again after AFTER_TROUBLE_S.
+    After a failure `work` is called again after AFTER_TROUBLE_S.  The failure is logged with `what_waits`, which names
+    what has to wait.
     """
 
     def __init__(self, broker: Broker, work: Callable[[], Awaitable[float | None]], what_waits: str) -> None:
@@ -27,7 +29,7 @@ class MasterLoop:
         self._woken = asyncio.Event()
 
     def wake(self) -> None:
-        """Calls `work` now, or once more if it is running."""
+        """Calls `work` now.  If `work` is running, it is called once more afterwards."""
         self._woken.set()
 
     async def run(self) -> None:

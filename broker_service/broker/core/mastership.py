@@ -1,24 +1,26 @@
-"""Mastership decides whether this broker may take writes and commits.  Pure: facts and the time are arguments.
+"""Mastership decides whether this broker may take writes and commits.  Facts and the time are arguments.
 
     SLAVE ──promote──► WRITABLE ──newer epoch──► FENCED
                           ▲                        ▲
     WAITING ──ready───────┘     WAITING ───────────┘
 
 A configured master starts WAITING.  Another broker may have been promoted while it was down, and a slave may have
-records that the master has lost.  Before it takes writes, it therefore waits for three things:
+records that the master has lost.  Before it takes writes, the master therefore waits for three things:
 
-1. One answer of a name server or a slave, without a time limit.  If neither is configured, this wait ends at once.
-2. The tail of its own last epoch, if a live slave has more of it than this log: without a time limit, since replication
-   fetches that tail (*refill*).
-3. For `slaveWaitTimeMs` from the first answer on: the answers of all other name servers and known slaves, since a name
-   server may have forgotten that this master was replaced, and each slave may have been promoted.  After an unclean
-   stop it also waits this long for the slaves to connect, since they may have records that were lost here.
+1. It waits for one answer of a name server or a slave, without a time limit.  If neither is configured, this wait ends
+at once.
 
-An answer that names a newer epoch makes a master FENCED, in whichever state it is.  It then takes no more writes.  Only
-a restart as a slave of the new master ends this.
+2. It waits for the tail of its own last epoch if a live slave has more of this epoch than this log.  This wait has no
+time limit, because replication fetches that tail (*refill*).
 
-For committed offsets there is a separate wait (`offsets_wait_for`), because slaves take commits while there is no
-master.
+3. It waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first answer.
+A name server may have forgotten that this master was replaced, and each slave may have been promoted.  After an unclean
+stop the master also waits this long for the slaves to connect, because they may have records that were lost here.
+
+An answer that names a newer epoch makes a master FENCED, in whichever state it is.  A fenced master takes no more
+writes.  Only a restart as a slave of the new master ends this.
+
+Committed offsets have a wait of their own (`offsets_wait_for`), because slaves take commits while there is no master.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -37,14 +39,14 @@ class Standing(Enum):
 
 
 class Mastership:
-    """The standing of one broker.
+    """Keeps the standing of one broker: SLAVE, WAITING, WRITABLE or FENCED.
 
-    - `clean_start`: this broker began the log's last epoch and has stopped cleanly, so its log lacks nothing of it.
+    - `clean_start`: this broker began the log's last epoch and has stopped cleanly, so its log has the complete epoch.
     - `asks_others`: name servers or slaves are configured.
     - `others`: the addresses of name servers, configured slaves and known slaves.
     - `known_slaves`: the addresses of slaves that have followed the master of this name, by broker id.
-    - `slave_count`: the number of slaves.  It cannot come from a name server, which knows only the slaves that are
-      running; after a power loss that may be none.
+    - `slave_count`: the number of slaves.  It cannot come from a name server, because a name server knows only the
+      slaves that are running.  After a power loss that may be none.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class Mastership:
         self.fenced_by = ""
         self.candidate_epoch = 0  # the epoch with which this slave is being promoted
         self._clean_start = clean_start
-        # Slaves have all that a SYNC_MASTER has acknowledged.  An ASYNC_MASTER has not promised that.
+        # Slaves have all records that a SYNC_MASTER has acknowledged.  An ASYNC_MASTER does not promise that.
         self._awaited_slaves = max(1, slave_count) if role is BrokerRole.SYNC_MASTER else 0
         self._slave_wait_s = slave_wait_s
         self._heard_at = None if asks_others else now
@@ -83,7 +85,7 @@ class Mastership:
 
     @property
     def begins_epoch(self) -> bool:
-        """True if a new epoch must begin before the first write: after an unclean start, and in a new log."""
+        """Returns True if a new epoch must begin before the first write: after an unclean start, and in a new log."""
         return not self._clean_start or self.epoch == 0
 
     # --- events -----------------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ class Mastership:
         """Notes that a slave has connected, and that this broker has fetched what the slave had beyond this log."""
         self._joined.add(slave_id)
         self.address_answered(address)
-        self.address_answered(self._known_slaves.get(slave_id, address))  # it may have moved
+        self.address_answered(self._known_slaves.get(slave_id, address))  # the slave may have a new address
         self.answered(now)
 
     def offsets_handed_back(self, slave_id: int) -> None:
@@ -121,8 +123,7 @@ class Mastership:
         self._handed_back.add(slave_id)
 
     def newer_epoch(self, epoch: int, by: str) -> bool:
-        """Fences this master if `epoch`, which `by` has named, is newer; returns True if it is fenced now for the
-        first time."""
+        """Fences this master if `epoch`, which `by` has named, is newer.  Returns True if this call has fenced it."""
         if not self.is_master or epoch <= self.epoch or self.standing is Standing.FENCED:
             return False
         self.standing = Standing.FENCED
@@ -130,16 +131,16 @@ class Mastership:
         return True
 
     def opened(self, epoch: int) -> None:
-        """Starts to take writes with `epoch`, which is on disk."""
+        """Starts to take writes with `epoch`, which is on disk already."""
         assert self.standing is Standing.WAITING, self.standing
         self.epoch = epoch
         self.standing = Standing.WRITABLE
 
     def promoted(self, role: BrokerRole, epoch: int, known_slaves: Mapping[int, str], now: float) -> None:
-        """Makes a slave a master that takes writes; role and epoch are on disk.
+        """Makes a slave a master that takes writes.  Role and epoch are on disk already.
 
-        `known_slaves` are those that it knows now; the former master may have sent more since the start.  They may have
-        commits that this broker lacks.
+        `known_slaves` has the slaves that it knows now, because the former master may have sent others since the start.
+        These slaves may have commits that this broker lacks.
         """
         assert self.standing is Standing.SLAVE and role is not BrokerRole.SLAVE, (self.standing, role)
         self.role, self.epoch, self.standing = role, epoch, Standing.WRITABLE
@@ -154,10 +155,11 @@ class Mastership:
     # --- decisions --------------------------------------------------------------------------------------------------
 
     def waits_for(self, end_offset: int, slaves: Mapping[int, LogEnd], now: float) -> str | None:
-        """Returns what a WAITING master waits for; None if it may take writes.
+        """Returns what a WAITING master waits for; None if it may take writes.  The top of this module explains the
+        waits.
 
-        `slaves` has the log ends of the live slaves by id.  The top of this module explains the waits.  A slave whose
-        newest epoch is older may have a longer log; that tail was given up when this epoch began, and is cut there.
+        `slaves` has the log ends of the live slaves by id.  A slave whose newest epoch is older may have a longer log.
+        The tail of that log was given up when this epoch began, and is cut from the slave's log.
         """
         if self._heard_at is None:
             return "no name server and no slave has answered yet"
@@ -180,11 +182,12 @@ class Mastership:
         return None
 
     def offsets_wait_for(self, slaves: Iterable[int], now: float) -> str | None:
-        """Returns what a master waits for before it takes commits and answers queries of them; None if for nothing.
+        """Returns what a master waits for before it takes commits and answers queries of them; None if it waits for
+        nothing.
 
         A slave takes commits while there is no master, and may have commits that a power loss took from the master.
         The master waits up to `slaveWaitTimeMs` for the slaves to hand back their offsets, but not for a known slave
-        that does not answer.  After the first None it is always None.
+        that does not answer.  Once the answer is None, it stays None.
         """
         if self._answers_for_offsets:
             return None
@@ -200,7 +203,7 @@ class Mastership:
         return None
 
     def misses(self, slaves: Mapping[int, LogEnd]) -> str | None:
-        """Returns, as a log line, which answers have not come in time and what may be lost; None if all came."""
+        """Returns a log line that says which answers have not come in time and what may be lost; None if all came."""
         all_joined = slaves.keys() <= self._joined and len(self._joined) >= self._awaited_slaves
         may_lack_records = not self._clean_start and (bool(self._silent) or not all_joined)
         if not may_lack_records and not self._silent:
@@ -224,7 +227,7 @@ class Mastership:
         )
 
     def check_writable(self, client_epoch: int = 0, waits_for: str | None = None) -> None:
-        """Raises unless a client that knows `client_epoch` (0: none) may write here now."""
+        """Raises an error unless a client that knows `client_epoch` (0: none) may write here now."""
         if self.standing is Standing.SLAVE:
             raise ServiceNotAvailable("this broker is a slave; send to the master of its name")
         if self.standing is Standing.FENCED:
@@ -233,11 +236,11 @@ class Mastership:
             raise ServiceNotAvailable(f"this master takes no writes yet: {waits_for or 'it is starting'}")
         if client_epoch and client_epoch != self.epoch:
             raise StaleEpoch(
-                f"the route names epoch {client_epoch}, this master is of epoch {self.epoch}; ask again for the route"
+                f"the route names epoch {client_epoch}, but this master has epoch {self.epoch}; query the route again"
             )
 
     def __str__(self) -> str:
         if not self.is_master:
-            return self.role.name  # its epoch is its master's, and in its log
+            return self.role.name  # a slave has the epoch of its master, which is in its log
         fenced = f" by {self.fenced_by}" if self.standing is Standing.FENCED else ""
         return f"{self.role.name} {self.standing.value}{fenced} epoch={self.epoch}"

@@ -1,8 +1,8 @@
-"""Peers knows the live brokers of this broker's name from the answers of name servers and slaves.  Pure.
+"""Peers knows the live brokers of this broker's name from the answers of name servers and slaves.
 
-Name servers share nothing, so the last answer of each is kept separately, as long as its connection holds.  When a name
-server is lost, its answer is dropped, since the brokers in it may have died together with it.  The newest epoch of all
-answers is kept even then.
+Name servers share nothing, so the last answer of each name server is kept separately, as long as its connection holds.
+When a name server is lost, its answer is dropped, because the brokers in the answer may have died together with it.
+The newest epoch of all answers is kept even then.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Member:
 
 
 class Peers:
-    """The live brokers of one name, without this one."""
+    """Keeps the live brokers of one name, without this broker."""
 
     def __init__(self) -> None:
         self._answers: dict[str, tuple[Member, ...]] = {}
@@ -39,11 +39,11 @@ class Peers:
         self.newest_epoch = max(self.newest_epoch, newest_epoch)
 
     def forget(self, address: str) -> None:
-        """Drops the last answer of a name server or broker that does not answer, or is not asked any more."""
+        """Drops the last answer of a name server or broker that no longer answers, or is no longer asked."""
         self._answers.pop(address, None)
 
     def slaves(self) -> dict[int, LogEnd]:
-        """Returns the log end of each live slave by id; if answers differ, the furthest end."""
+        """Returns the log end of each live slave by id.  If answers differ, the furthest end counts."""
         slaves: dict[int, LogEnd] = {}
         for member in self._members():
             if member.broker_id != MASTER_ID:

@@ -9,21 +9,21 @@ DEFAULT_MOST = 10_000
 
 
 class Traffic:
-    """The first `most` label sets (a topic, or a topic and a group) have their own counts.
+    """Counts the first `most` label sets separately.  A label set is a topic, or a topic and a group.
 
-    All further ones are counted together under OTHERS, so that the sums are right and memory is limited.  The event
-    loop writes; any thread may call `rows`.
+    All further label sets are counted together under OTHERS, so that the sums are right and memory is limited.  The
+    event loop writes the counts, and any thread may call `rows`.
     """
 
     def __init__(self, most: int = DEFAULT_MOST) -> None:
         self.messages = 0
         self.bytes = 0
-        self.is_cut = False  # something was counted under OTHERS
+        self.is_cut = False  # True if something was counted under OTHERS
         self._most = most
         self._counts: dict[Labels, list[int]] = {}
 
     def add(self, labels: Labels, messages: int, size: int) -> None:
-        """Counts a batch; `labels` are (topic,) or (topic, group)."""
+        """Counts a batch of messages.  `labels` are (topic,) or (topic, group)."""
         self.messages += messages
         self.bytes += size
         counts = self._counts.get(labels)
@@ -41,10 +41,12 @@ class Traffic:
         return self._counts.setdefault(labels, [0, 0])
 
     def rows(self) -> list[tuple[Labels, list[int]]]:
-        """Returns (labels, [messages, bytes]) of each label set, in the order in which they came."""
-        return list(self._counts.items())  # one step of the interpreter, so the event loop cannot change it meanwhile
+        """Returns (labels, [messages, bytes]) of each label set, in the order in which they were first seen."""
+        return list(
+            self._counts.items()
+        )  # one step of the interpreter, so the event loop cannot change the counts meanwhile
 
     def forget(self, is_gone: Callable[[str], bool]) -> None:
-        """Drops the counts of deleted topics; their messages stay in the totals."""
+        """Drops the counts of deleted topics.  Their messages stay in the totals."""
         for labels in [labels for labels in self._counts if labels[0] != OTHERS and is_gone(labels[0])]:
             del self._counts[labels]

@@ -8,13 +8,17 @@ from broker_service.store.message_store import MessageStore
 
 
 class Visibility:
-    """On a SYNC_MASTER, records become visible once a slave has them; on an ASYNC_MASTER, at once."""
+    """Moves the visible end.  On a SYNC_MASTER records become visible once a slave has them, on an ASYNC_MASTER at
+    once.
+    """
 
     def __init__(self, store: MessageStore, long_polling: LongPolling) -> None:
         self._store = store
         self.long_polling = long_polling
         self.arrived: list[Callable[[Iterable[Queue]], None]] = [long_polling.arrived]
-        self._unseen: deque[tuple[int, list[Queue]]] = deque()  # (end offset, queues) of records not visible yet
+        self._unseen: deque[tuple[int, list[Queue]]] = (
+            deque()
+        )  # (end offset, queues) of records that are not visible yet
 
     def appended(self, queues: Iterable[Queue], end_offset: int) -> None:
         visible = self._store.queues.confirm_offset
@@ -24,7 +28,7 @@ class Visibility:
             self._unseen.append((end_offset, list(queues)))
 
     def changed(self, visible_offset: int | None) -> None:
-        """Moves the visible end to this log offset; None means the end of the log."""
+        """Moves the visible end to this log offset.  None stands for the end of the log."""
         self._store.queues.confirm_offset = visible_offset
         while self._unseen and (visible_offset is None or self._unseen[0][0] <= visible_offset):
             self._notify(self._unseen.popleft()[1])

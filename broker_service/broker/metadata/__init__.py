@@ -1,1 +1,1 @@
-"""What a broker keeps beside the log: topics, consumer groups, committed offsets, known slaves."""
+"""Tables that a broker keeps beside the log: topics, consumer groups, committed offsets, known slaves."""

@@ -1,4 +1,4 @@
-"""Users and their policies: `rocketsim/users.json` and `acls.json`, which only their owner may read."""
+"""Keeps users and their policies in `rocketsim/users.json` and `acls.json`, which only their owner may read."""
 
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class UserTable(ConfigTable[User]):
         return None if user.username in self.entries else self.putting(user, now_ms)
 
     def updating(self, username: str, password: str, user_type: str, status: str, now_ms: int) -> Planned[User] | None:
-        """Plans a change of a user.  An empty argument leaves its field as it is.  Raises ValueError for an unknown
+        """Plans a change of a user.  An empty argument leaves its field unchanged.  Raises ValueError for an unknown
         type or status.
         """
         known = self.existing(username)
@@ -44,7 +44,7 @@ class UserTable(ConfigTable[User]):
 
 
 class AclTable(ConfigTable[Acl]):
-    """The policies by subject, which is `User:name`."""
+    """The policies of each subject.  A subject is `User:name`."""
 
     entry_class = Acl
     table_key = "acls"
@@ -65,14 +65,14 @@ class AclTable(ConfigTable[Acl]):
         return self._policies.get(f"User:{username}", _NONE)
 
     def creating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
-        """Plans further policies of a subject, as createAcl adds them to those that it has."""
+        """Plans further policies of a subject.  As with createAcl, the subject keeps the policies that it has."""
         return self.putting((self.entries.get(subject) or Acl(subject)).with_policies(policies), now_ms)
 
     def updating(self, subject: str, policies: tuple[Policy, ...], now_ms: int) -> Planned[Acl] | None:
         return self.putting(self.existing(subject).with_policies(policies), now_ms)
 
     def removing(self, subject: str, resource: str, now_ms: int) -> Planned[Acl] | None:
-        """Plans the removal of all policies of a subject, or of those for one resource."""
+        """Plans the removal of a subject's policies: of all, or of those for one resource."""
         known = self.existing(subject)
         if resource and resource not in known.policies:
             raise NotFound(f"{subject} has no policy for {resource} here; it has: {', '.join(sorted(known.policies))}")
@@ -90,7 +90,7 @@ class AccessTables(NamedTuple):
     acls: AclTable
 
     async def make_first_user(self, username: str, password: str, now_ms: int) -> bool:
-        """Makes a super user unless a user of that name exists; returns True if it was made."""
+        """Creates a super user unless a user of that name exists.  Returns True if it was created."""
         user = User(username, password, UserType.SUPER)
         return await self.users.apply(lambda: self.users.making_first(user, now_ms))
 

@@ -1,10 +1,10 @@
-"""ConfigTable: named entries in one of RocketMQ's `config/*.json` files, with a DataVersion that rises with every
+"""ConfigTable: keeps named entries in one of RocketMQ's `config/*.json` files, with a DataVersion that rises with every
 change.
 
-It is what topics, subscription groups, users and policies have in common.  Fields that this version does not know are
-kept as they are.
+Topics, subscription groups, users and policies are such tables.  Fields that this version does not know are kept as
+they are.
 
-A change is planned from the present table, then written, and only then made in memory, so memory never has anything
+A change is planned from the present table, then written, and only then made in memory.  So memory never has anything
 that is not on disk.  A running broker makes its changes with `apply`, which writes on a thread, one change after the
 other.  `put`, `delete` and `adopt` write at once.  They serve the start of a broker, and slaves.
 """
@@ -30,15 +30,15 @@ class JsonStore(Protocol):
     """The file of a table; `store.json_file.JsonFile` implements it."""
 
     def load(self) -> dict[str, Any] | None:
-        """Returns None if there is no file yet."""
+        """Returns the file's content, or None if there is no file yet."""
 
     def save(self, value: dict[str, Any]) -> None:
-        """Returns when the new content is on disk.  A crash leaves either the old content or the new."""
+        """Writes the new content, and returns when it is on disk.  A crash leaves either the old content or the new."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """The state of a table.  Two brokers with equal versions have equal tables."""
+    """The version of a table.  Two brokers with equal versions have equal tables."""
 
     timestamp: int = 0
     counter: int = 0
@@ -57,7 +57,9 @@ class DataVersion:
 
 @dataclass(frozen=True, slots=True)
 class Tombstone:
-    """When an entry was deleted and, for a topic, the offsets at which its queues go on if it is made again."""
+    """Says when an entry was deleted.  For a topic it has the offsets at which the queues continue if the topic is
+    created again.
+    """
 
     at_ms: int
     queue_offsets: Mapping[int, int]
@@ -82,7 +84,7 @@ Entry = TypeVar("Entry", bound=Named)
 
 @dataclass(frozen=True, slots=True)
 class Planned(Generic[Entry]):
-    """A change that is not on disk yet: the new table, and the names of the entries that differ.
+    """A change that is not on disk yet: the new table, and the names of the entries that change.
 
     `buried` has new tombstones.  `writes_entries` is False if only tombstones change.
     """
@@ -95,11 +97,11 @@ class Planned(Generic[Entry]):
 
 
 class ConfigTable(Generic[Entry]):
-    """A subclass names the class of its entries, and the key under which the file has them.
+    """A table in one file.  A subclass names the class of the entries, and the key under which the file has them.
 
-    A deletion writes two files, first the tombstone's, and a crash may come between them.  So that nothing must be
-    undone, the tombstone's file also has the earlier tombstone that it `replaces`.  The earlier one counts as long as
-    the entry is in the other file.
+    A deletion writes two files, the file of tombstones first, and a crash may come between the two.  So that nothing
+    must be undone then, the file of tombstones also has the earlier tombstone that a new one `replaces`.  The earlier
+    tombstone counts as long as the entry is in the other file.
     """
 
     entry_class: ClassVar[type[Any]]
@@ -108,15 +110,15 @@ class ConfigTable(Generic[Entry]):
     def __init__(self, file: JsonStore, tombstones_file: JsonStore) -> None:
         self._file = file
         self._tombstones_file = tombstones_file
-        self._other: dict[str, Any] = {}  # what else the file holds
-        self._unknown: dict[str, dict[str, Any]] = {}  # an entry's fields that we do not know
-        self._texts: dict[str, tuple[Entry, str]] = {}  # entries as they were last written
+        self._other: dict[str, Any] = {}  # other fields of the file
+        self._unknown: dict[str, dict[str, Any]] = {}  # name -> fields of the entry that this version does not know
+        self._texts: dict[str, tuple[Entry, str]] = {}  # name -> entry, and its text as it was last written
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
         self.tombstones: dict[str, Tombstone] = {}  # by name; a slave that was away learns of deletions from them
-        self._conditional: set[str] = set()  # names whose tombstone has `replaces` beside it on disk
-        self.changed: list[Callable[[str], None]] = []  # called with the name after each change of the local table
-        self.changing: frozenset[str] = frozenset()  # names whose change is being written
+        self._conditional: set[str] = set()  # names whose tombstone on disk has `replaces`
+        self.changed: list[Callable[[str], None]] = []  # each is called with the name after an entry has changed
+        self.changing: frozenset[str] = frozenset()  # names of entries whose change is being written
         self._turn = asyncio.Lock()
         self._load()
 
@@ -126,10 +128,10 @@ class ConfigTable(Generic[Entry]):
     # --- changing ---------------------------------------------------------------------------------------------------
 
     async def apply(self, plan: Callable[[], Planned[Entry] | None], then: Callable[[], None] | None = None) -> bool:
-        """Makes a planned change and writes it on a thread; returns False if there was nothing to do.
+        """Makes a planned change, and writes it on a thread.  Returns False if nothing was to change.
 
         `plan` is called when all earlier changes have been made.  `then` is called in the step of the event loop in
-        which the table changes.  Cancelling the caller does not undo the change.
+        which the table changes.  A cancellation of the caller does not undo the change.
         """
         return await to_its_end(self._apply(plan, then))
 
@@ -149,7 +151,7 @@ class ConfigTable(Generic[Entry]):
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
-        """A context in which `apply` waits, and in which immediate changes such as `delete_all` are not refused."""
+        """Opens a context in which `apply` waits, so that immediate changes such as `delete_all` are not refused."""
         async with self._turn:
             yield
 
@@ -172,12 +174,12 @@ class ConfigTable(Generic[Entry]):
         if planned is None:
             return False
         if self.changing:
-            raise SystemBusy(f"{self._file} is being written; again in a moment")
+            raise SystemBusy(f"{self._file} is being written; try again in a moment")
         self._become(planned, self._write(planned))
         return True
 
     def put(self, entry: Entry, now_ms: int) -> None:
-        """Makes or replaces an entry.  An entry that is equal to the present one changes nothing."""
+        """Creates or replaces an entry.  An entry that is equal to the present one changes nothing."""
         self._apply_now(self.putting(entry, now_ms))
 
     def putting(self, entry: Entry, now_ms: int) -> Planned[Entry] | None:
@@ -186,14 +188,14 @@ class ConfigTable(Generic[Entry]):
         return Planned({**self.entries, entry.name: entry}, self.version.next(now_ms), frozenset((entry.name,)))
 
     def delete(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> bool:
-        """Deletes an entry; returns False if it does not exist."""
+        """Deletes an entry.  Returns False if the entry does not exist."""
         return self._apply_now(self.deleting(name, now_ms, queue_offsets))
 
     def deleting(self, name: str, now_ms: int, queue_offsets: Mapping[int, int] | None = None) -> Planned[Entry] | None:
         return self._without({name: queue_offsets or {}}, now_ms)
 
     def delete_all(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> None:
-        """Deletes several entries with one write.  `ends` has the ends of the queues of each."""
+        """Deletes several entries with one write.  `ends` has the ends of each entry's queues."""
         self._apply_now(self._without(ends, now_ms))
 
     def _without(self, ends: Mapping[str, Mapping[int, int]], now_ms: int) -> Planned[Entry] | None:
@@ -202,7 +204,7 @@ class ConfigTable(Generic[Entry]):
             return None
         buried = {}
         for name in sorted(gone):
-            before = self.tombstones.get(name)  # a queue that was not used since then still goes on from there
+            before = self.tombstones.get(name)  # queues that were not used since still continue at its offsets
             buried[name] = Tombstone(now_ms, {**(before.queue_offsets if before else {}), **ends[name]})
         table = {name: entry for name, entry in self.entries.items() if name not in gone}
         return Planned(table, self.version.next(now_ms), frozenset(gone), buried)
@@ -215,11 +217,12 @@ class ConfigTable(Generic[Entry]):
         *,
         complete: bool,
     ) -> set[str]:
-        """Takes over the master's entries: all of them (`complete`) or a change.  Returns the names that differed.
+        """Takes over entries of the master: all of them (`complete`), or those of a change.  Returns the names that
+        differed.
 
-        A name in both `entries` and `deleted` was deleted and made again; its tombstone is kept, as the master keeps
-        it.  An entry here that a complete table has in neither is removed without a tombstone, since nobody has deleted
-        it and the master may have lost its file.
+        A name in both `entries` and `deleted` was deleted and created again.  Its tombstone is kept, as on the master.
+        If a complete table does not mention an entry of this table, the entry is removed without a tombstone, because
+        nobody has deleted it and the master may have lost its file.
         """
         mastered = {entry.name: entry for entry in entries}
         buried = {
@@ -239,13 +242,13 @@ class ConfigTable(Generic[Entry]):
         return changed
 
     def _write(self, planned: Planned[Entry]) -> dict[str, Tombstone]:
-        """Writes a change and returns the tombstones that are on disk then.  Any thread may call it, one at a time."""
+        """Writes a change, and returns the tombstones that are on disk then.  Any thread may call it, one at a time."""
         entries, tombstones = planned.entries, self.tombstones
         if planned.buried:
             tombstones = self._save_tombstones(planned.buried, deleting=planned.names - entries.keys())
         if planned.writes_entries:
             if self._conditional & (entries.keys() - self.entries.keys()):
-                self._save_tombstones({})  # an entry was made again: its tombstone now counts beside it
+                self._save_tombstones({})  # an entry is created again, so its tombstone now counts
             self._texts = {name: self._text_of(name, entry) for name, entry in entries.items()}
             table = TextTable({name: text for name, (_, text) in self._texts.items()})
             version = planned.version.to_json()
@@ -270,8 +273,9 @@ class ConfigTable(Generic[Entry]):
                 listener(name)
 
     def _save_tombstones(self, added: Mapping[str, Tombstone], *, deleting: Iterable[str] = ()) -> dict[str, Tombstone]:
-        """Writes the tombstones with those `added`, and returns them.  Those of `deleting` count only once the other
-        file is written.
+        """Writes the tombstones, together with those in `added`, and returns all of them.
+
+        The tombstones of the entries in `deleting` count only once the other file is written.
         """
         newest = dict(sorted({**self.tombstones, **added}.items(), key=lambda item: item[1].at_ms)[-MAX_TOMBSTONES:])
         content = {name: tombstone.to_json() for name, tombstone in newest.items()}
@@ -291,7 +295,7 @@ class ConfigTable(Generic[Entry]):
             raise refusal(error, f"writing {file}") from error
 
     def deleted(self) -> list[str]:
-        """Returns the names that were deleted and do not exist now."""
+        """Returns the names of entries that were deleted and do not exist now."""
         return [name for name in self.tombstones if name not in self.entries]
 
     def _load(self) -> None:
@@ -327,7 +331,7 @@ def to_json(entry: Named) -> dict[str, Any]:
 
 
 def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
-    """Reads an entry.  RocketMQ leaves out some fields and writes null for others; both mean the default."""
+    """Reads an entry.  RocketMQ leaves out some fields and writes null for others.  Both stand for the default."""
     arguments = {}
     for field in dataclasses.fields(entry_class):
         given = value.get(camel_case(field.name))
@@ -335,7 +339,7 @@ def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
             continue
         expected = {"int": int, "str": str, "bool": bool}.get(str(getattr(field.type, "__name__", field.type)), dict)
         if not isinstance(given, expected) or (expected is int and isinstance(given, bool)):
-            shown = repr(given) if field.repr else f"a {type(given).__name__}"  # a secret is in no error
+            shown = repr(given) if field.repr else f"a {type(given).__name__}"  # errors must not show secrets
             raise ValueError(f"{camel_case(field.name)} is {shown}, not {expected.__name__}")
         arguments[field.name] = given
     return entry_class(**arguments)

@@ -1,12 +1,12 @@
-"""ConsumerOffsetTable: how far each group has read each queue.
+"""ConsumerOffsetTable: keeps how far each group has read each queue.
 
-An entry is (generation, offset).  Entries are compared in that order and only ever rise.  This is the complete rule by
-which a master and its slaves merge their tables, in both directions.  An offset may go back only with a higher
-generation, which a reset, the deletion of a topic or group, and a cut of the log give it.
+An entry is (generation, offset).  Entries are compared in that order and only ever rise.  A master and its slaves merge
+their tables by this rule alone, in both directions.  An offset may go back only with a higher generation, which it gets
+from a reset, the deletion of a topic or group, or a cut of the log.
 
-`config/consumerOffset.json` is RocketMQ's file.  The generations are in a file of our own beside it, and a journal has
-what was committed since both were written.  The broker itself keeps the progress of groups that pop.  The table shows
-it, and only at a clean stop is it written to RocketMQ's file, for a RocketMQ that opens the store.
+`config/consumerOffset.json` is RocketMQ's file.  A file of our own beside it has the generations, and a journal has
+what was committed since both were written.  For groups that pop, the broker itself keeps the progress.  The table shows
+this progress, and writes it to RocketMQ's file only at a clean stop, for a RocketMQ that opens the store.
 """
 
 import logging
@@ -46,7 +46,9 @@ class NoHistory:
 
 
 class ConsumerOffsetTable:
-    """Every change is in the journal when its method returns.  Only `Compaction.run` waits for the disk."""
+    """Keeps the offsets.  Every change is in the journal when its method returns.  Only `Compaction.run` waits for the
+    disk.
+    """
 
     def __init__(
         self,
@@ -60,17 +62,17 @@ class ConsumerOffsetTable:
         self._file = file
         self._generations_file = generations_file
         self._noted_file = noted_file
-        self._noted: dict[str, dict[str, list[int]]] = {}  # what `note` has written to RocketMQ's file
+        self._noted: dict[str, dict[str, list[int]]] = {}  # offsets that `note` has written to RocketMQ's file
         self._journal = journal
         self._history = history or NoHistory()
         self._table: OffsetTable = {}
-        self._other: dict[str, Any] = {}  # RocketMQ's other fields: groupTopicMap, pullOffsetTable
+        self._other: dict[str, Any] = {}  # other fields of RocketMQ's file: groupTopicMap, pullOffsetTable
         self._version = DataVersion()
-        self._logged: set[Place] = set()  # queues whose lower commits have been logged
-        self.unshared: set[Place] = set()  # committed here, and not yet seen at the master
-        self._foreign: set[Place] = set()  # with a generation that was raised in another history than the master's
-        self._news = False  # committed here since `take_news`
-        # The progress of the broker's own consumption, which follows from the log.  It is shown, and never committed.
+        self._logged: set[Place] = set()  # queues for which a lower commit has been logged
+        self.unshared: set[Place] = set()  # queues with commits that the master may not have
+        self._foreign: set[Place] = set()  # queues whose generation was raised in another history than the master's
+        self._news = False  # True if something was committed since `take_news`
+        # The progress of groups that pop, which follows from the log.  The table shows it, but never commits it.
         self.kept: dict[tuple[str, str], dict[int, int]] = {}
         self.changed: list[Callable[[Change], None]] = []
         self._load()
@@ -78,11 +80,11 @@ class ConsumerOffsetTable:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def get(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """Returns the committed entry.  Without a commit it is `NEVER`, or an entry with offset -1."""
+        """Returns the committed entry.  Without a commit this is `NEVER`, or an entry with offset -1."""
         return self._table.get((group, topic), {}).get(queue_id, NEVER)
 
     def progress(self, group: str, topic: str, queue_id: int) -> OffsetEntry:
-        """Returns the progress that the broker keeps itself; without one, the committed offset."""
+        """Returns the progress that the broker keeps for a group that pops; for others, the committed offset."""
         committed = self.get(group, topic, queue_id)
         kept = self.kept.get((group, topic), {}).get(queue_id)
         return committed if kept is None else committed.at(kept)
@@ -103,8 +105,8 @@ class ConsumerOffsetTable:
         return [group for group, name in self._table if name == topic]
 
     def groups(self) -> list[str]:
-        """Returns the groups with a committed offset or with progress that the broker keeps.  Deleted groups do not
-        count.
+        """Returns the groups with a committed offset or with progress that the broker keeps.  Deleted groups are left
+        out.
         """
         committed = {
             group for (group, _), queues in self._table.items() if any(entry.offset >= 0 for entry in queues.values())
@@ -122,11 +124,11 @@ class ConsumerOffsetTable:
         return topics
 
     def everything(self) -> Iterator[Change]:
-        """Returns all entries, with deleted ones, which must win over older entries of other brokers."""
+        """Returns all entries, with those of deleted groups, which must win over older entries of other brokers."""
         return ((group, topic, dict(queues)) for (group, topic), queues in self._table.items())
 
     def to_hand_back(self) -> Iterator[Change]:
-        """Returns the entries that were committed here and that the master is not known to have."""
+        """Yields the entries that were committed here and that the master may not have."""
         for group, topic, queue_id in sorted(self.unshared):
             yield group, topic, {queue_id: self.get(group, topic, queue_id)}
 
@@ -138,9 +140,7 @@ class ConsumerOffsetTable:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Commits offsets and returns the entries that count now.  A lower offset than the committed one changes
-        nothing.
-        """
+        """Commits offsets, and returns the offsets that count now.  Offsets below the committed one change nothing."""
         queues = self._table.get((group, topic), {})
         risen: Queues = {}
         standing: dict[int, int] = {}
@@ -152,7 +152,7 @@ class ConsumerOffsetTable:
             elif offset < current.offset and (group, topic, queue_id) not in self._logged:
                 self._logged.add((group, topic, queue_id))
                 logger.warning(
-                    "group %s commits %d for queue %d of %s, which stands at %d: ignored (said once)",
+                    "group %s commits offset %d of queue %d of topic %s, but has committed %d: ignored (logged once)",
                     group,
                     offset,
                     queue_id,
@@ -166,15 +166,15 @@ class ConsumerOffsetTable:
         return standing
 
     def keep(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Shows how far the broker's own consumption is settled.
+        """Shows how far a group that pops has settled its messages.
 
-        It is neither written to a file nor sent to other brokers, because it follows from the log, and a broker that
-        lacks that part of the log must not have it.
+        This progress is neither written to a file nor sent to other brokers, because it follows from the log.  A broker
+        that lacks that part of the log must not have it.
         """
         self.kept.setdefault((group, topic), {})[queue_id] = offset
 
     def release(self, group: str, topic: str, queue_id: int) -> None:
-        """Stops showing progress that the broker has kept itself."""
+        """Stops showing the progress that the broker has kept for a queue."""
         queues = self.kept.get((group, topic), {})
         queues.pop(queue_id, None)
         if not queues:
@@ -185,7 +185,7 @@ class ConsumerOffsetTable:
         self._set(group, topic, self._raised(group, topic, offsets))
 
     def make_room_for_reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """Reserves room on the disk for a reset.  Called before the records that go with it, so that a full disk
+        """Reserves room on the disk for a reset.  Call it before the reset's records are appended, so that a full disk
         refuses both or neither.
         """
         if offsets:
@@ -217,11 +217,12 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
-        """Moves offsets beyond the ends of their queues back, after the log was cut.  Returns a line of text for each.
+        """Moves back offsets that are beyond the end of their queue after a cut of the log.  Returns a line of text for
+        each.
 
         A slave keeps the generation, because only a master may let an offset go back.  A master (`new_generation`)
-        raises the generation, also of entries from another history: a slave receives a reset before the records that
-        come before it, and it may be promoted without those records.
+        raises the generation, even for entries from another history.  A slave has such entries if it received a reset
+        but not the records before the reset, and it may be promoted without these records.
         """
         lines = []
         for (group, topic), queues in self._table.items():
@@ -237,7 +238,7 @@ class ConsumerOffsetTable:
         return lines
 
     def merge(self, changes: Iterable[Change]) -> int:
-        """Takes over higher entries of another broker of this name; returns how many entries rose."""
+        """Takes over higher entries of another broker of this name.  Returns how many entries rose."""
         risen_count = 0
         for group, topic, entries in changes:
             queues = self._table.get((group, topic), {})
@@ -247,10 +248,10 @@ class ConsumerOffsetTable:
         return risen_count
 
     def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
-        """Takes over higher entries, each in a new generation; returns these.
+        """Takes over higher entries, each in a new generation.  Returns the new entries.
 
-        They are one line of the journal.  A crash must not leave the generation of the other broker, which still has a
-        higher offset in it.
+        They are written as one line of the journal.  A crash must not leave the other broker's generation, because that
+        broker still has a higher offset in it.
         """
         point = self._history.end()
         raised: Queues = {}
@@ -265,10 +266,10 @@ class ConsumerOffsetTable:
         """Takes over higher entries of the master.  Entries that the master has, or has passed, need not be handed
         back.
 
-        The master sends its complete table in parts; `begins` marks the first part and `ends` the last.  Afterwards
-        every higher entry here is handed back, even if it came from the master, since a master may lose acknowledged
-        commits with its power.  Entries of a generation that was raised in records which this log has lost are dropped,
-        because they belong to another history.
+        The master sends its complete table in parts: `begins` marks the first part, and `ends` the last.  After the
+        last part, every higher entry of this table is handed back, even if it came from the master, because a power
+        loss may take acknowledged commits from a master.  Entries of a generation that was raised in records which this
+        log has lost are dropped, because they belong to another history.
         """
         if begins:
             self.unshared = set(self._places())
@@ -288,14 +289,12 @@ class ConsumerOffsetTable:
             self._foreign.clear()
 
     def may_bring(self, entry: OffsetEntry) -> bool:
-        """Returns True if the entry's generation belongs to this log's history.  An entry without that information is
-        believed.
-        """
+        """Returns True if the entry's generation belongs to this log's history, or if that cannot be known."""
         return not entry.raised_at.epoch or self._history.has_passed(entry.raised_at)
 
     def _set(self, group: str, topic: str, entries: Queues, *, replaces: bool = False) -> None:
-        """Writes entries to the journal and to memory.  With `replaces` they may go back, also when the journal is read
-        again.
+        """Writes entries to the journal and to memory.  With `replaces` offsets may go back, even when the journal is
+        read again.
         """
         if not entries:
             return
@@ -307,8 +306,8 @@ class ConsumerOffsetTable:
     # --- the files --------------------------------------------------------------------------------------------------
 
     def compaction(self, now_ms: int) -> "Compaction | None":
-        """Prepares the writing of both files, which may run on any thread; None if nothing has changed since the last
-        one.
+        """Returns a `Compaction`, which any thread may run, to write both files; None if nothing has changed since the
+        last one.
         """
         if self._journal.is_empty:
             return None
@@ -339,10 +338,10 @@ class ConsumerOffsetTable:
         return {**other, "dataVersion": self._version.to_json(), "offsetTable": offsets}
 
     def note(self, goes_on: Mapping[tuple[str, str], Mapping[int, int]], now_ms: int) -> None:
-        """Writes the offsets at which a real RocketMQ goes on if it opens this store.  Called after `close`.
+        """Writes the offsets at which a RocketMQ would continue if it opened this store.  Call it after `close`.
 
-        They replace the committed offsets in RocketMQ's file.  The committed offsets are written first, to a file of
-        our own, together with their replacements, so that no replacement ever counts as committed here.
+        These offsets replace the committed ones in RocketMQ's file.  The committed offsets and their replacements are
+        written first, to a file of our own, so that no replacement ever counts as committed here.
         """
         if self._noted_file is None:
             return
@@ -366,7 +365,7 @@ class ConsumerOffsetTable:
             self._noted = {}
 
     def _take_noted(self, offset_table: dict[str, dict[str, int]]) -> None:
-        """Restores the committed offsets, except where RocketMQ has written other offsets since."""
+        """Restores the committed offsets that `note` replaced, except where RocketMQ has written others since."""
         noted = (self._noted_file.load() if self._noted_file is not None else None) or {}
         for key, queues in noted.items():
             offsets = offset_table.get(key, {})
@@ -409,14 +408,14 @@ class ConsumerOffsetTable:
         self.unshared = set(self._places())
 
     def _places(self) -> Iterator[Place]:
-        """Yields the queues of groups for which anything was ever committed, with deleted entries."""
+        """Yields the queues for which a group has ever committed anything, including deleted entries."""
         for (group, topic), entries in self._table.items():
             yield from ((group, topic, queue) for queue, entry in entries.items() if entry > NEVER)
 
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """The table at one moment, to be written to its two files."""
+    """The table at one moment, which `run` writes to its two files."""
 
     file: JsonStore
     content: dict[str, Any]

@@ -17,12 +17,14 @@ from broker_service.errors import (
 )
 from broker_service.names import check_group_name
 
-MOST_MADE = 50_000  # groups; beyond it consumers make none, because each new group costs more than the one before
+MOST_MADE = (
+    50_000  # with this many groups consumers create no more, because each new group costs more than the one before
+)
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionGroup:
-    """A consumer group.  `broker_id` and `which_broker_when_consume_slowly` are G.brokerId and G.slow of table D1."""
+    """A consumer group.  In table D1 `broker_id` is G.brokerId, and `which_broker_when_consume_slowly` is G.slow."""
 
     group_name: str = ""
     consume_enable: bool = True
@@ -40,7 +42,7 @@ class SubscriptionGroup:
     group_retry_policy: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the retry policy is none of RocketMQ's."""
+        """Raises ValueError if the retry policy is not one of RocketMQ's."""
         try:
             retry_times_ms(self.group_retry_policy)
         except ValueError as error:
@@ -52,11 +54,11 @@ class SubscriptionGroup:
 
     @property
     def max_attempts(self) -> int:
-        """How often a message is delivered: `retryMaxTimes` N allows N + 1 deliveries."""
+        """Returns how often a message is delivered: `retryMaxTimes` N allows N + 1 deliveries."""
         return max(0, self.retry_max_times) + 1
 
     def backoff_ms(self, attempt: int) -> int:
-        """Returns how long a message waits after its attempt of this number has failed.  The first attempt is 1."""
+        """Returns how long a message waits after this attempt has failed.  The first attempt has the number 1."""
         times = retry_times_ms(self.group_retry_policy)
         return times[min(max(attempt, 1), len(times)) - 1]
 
@@ -70,9 +72,9 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         self._wanted: set[str] = set()  # groups that consumers wait for
 
     async def make_for_consumer(self, name: str, now_ms: int) -> None:
-        """Makes the group of a first consumer.  One write makes all groups for which consumers wait.
+        """Creates the group of a first consumer.  One write creates all groups for which consumers wait.
 
-        If the disk refuses the write, the consumer may read all the same, and a later call makes the group.
+        If the disk refuses the write, the consumer may still read, and a later call creates the group.
         """
         if name not in self.entries:
             check_group_name(name)
@@ -82,7 +84,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
                     await self.apply(partial(self._making_for_consumers, now_ms))
             if name not in self.entries and len(self.entries) >= MOST_MADE:
                 raise SystemBusy(
-                    f"there are {len(self.entries)} consumer groups, and consumers make no more than {MOST_MADE}: "
+                    f"there are {len(self.entries)} consumer groups, and consumers create no more than {MOST_MADE}: "
                     "remove some with `rocketsim admin deleteSubGroup`, or "
                     f"create {name!r} with `rocketsim admin updateSubGroup`"
                 )
@@ -99,8 +101,8 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
     def consuming(self, name: str, *, auto_create: bool) -> SubscriptionGroup:
         """Returns the group for one of its consumers.
 
-        A group that does not exist here is returned with its defaults if `auto_create` allows it, because a slave makes
-        no groups, nor does a broker whose disk refuses the table.
+        A group that does not exist here is returned with its defaults if `auto_create` allows it.  This serves slaves,
+        which create no groups, and brokers whose disk refuses the table.
         """
         check_group_name(name)
         group = self.entries.get(name)
@@ -115,7 +117,7 @@ class SubscriptionGroupTable(ConfigTable[SubscriptionGroup]):
         return group
 
     def update(self, group: SubscriptionGroup, now_ms: int) -> SubscriptionGroup:
-        """Makes the change of `updating` at once."""
+        """Makes the change that `updating` plans at once."""
         self._apply_now(self.updating(group, now_ms))
         return group
 

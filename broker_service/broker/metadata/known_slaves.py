@@ -1,8 +1,8 @@
-"""KnownSlaves: `rocketsim/slaves.json`, every slave that has ever followed the master of this broker name.
+"""KnownSlaves: keeps in `rocketsim/slaves.json` every slave that has ever followed the master of this broker name.
 
-The list outlives restarts.  A master asks these slaves whether one was promoted while it was down, or has records that
-it lost.  A slave gets the list from its master, and asks the others before it is promoted.  Only an operator removes a
-slave.
+The list outlives restarts.  A master asks these slaves whether one of them was promoted while the master was down, or
+has records that the master lost.  A slave gets the list from its master, and asks the other slaves before it is
+promoted.  Only an operator removes a slave.
 """
 
 import logging
@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 
 
 class KnownSlaves:
-    """`addresses` has the address of each slave by broker id, without this broker.  `changed` is called after each
-    change.
+    """`addresses` has the address of each slave by broker id, without this broker.  `changed` has functions that are
+    called after each change.
     """
 
     def __init__(self, file: JsonStore) -> None:
@@ -32,7 +32,9 @@ class KnownSlaves:
 
     def joined(self, broker_id: int, address: str) -> None:
         """Adds a slave that follows this master."""
-        others = {other: at for other, at in self.addresses.items() if at != address}  # it may have had another id
+        others = {
+            other: at for other, at in self.addresses.items() if at != address
+        }  # the slave may have had another id
         self._become({**others, broker_id: address})
 
     def adopt(self, addresses: Mapping[int, str]) -> None:
@@ -46,8 +48,8 @@ class KnownSlaves:
         self._save({other: at for other, at in self.addresses.items() if other != broker_id})
 
     def _become(self, addresses: dict[int, str]) -> None:
-        """Changes the list and writes it.  If the disk refuses, the change holds until a restart, and the next one
-        writes it, too.
+        """Changes the list and writes it.  If the disk refuses the write, the change holds until a restart, and the
+        next change writes it, too.
         """
         if addresses == self.addresses and self._is_saved:
             return

@@ -1,5 +1,6 @@
-"""Converts topics, groups and offsets to protobuf messages and back.  Raises ValueError for values that no broker
-sends.
+"""Converts topics, groups and offsets to protobuf messages and back.
+
+Raises ValueError for values that no broker sends.
 """
 
 import json
@@ -56,17 +57,17 @@ def _values(kind: type[TopicConfig | SubscriptionGroup], of: Any) -> dict[str, A
 
 
 def retry_policy_from_proto(group: metadata_pb2.SubscriptionGroupConfig) -> dict[str, Any]:
-    """Reads a retry policy; raises ValueError for text that is no JSON object."""
+    """Reads a retry policy.  Raises ValueError for text that is not a JSON object."""
     if not group.group_retry_policy:
         return {}
     policy = json.loads(group.group_retry_policy)
     if not isinstance(policy, dict):
-        raise ValueError(f"group {group.group_name}: groupRetryPolicy: {group.group_retry_policy} is no JSON object")
+        raise ValueError(f"group {group.group_name}: groupRetryPolicy: {group.group_retry_policy} is not a JSON object")
     return policy
 
 
 def user_to_proto(user: User) -> metadata_pb2.User:
-    """Converts a user with the password.  Only slaves may get the result."""
+    """Converts a user, including the password.  Only slaves may get the result."""
     return metadata_pb2.User(
         username=user.username, password=user.password, user_type=user.user_type, user_status=user.user_status
     )
@@ -108,7 +109,7 @@ def access_to_proto(
     acls: Iterable[str],
     deleted: Iterable[str],
 ) -> metadata_pb2.Metadata:
-    """Makes the fields of a Metadata that carry users by name and policies by subject."""
+    """Makes the fields of a Metadata message that carry users by name and policies by subject."""
     return metadata_pb2.Metadata(
         users_version=version_to_proto(access.users.version),
         users=[user_to_proto(user) for name in users if (user := access.users.get(name))],
@@ -120,7 +121,7 @@ def access_to_proto(
 
 
 def floors_to_proto(tombstones: Mapping[str, Tombstone], topics: Iterable[str]) -> list[metadata_pb2.QueueFloor]:
-    """Makes, for these topics, the offsets at which their queues go on if the topic was ever deleted."""
+    """Returns, for those of the topics that were ever deleted, the offsets at which their queues continue."""
     return [
         metadata_pb2.QueueFloor(topic=name, queue_id=queue_id, next_offset=offset)
         for name in topics
@@ -147,7 +148,7 @@ def offsets_to_proto(changes: Iterable[Change]) -> list[metadata_pb2.ConsumerOff
 
 
 def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[Change]:
-    """Reads offsets; raises ValueError for values that no broker sends."""
+    """Reads offsets.  Raises ValueError for values that no broker sends."""
     changes: dict[tuple[str, str], dict[int, OffsetEntry]] = {}
     for item in offsets:
         if (item.group, item.topic) not in changes:

@@ -1,13 +1,13 @@
-"""The retry policy of a consumer group: after which times its messages are delivered again.  Pure.
+"""Reads the retry policy of a consumer group, which says after which times its messages are delivered again.
 
-It is RocketMQ's `groupRetryPolicy`, in the form of its JSON:
+The policy is RocketMQ's `groupRetryPolicy`, in the form of its JSON:
 
     {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 5000, …]}}
     {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 7200000, "multiplier": 2}}
 
 All times are milliseconds.  Missing fields have RocketMQ's defaults.  After the first failed attempt a message waits
-for the first of the customized times, as RocketMQ 5's clients do, which are told these times.  RocketMQ's brokers begin
-with the third.
+for the first of the customized times, as in RocketMQ 5's clients, which the broker tells these times.  RocketMQ's
+brokers begin with the third time.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
     """Returns the times by the number of the failed attempt, which starts at 1.  The last time also serves all later
     attempts.
 
-    `policy` is the JSON object; an empty one means DEFAULT.  Raises ValueError for anything else.
+    `policy` is the JSON object; an empty one means DEFAULT.  Raises ValueError for an invalid policy.
     """
     kind = policy.get("type") or CUSTOMIZED
     if kind == CUSTOMIZED:

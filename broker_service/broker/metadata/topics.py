@@ -1,4 +1,4 @@
-"""TopicTable: the topics of this broker, their queue counts and permissions, in RocketMQ's `config/topics.json`."""
+"""TopicTable: keeps this broker's topics, with queue counts and permissions, in RocketMQ's `config/topics.json`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,12 +37,14 @@ class TopicConfig:
 
     @property
     def message_type(self) -> str:
-        """The type of messages that RocketMQ 5's clients may send to the topic: one of MESSAGE_TYPES."""
+        """Returns the type of messages that RocketMQ 5's clients may send to the topic: one of MESSAGE_TYPES."""
         return self.attributes.get(MESSAGE_TYPE, "") or MESSAGE_TYPES[0]
 
     def queue_of(self, queue_id: int) -> int:
-        """Returns the queue for a message that the broker accepted earlier for `queue_id`, since the topic may have
-        fewer queues now.  While nobody may send to the topic, it is one of the queues that are read.
+        """Returns the queue for a message that the broker accepted earlier for `queue_id`.
+
+        It may be another queue, because the topic may have fewer queues now.  While nobody may send to the topic, it is
+        one of the queues that are read.
         """
         return queue_id % max(1, self.write_queue_nums or self.read_queue_nums)
 
@@ -64,7 +66,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             self.entries.setdefault(topic.name, topic)
 
     def readable(self, name: str, broker_permission: int) -> TopicConfig:
-        """Returns the topic for a reader; raises the errors of table 1d in its order."""
+        """Returns the topic for a reader.  Raises the errors of table 1d, in the order of that table."""
         topic = self.existing(name)
         if not topic.perm & broker_permission & PERM_READ:
             raise NoPermission(f"topic {name} cannot be read: {_why(topic, broker_permission)}")
@@ -77,8 +79,8 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def writable(self, name: str, broker_permission: int) -> TopicConfig | None:
-        """Returns the topic for a client that sends to it.  None means that it does not exist, and the caller may make
-        it.
+        """Returns the topic for a client that sends to it.  Returns None if the topic does not exist and the caller may
+        create it.
         """
         topic = self.entries.get(name)
         if topic is None:
@@ -89,14 +91,14 @@ class TopicTable(ConfigTable[TopicConfig]):
         return topic
 
     def auto_create(self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int) -> TopicConfig:
-        """Makes the change of `auto_creating` at once."""
+        """Makes the change that `auto_creating` plans at once."""
         self._apply_now(self.auto_creating(name, asked_queue_nums, default_queue_nums, now_ms))
         return self.entries[name]
 
     def auto_creating(
         self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int
     ) -> Planned[TopicConfig] | None:
-        """Plans the topic that a first message makes.  It has as many queues as its sender asks for, at most the
+        """Plans the topic that a first message creates.  It has as many queues as the sender asks for, but at most the
         default.
         """
         if name in self.entries:
@@ -105,10 +107,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self.putting(TopicConfig(name, queue_nums, queue_nums), now_ms)
 
     async def make_of_one_queue(self, name: str, now_ms: int) -> None:
-        """Makes a topic for the broker's own records unless it exists.  It is awaited before an append, so that the
-        disk does not block the event loop.
+        """Creates a topic for the broker's own records unless it exists.
 
-        When it returns, the topic takes records until the caller awaits something else.
+        Await it before an append, so that the disk does not block the event loop.  When it returns, the topic takes
+        records until the caller awaits something else.
         """
         topic = TopicConfig(name, read_queue_nums=1, write_queue_nums=1)
         await self.until_settled(name)
@@ -117,7 +119,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             await self.until_settled(name)
 
     def update(self, topic: TopicConfig, now_ms: int) -> TopicConfig:
-        """Makes the change of `updating` at once."""
+        """Makes the change that `updating` plans at once."""
         self._apply_now(self.updating(topic, now_ms))
         return topic
 
@@ -127,29 +129,31 @@ class TopicTable(ConfigTable[TopicConfig]):
         refuse_system_topic(topic.name)
         for what, nums in (("readQueueNums", topic.read_queue_nums), ("writeQueueNums", topic.write_queue_nums)):
             if not 0 <= nums <= MAX_QUEUE_NUMS:
-                raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 0 to {MAX_QUEUE_NUMS}")
+                raise InvalidParameter(f"topic {topic.name}: {what}={nums}; 0 to {MAX_QUEUE_NUMS} are allowed")
         if topic.write_queue_nums and not topic.read_queue_nums:
             raise InvalidParameter(
                 f"topic {topic.name}: readQueueNums=0 and writeQueueNums={topic.write_queue_nums}: nobody could read "
                 "what is sent; lower writeQueueNums first"
             )
         if topic.perm not in (PERM_WRITE, PERM_READ, PERM_READ | PERM_WRITE):
-            raise InvalidParameter(f"topic {topic.name}: perm={topic.perm}; 2 write, 4 read, 6 both")
+            raise InvalidParameter(f"topic {topic.name}: perm={topic.perm} must be 2 (write), 4 (read) or 6 (both)")
         if signed := next((name for name in topic.attributes if name.startswith(("+", "-"))), None):
-            raise InvalidParameter(f"topic {topic.name}: attribute {signed}; names have no sign, as in {MESSAGE_TYPE}")
+            raise InvalidParameter(
+                f"topic {topic.name}: attribute {signed} must be named without a sign, as in {MESSAGE_TYPE}"
+            )
         if topic.message_type not in MESSAGE_TYPES:
             raise InvalidParameter(
-                f"topic {topic.name}: {MESSAGE_TYPE}={topic.message_type}; one of {', '.join(MESSAGE_TYPES)}"
+                f"topic {topic.name}: {MESSAGE_TYPE}={topic.message_type} must be one of {', '.join(MESSAGE_TYPES)}"
             )
         return self.putting(topic, now_ms)
 
     def remove(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> None:
-        """Makes the change of `removing` at once."""
+        """Makes the change that `removing` plans at once."""
         self._apply_now(self.removing(name, now_ms, queue_offsets))
 
     def removing(self, name: str, now_ms: int, queue_offsets: Mapping[int, int]) -> Planned[TopicConfig]:
-        """Plans the deletion of a topic.  Retry and dead letter topics, which only the broker writes, may be deleted,
-        too.
+        """Plans the deletion of a topic.  Retry and dead letter topics may be deleted, too, although only the broker
+        writes them.
         """
         if is_internal_topic(name):
             raise NoPermission(f"topic {name} belongs to the broker, which cannot do without it")
@@ -159,7 +163,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         return planned
 
     def announced(self, auto_create: bool) -> list[TopicConfig]:
-        """Returns the topics that the name servers get.  By the default topic, producers find a broker that makes
+        """Returns the topics that the name servers get.  With the default topic, producers find a broker that creates
         topics.
         """
         return [topic for name, topic in self.entries.items() if auto_create or name != DEFAULT_TOPIC]

@@ -1,1 +1,1 @@
-"""Pulls, ranges, bounds of queues, and committed offsets: the calls of consumers."""
+"""Serves the calls of consumers: pulls, ranges, bounds of queues, and committed offsets."""

@@ -1,4 +1,4 @@
-"""Commits: consumers commit offsets and query them (tables D6 and D7)."""
+"""Commits: lets consumers commit offsets and query them (tables D6 and D7)."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ NOT_FOUND = -1
 class CommitEntry:
     topic: str
     queue_id: int
-    offset: int  # the next one to read
+    offset: int  # offset of the next message to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +38,22 @@ class Commits:
         self._broker = broker
 
     async def make_group(self, name: str) -> None:
-        """Makes the group of a first consumer, if this broker may."""
+        """Creates the group of a first consumer, if this broker may create groups."""
         broker = self._broker
         if broker.config.auto_create_subscription_group and not broker.is_slave:
             await broker.groups.make_for_consumer(name, broker.now_ms())
 
     def group(self, name: str) -> SubscriptionGroup:
-        """Returns a consumer's group, for which `make_group` was called."""
+        """Returns a consumer's group.  Await `make_group` before."""
         return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)
 
     async def commit_and_share(
         self, group: str, entries: Sequence[CommitEntry], timeout_s: float
     ) -> tuple[list[int], CommitStatus]:
-        """Commits offsets and waits until other brokers have them, for `timeout_s` at most.  Returns the offsets that
-        count now, and which brokers have them.
+        """Commits offsets, and waits at most `timeout_s` until other brokers have them.
 
-        A commit that changes nothing also waits, since the commit before it may not have reached the slave yet.
+        Returns the offsets that count now, and which brokers have them.  A commit that changes nothing also waits,
+        because the commit before it may not have reached the slave yet.
         """
         self._broker.acknowledgements.check_room()
         self._broker.check_answers_for_offsets()
@@ -62,9 +62,10 @@ class Commits:
         return standing, await self._broker.shared_changes(timeout_s)
 
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:
-        """Commits all entries or none; returns the offsets that count now, in their order.
+        """Commits all entries or none.  Returns the offsets that count now, in the order of the entries.
 
-        A slave takes commits, too, because the master may be gone (table D6), and hands them to the master.
+        A slave takes commits, too, because the master may be gone (table D6).  The slave hands them to the master
+        later.
         """
         self._broker.check_answers_for_offsets()
         self.group(group)
@@ -83,18 +84,18 @@ class Commits:
         return [standing[entry.topic][entry.queue_id] for entry in entries]
 
     def commit_on_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Commits the offset that came with a pull.  The pull goes on if the offset is refused, and does not wait for
+        """Commits the offset that came with a pull.  The pull continues if the offset is refused, and does not wait for
         slaves.
         """
         try:
             self.commit(group, [CommitEntry(topic, queue_id, offset)])
         except (InvalidParameter, ServiceNotAvailable) as error:
-            logger.warning("commit on pull ignored: %s", error)
+            logger.warning("the offset that came with a pull is not committed: %s", error)
 
     async def query(
         self, group: str, queues: Iterable[tuple[str, int]], *, zero_for_new_group: bool
     ) -> list[Committed]:
-        """Returns the group's offsets in the named queues, or in all in which it has one."""
+        """Returns the group's offsets in the named queues, or in all queues in which it has an offset."""
         self._broker.check_answers_for_offsets()
         offsets = self._broker.offsets
         queues = list(queues)
@@ -115,8 +116,10 @@ class Commits:
         return answers
 
     def _start(self, topic: str, queue_id: int) -> int:
-        """Returns where a new group starts (table D7): at the first offset if the queue has had no message yet, or if
-        its first message still exists and is in memory by the 40 % rule.  Returns NOT_FOUND otherwise.
+        """Returns the offset at which a new group starts (table D7).
+
+        A new group starts at the first offset if the queue has had no message yet, or if the queue's first message
+        still exists and is in memory by the 40 % rule.  Otherwise it returns NOT_FOUND.
         """
         store = self._broker.store
         first = store.queues.first_offset_ever(topic, queue_id)
@@ -130,7 +133,9 @@ class Commits:
         topic = self._broker.topics.existing(entry.topic)
         queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
         if not 0 <= entry.queue_id < queue_nums and not self._had_queue(group, entry):
-            raise InvalidParameter(f"queue {entry.queue_id} of topic {entry.topic}, which has {queue_nums} queues")
+            raise InvalidParameter(
+                f"queue {entry.queue_id} does not exist: topic {entry.topic} has {queue_nums} queues"
+            )
         if entry.offset < 0:
             raise InvalidParameter(f"offset {entry.offset} for queue {entry.queue_id} of {entry.topic} is negative")
         if self._broker.is_slave:
@@ -142,6 +147,8 @@ class Commits:
             )
 
     def _had_queue(self, group: str, entry: CommitEntry) -> bool:
-        """Returns True if the topic once had the queue.  A group that has read it to its end may still commit that."""
+        """Returns True if the topic once had the queue.  A group that has read the queue to its end may still commit
+        that.
+        """
         queue = entry.topic, entry.queue_id
         return self._broker.store.queues.end(*queue) > 0 or self._broker.offsets.get(group, *queue).offset >= 0

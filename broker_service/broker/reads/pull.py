@@ -1,4 +1,4 @@
-"""PullPath: RocketMQ's pull of one queue, with long polling.
+"""PullPath: serves RocketMQ's pull of one queue, with long polling.
 
 The store (tables D2b and D3) and `suggestion.py` (table D1) decide what the answer says.
 """
@@ -52,7 +52,7 @@ class Pulled:
     count: int = 0
     records: bytes = b""
     sizes: bytes = b""
-    read_in: LogEpoch = NO_EPOCH  # to be sent with `next_begin_offset`
+    read_in: LogEpoch = NO_EPOCH  # the epoch that the consumer sends with `next_begin_offset`
 
 
 class PullPath:
@@ -69,8 +69,8 @@ class PullPath:
     async def pull(self, pull: Pull) -> Pulled:
         if pull.max_msg_nums < 0 or pull.max_msg_bytes < 0:
             raise InvalidParameter(
-                f"a pull of {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: neither is negative, and 0 is "
-                "the broker's own limit"
+                f"a pull asks for {pull.max_msg_nums} messages and {pull.max_msg_bytes} bytes: "
+                "neither may be negative, and 0 stands for the broker's own limit"
             )
         await self._checks.make_group(pull.group)
         group = self._readable(pull)
@@ -91,14 +91,14 @@ class PullPath:
     async def _held(
         self, pull: Pull, pulled: Pulled, deadline: float, group: SubscriptionGroup, selection: Selection
     ) -> Pulled:
-        """Waits for messages, and returns the pull's new answer, or the old one if none came in time."""
+        """Waits for messages.  Returns the pull's new answer, or the old answer if no message came in time."""
         offset = pull.queue_offset
         queue = pull.topic, pull.queue_id
         while await self._broker.long_polling.wait({queue: offset}, deadline - self._broker.clock()):
-            group = self._readable(pull)  # it may have been deleted
+            group = self._readable(pull)  # group or topic may have been deleted
             pulled = await self._read(pull, offset, group, selection)
             if pulled.status is GetMessageStatus.NO_MATCHED_MESSAGE and pulled.next_begin_offset == pulled.max_offset:
-                # Only messages that the filter leaves out have arrived; they are not read again.
+                # Only messages that the filter excludes have arrived, so they need not be read again.
                 offset = pulled.next_begin_offset
             elif pulled.code is not PullCode.PULL_NOT_FOUND:
                 break
@@ -140,7 +140,7 @@ class PullPath:
         )
 
     def _by_condition(self, pull: Pull, offset: int, selection: Selection, corrects_offsets: bool) -> GetMessageResult:
-        """Finds messages as `_by_tags` does, but by a condition over their properties."""
+        """Finds messages as `_by_tags` does, but by a condition on their properties."""
         one = replace(pull, max_msg_nums=1)
         first = self._by_tags(one, offset, replace(selection, tags=None), corrects_offsets)
         if first.status is not GetMessageStatus.FOUND:
@@ -172,7 +172,7 @@ class PullPath:
         )
 
     def _truncated(self, pull: Pull, group: SubscriptionGroup) -> Pulled | None:
-        """Returns the answer for a consumer that has read records of another master which this log lacks; else None."""
+        """Returns the answer for a consumer that has read another master's records which this log lacks; else None."""
         log_end = self._broker.end_of(pull.read_in)
         if log_end is None:
             return None
@@ -191,8 +191,9 @@ class PullPath:
         )
 
     def _read_in(self, pull: Pull, next_offset: int, max_offset: int) -> LogEpoch:
-        """Returns the epoch that the consumer sends with its next pull.  It stays the consumer's own while this broker
-        cannot say whether it has the records that were read in it.
+        """Returns the epoch that the consumer sends with its next pull.
+
+        This stays the consumer's own epoch while the broker cannot say whether it has the records that were read in it.
         """
         here = self._broker.log_epoch
         if not pull.read_in.epoch or pull.read_in == here or self._has_all_before(pull):
@@ -200,7 +201,7 @@ class PullPath:
         return here if here < pull.read_in and pull.queue_offset < next_offset else pull.read_in
 
     def _has_all_before(self, pull: Pull) -> bool:
-        """Returns True if this log, even if this broker was replaced, has all that the consumer has read."""
+        """Returns True if this log has all records that the consumer has read, even if this broker was replaced."""
         log_end = self._broker.end_here_of(pull.read_in)
         if log_end is None:
             return False

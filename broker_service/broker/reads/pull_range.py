@@ -1,6 +1,4 @@
-"""RangePath reads ranges of many queues as a stream of large frames, each with a suggested broker.  Spark reads with
-it.
-"""
+"""RangePath: reads ranges of many queues as a stream of large frames, each with a suggested broker.  Spark uses it."""
 
 import asyncio
 from collections import Counter
@@ -37,7 +35,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """`count` records of the frame belong to the range with the number `range_index`."""
+    """A part of a frame: `count` records, which belong to the range with the number `range_index`."""
 
     range_index: int
     count: int
@@ -49,13 +47,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    records: list[memoryview]  # slices of the log, to be copied and released before any other call of the store
+    records: list[memoryview]  # slices of the log; copy and release them before any other call of the store
     sizes: bytes
     segments: list[Segment]
     suggested_broker_id: int
 
 
-# After one of these a range that is not complete may go on in the next frame.
+# After one of these statuses a range that is not complete continues in the next frame.
 _GOES_ON = (GetMessageStatus.FOUND, GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING)
 
 
@@ -70,8 +68,8 @@ class RangePath:
         )
 
     def frame_bytes(self, max_frame_bytes: int) -> int:
-        """Returns the largest size of a frame's records, for a caller that asks for `max_frame_bytes`, or with 0 for
-        the default.  A single record may be larger.
+        """Returns the largest size of a frame's records, if the caller asks for `max_frame_bytes` (0: the default).  A
+        single record may be larger.
         """
         return min(max_frame_bytes or DEFAULT_FRAME_BYTES, self._broker.config.pull_range_max_frame_bytes)
 
@@ -93,11 +91,11 @@ class RangePath:
             make = partial(self._frame, ranges, epochs, index, offset, tags, frame_bytes, group, entries)
             began = self._broker.clock()
             frame, index, offset = await cold_reads.read(self._broker.store, make)
-            entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many
+            entries = len(frame.sizes) // 4 + 16  # the next frame will have about as many messages
             self.seconds.observe(self._broker.clock() - began)
             self._count(frame, ranges, group_name)
             yield frame
-            # Other calls get their turn even if this client's window never fills up.
+            # Other tasks get a turn, even if this client's window never fills up.
             await asyncio.sleep(0)
             if self._broker.stopping:
                 raise ServiceNotAvailable("this broker is stopping; read from another one")
@@ -109,7 +107,7 @@ class RangePath:
         if len(counts) == 1:
             sizes = {topic: sum(map(len, frame.records)) for topic in counts}
         else:
-            # Where the records of each segment end, in bytes from the frame's beginning.
+            # The end of each record, in bytes from the frame's beginning.
             ends = np.concatenate(([0], np.cumsum(np.frombuffer(frame.sizes, "<u4"), dtype=np.int64)))
             sizes, at = Counter[str](), 0
             for segment in frame.segments:
@@ -130,7 +128,7 @@ class RangePath:
         entries: int,
     ) -> tuple[Frame, int, int]:
         """Returns the next frame, and the range and offset at which the frame after it begins."""
-        # Looked up for each frame, since a slave may be promoted, or cut its log, between two frames.
+        # The ends may change between two frames, because a slave may be promoted or cut its log.
         ends = {epoch: end for epoch in epochs if (end := self._broker.end_of(epoch)) is not None}
         wanted = chain([ranges[index]._replace(from_offset=offset)], islice(ranges, index + 1, None))
         known = map(self._within, wanted, repeat(ends)) if ends else wanted
@@ -166,8 +164,9 @@ class RangePath:
     def _truncated(
         self, wanted: Range, ends: Mapping[LogEpoch, int], asked_from: int, segment: Segment
     ) -> Segment | None:
-        """Returns the segment that ends a range behind its last remaining record; None if it goes on.  Deletion by age
-        is reported first.
+        """Returns the segment that ends a range after its last remaining record; None if the range continues.
+
+        If messages were also deleted by age, that is reported first.
         """
         end, at = self._within(wanted, ends).until_offset, max(asked_from, segment.next_offset)
         if at < end or end == wanted.until_offset or segment.status is GetMessageStatus.OFFSET_TOO_SMALL:
@@ -181,7 +180,7 @@ class RangePath:
         for item in ranges:
             if not 0 <= item.from_offset <= item.until_offset:
                 raise InvalidParameter(
-                    f"[{item.from_offset}, {item.until_offset}) of queue {item.queue_id} of {item.topic} is no range"
+                    f"[{item.from_offset}, {item.until_offset}) is no range of queue {item.queue_id} of {item.topic}"
                 )
         return group
 

@@ -1,4 +1,4 @@
-"""QueueLookup: the first and last offsets of queues, and the offset at a time.  Works on slaves as on masters."""
+"""QueueLookup: finds the first and last offsets of queues, and the offset at a time, on slaves as on masters."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -28,15 +28,15 @@ class QueueLookup:
         self._broker = broker
 
     async def bounds(self, topic_name: str, queue_ids: Iterable[int], *, closed: bool = False) -> list[Bounds]:
-        """Returns the bounds of the named queues, or of all.  With `closed`, queues that the topic no longer has may be
-        named.
+        """Returns the bounds of the named queues, or of all queues.  With `closed` it also accepts queues that the
+        topic no longer has.
         """
         topic = self._existing(topic_name)
         wanted = list(queue_ids) or range(max(topic.read_queue_nums, topic.write_queue_nums))
         return [await cold_reads.read(self._broker.store, partial(self._bounds, topic, one, closed)) for one in wanted]
 
     async def wait_for_records(self, topic_name: str, ends: Mapping[int, int], hold_s: float) -> bool:
-        """Waits until a queue, by id, has a record beyond its end.  Returns False if none came within `hold_s`."""
+        """Waits until a queue has a record beyond its end in `ends`.  Returns False if none came within `hold_s`."""
         topic = self._existing(topic_name)
         for queue_id in ends:
             self._check(topic, queue_id)
@@ -46,8 +46,9 @@ class QueueLookup:
         return await self._broker.long_polling.wait(queues, self._broker.hold_s(hold_s))
 
     def ends_in(self, topic_name: str, queue_ids: Iterable[int], epoch: LogEpoch) -> list[int] | None:
-        """Returns, for each queue, the end of the records that a client may have read in this epoch.  Returns None
-        while the epoch is not over, and if this broker does not know its end.
+        """Returns, for each queue, the end of the records that a client may have read in this epoch.
+
+        Returns None while the epoch is not over, or if this broker does not know its end.
         """
         log_end = self._broker.end_of(epoch)
         if log_end is None:
@@ -66,7 +67,7 @@ class QueueLookup:
         return offsets
 
     async def first_timestamp(self, topic_name: str, queue_id: int) -> int:
-        """Returns the store time of the queue's first message; -1 without one."""
+        """Returns the store time of the queue's first message; -1 for an empty queue."""
         self._check(self._existing(topic_name), queue_id)
         store = self._broker.store
         first, end = store.queues.bounds(topic_name, queue_id)
@@ -75,22 +76,26 @@ class QueueLookup:
         return await cold_reads.read(store, partial(store.queues.store_timestamp_of, topic_name, queue_id, first))
 
     def _existing(self, topic_name: str) -> TopicConfig:
-        """Returns the topic.  Only a master that takes writes may answer that a topic does not exist: one that has just
-        started may not have its slave's topics yet, and a fenced one does not hear of new topics.
+        """Returns the topic.  Only a master that takes writes may answer that a topic does not exist.
+
+        A master that has just started may not have its slave's topics yet, and a fenced master does not hear of new
+        topics.
         """
         mastership = self._broker.mastership
         if mastership.is_master and mastership.standing is not Standing.WRITABLE:
             try:
                 return self._broker.topics.existing(topic_name)
             except TopicNotExist as error:
-                raise ServiceNotAvailable(f"{error}; but this master does not take writes, and may not know") from None
+                raise ServiceNotAvailable(
+                    f"{error}; but this master takes no writes now, and may not know the topic"
+                ) from None
         return self._broker.topics.existing(topic_name)
 
     def _bounds(self, topic: TopicConfig, queue_id: int, closed: bool) -> Bounds:
         store = self._broker.store
         min_offset, max_offset = store.queues.bounds(topic.name, queue_id)
         if closed and max(topic.read_queue_nums, topic.write_queue_nums) <= queue_id < MAX_QUEUE_NUMS:
-            # Records that readers do not see yet will stay invisible, so the end is that of all stored records.
+            # Records that readers do not see yet stay invisible here, so the end of all stored records counts.
             return Bounds(queue_id, min_offset, store.queues.end(topic.name, queue_id))
         self._check(topic, queue_id)
         if max_offset <= min_offset:
@@ -101,4 +106,4 @@ class QueueLookup:
     def _check(self, topic: TopicConfig, queue_id: int) -> None:
         queue_nums = max(topic.read_queue_nums, topic.write_queue_nums)
         if not 0 <= queue_id < queue_nums:
-            raise InvalidParameter(f"queue {queue_id} of topic {topic.name}, which has {queue_nums} queues")
+            raise InvalidParameter(f"queue {queue_id} does not exist: topic {topic.name} has {queue_nums} queues")

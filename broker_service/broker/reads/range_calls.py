@@ -7,7 +7,7 @@ the broker.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-MOST = 10_000  # pairs of a group and a topic that are remembered
+MOST = 10_000  # most pairs of a group and a topic that are remembered
 
 
 class Calls(NamedTuple):
@@ -16,7 +16,7 @@ class Calls(NamedTuple):
 
 
 class RangeCalls:
-    """The counts since this process started, by group and topic.  Beyond MOST, the least recent caller is forgotten."""
+    """Counts calls since this process started, by group and topic.  Beyond MOST it forgets the oldest caller."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], Calls] = {}

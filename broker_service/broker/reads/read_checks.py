@@ -1,4 +1,6 @@
-"""ReadChecks: the reasons for which a read is refused, in RocketMQ's order, and the consumer's group for table D1."""
+"""ReadChecks: refuses reads for the reasons that RocketMQ has, in its order, and finds the consumer's group for table
+D1.
+"""
 
 from broker_service.broker.core.broker import Broker
 from broker_service.broker.metadata.groups import SubscriptionGroup
@@ -11,7 +13,7 @@ from broker_service.errors import InvalidParameter, NoPermission
 
 
 class QueueIdOutOfRange(InvalidParameter):
-    """RocketMQ 4.9.8 answers SYSTEM_ERROR."""
+    """The topic has no queue with this id.  RocketMQ 4.9.8 answers SYSTEM_ERROR, too."""
 
     code = 1
 
@@ -24,7 +26,7 @@ class ReadChecks:
         self.push = PushSubscriptions()
 
     async def make_group(self, name: str) -> None:
-        """Makes the group of a first consumer.  Awaited before the consumer's first `group`."""
+        """Creates the group of a first consumer.  Await it before the consumer's first call of `group`."""
         self._check_broker()
         await self._commits.make_group(name)
 
@@ -36,7 +38,7 @@ class ReadChecks:
         return self._commits.group(name)
 
     def nobodys_group(self) -> SubscriptionGroup:
-        """Returns a group for a consumer without one, which keeps its offsets itself."""
+        """Returns a group for a consumer that has no group and keeps its offsets itself."""
         self._check_broker()
         return SubscriptionGroup()
 
@@ -45,16 +47,18 @@ class ReadChecks:
         topic = self._broker.topics.readable(topic_name, self._broker.config.broker_permission)
         if not 0 <= queue_id < topic.read_queue_nums:
             raise QueueIdOutOfRange(
-                f"queue {queue_id} of topic {topic_name}, which has {topic.read_queue_nums} read queues"
+                f"queue {queue_id} does not exist: topic {topic_name} has {topic.read_queue_nums} read queues"
             )
 
     async def selection(self, sub_expression: str, expression_type: str) -> Selection:
-        """Returns what a subscription selects.  Raises if it is invalid, or SQL92 without `enablePropertyFilter`."""
+        """Returns what a subscription selects.  Raises if it is invalid, or is SQL92 without `enablePropertyFilter`."""
         enabled = self._broker.config.enable_property_filter
         return await self._selections.of(sub_expression, expression_type, sql_enabled=enabled)
 
     def check_pop(self, group: str, topic: str) -> None:
-        """Raises if the group reads the topic with push consumers.  If it popped before they came, they are refused."""
+        """Raises if the group reads the topic with push consumers.  Push consumers are refused if the group pops
+        already.
+        """
         if (group, topic) not in self._broker.offsets.kept:
             self.push.check_pop(group, topic)
 
@@ -69,9 +73,7 @@ class ReadChecks:
         )
 
     def is_refused_here(self) -> bool:
-        """Returns True for a slave with `strictSlaveRead` that is not to be read.  RocketMQ's slave only suggests the
-        master.
-        """
+        """Returns True if a slave with `strictSlaveRead` must refuse reads.  RocketMQ's slave suggests the master."""
         config = self._broker.config
         return self._broker.is_slave and config.strict_slave_read and not config.slave_read_enable
 

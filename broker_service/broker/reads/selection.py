@@ -16,21 +16,22 @@ from broker_service.errors import StoreCorrupt, SubscriptionParseFailed
 from broker_service.store.message_store import MessageStore
 
 SQL92 = "SQL92"
-MOST_CHARACTERS = 16 << 10  # of a condition's text
-MOST_PARTS = 200  # operations and properties of a condition
-ENTRIES = 8_000  # messages of all queues that one scan may exclude
-KEPT = 256  # parsed conditions
+MOST_CHARACTERS = 16 << 10  # most characters of a condition's text
+MOST_PARTS = 200  # most operations and properties of a condition
+ENTRIES = 8_000  # most messages of all queues that one scan may exclude
+KEPT = 256  # most parsed conditions that are kept
 
-_EVALUATED_FIRST = 64  # messages of the first evaluation of a queue
-_EVALUATED_AT_MOST = 1024  # messages of any evaluation
-_PARTS_OF_ENTRIES = 200_000  # the product of the condition's parts and the messages that one scan evaluates
-SEARCHED_BYTES = 8 << 20  # the product of the text searches and the bytes of one scan: some 80 ms
-_LEAST_COUNTED = 128  # an evaluation of fewer messages costs as much as one of 128, and counts as that
+_EVALUATED_FIRST = 64  # messages that are evaluated first in a queue
+_EVALUATED_AT_MOST = 1024  # most messages that are evaluated together
+_PARTS_OF_ENTRIES = 200_000  # limit for the condition's parts times the messages that one scan evaluates
+SEARCHED_BYTES = 8 << 20  # limit for the text searches times the bytes of one scan, which take some 80 ms
+_LEAST_COUNTED = 128  # an evaluation of fewer messages counts as 128, because it costs as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selects by `tags` or by `condition` (an expression of `sql_filter`); without either it selects all messages.
+    """Selects messages by `tags` or by `condition` (an expression of `sql_filter`).  Without either it selects all
+    messages.
 
     One scan may exclude `entries` messages and read `most_bytes` of records.  If it excludes fewer than `least_counted`
     messages of a queue, it counts `least_counted`.
@@ -44,7 +45,7 @@ class Selection:
 
     @staticmethod
     def evaluated_together(excluded: int) -> int:
-        """Returns how many messages to evaluate next after `excluded` messages without a match; it grows each time."""
+        """Returns how many messages to evaluate next, after `excluded` ones without a match.  It grows each time."""
         return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
 
@@ -57,7 +58,7 @@ class Selected(NamedTuple):
 
 
 class Selections:
-    """Makes selections from texts.  Keeps the last `KEPT` conditions by their text, also the invalid ones."""
+    """Makes selections from texts.  Keeps the last `KEPT` conditions by their text, including the invalid ones."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Selection | str] = OrderedDict()
@@ -91,12 +92,14 @@ class Selections:
 def select(
     store: MessageStore, topic: str, queue_id: int, at: int, until: int, most: int, max_bytes: int, condition: Any
 ) -> Selected:
-    """Reads up to `max_bytes` of the queue's records in [at, until); returns up to `most` that match the condition."""
+    """Reads at most `max_bytes` of the queue's records in [at, until).  Returns at most `most` that match the
+    condition.
+    """
     from rocketsim_proto.records import columnar, sql_filter
 
     read = store.queues.read_ranges([(topic, queue_id, at, until)], max_bytes, entries=until - at)
     if not read.sizes:
-        return Selected([], read.answers[0].next_offset, 0)  # they have expired
+        return Selected([], read.answers[0].next_offset, 0)  # the records have expired
     data = b"".join(read.records)
     with store.log.decoding(data):
         records = columnar.Records.walk(data, sizes=read.sizes)
@@ -129,7 +132,9 @@ def select_first(
         room = selection.most_bytes - read_bytes
         found, following, size = select(store, topic, queue_id, at, until, most, room, selection.condition)
         if following <= at:
-            raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
+            raise StoreCorrupt(
+                f"queue {queue_id} of topic {topic} cannot be read at {at}: run `rocketsim store verify`"
+            )
         at, read_bytes = following, read_bytes + size
     total = 0
     for number, (data, offset) in enumerate(found):
@@ -148,14 +153,14 @@ def selection_of(text: str) -> Selection | str:
     from rocketsim_proto.records import sql_filter
 
     if not text:
-        return "an SQL92 filter without text"
+        return "the SQL92 filter is empty"
     try:
         condition = sql_filter.parse(text)
     except sql_filter.SqlFilterInvalid as error:
         return str(error)
     parts = sql_filter.count_parts(condition)
     if parts > MOST_PARTS:
-        return f"an SQL92 filter with {parts} operations and properties; at most {MOST_PARTS} are allowed"
+        return f"the SQL92 filter has {parts} operations and properties; at most {MOST_PARTS} are allowed"
     sql_filter.selected(condition, lambda name: pa.nulls(1, pa.string()), 1)
     entries = min(ENTRIES, _PARTS_OF_ENTRIES // max(parts, 1))
     most_bytes = SEARCHED_BYTES // max(sql_filter.count_searches(condition), 1)

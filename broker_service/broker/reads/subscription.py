@@ -1,4 +1,4 @@
-"""A TAG subscription as a consumer writes it: `*`, or `TagA || TagB`.  Pure."""
+"""Parses a TAG subscription as a consumer writes it: `*`, or `TagA || TagB`."""
 
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ class FilterNotSupported(InvalidParameter):
 
 
 def tags_codes_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[int] | None:
-    """Returns the hashes of the wanted tags; None for all messages.
+    """Returns the hashes of the wanted tags; None if all messages are wanted.
 
     The consumer must also compare the tags themselves, because different tags may have the same hash.
     """
@@ -29,18 +29,18 @@ def codes_of(tags: frozenset[str] | None) -> frozenset[int] | None:
 
 
 def tags_of(sub_expression: str, expression_type: str = "TAG") -> frozenset[str] | None:
-    """Returns the wanted tags; None for all messages."""
+    """Returns the wanted tags; None if all messages are wanted."""
     if expression_type not in ("", "TAG"):
         raise FilterNotSupported(f"this broker does not filter by {expression_type}; use expression type TAG")
     if len(sub_expression) > MOST_CHARACTERS:
         raise SubscriptionParseFailed(
-            f"a subscription of {len(sub_expression)} characters; {MOST_CHARACTERS} at most: filter by fewer tags"
+            f"a subscription has {len(sub_expression)} characters; {MOST_CHARACTERS} are allowed: filter by fewer tags"
         )
     if sub_expression.strip() in ("", "*"):
         return None
-    tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]  # as RocketMQ, forgiving of `TagA ||`
+    tags = [tag.strip() for tag in sub_expression.split("||") if tag.strip()]  # as in RocketMQ, `TagA ||` is allowed
     if not tags:
         raise SubscriptionParseFailed(f"subscription {sub_expression!r} names no tag; write TagA || TagB, or *")
     if "*" in tags:
-        raise SubscriptionParseFailed(f"subscription {sub_expression!r}: * stands alone")
+        raise SubscriptionParseFailed(f"subscription {sub_expression!r}: * must stand alone")
     return frozenset(tags)

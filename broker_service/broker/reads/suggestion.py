@@ -1,6 +1,6 @@
-"""The response code of a pull, and the broker that its consumer should ask next: tables D3 and D1 of RocketMQ 4.9.8.
+"""Decides a pull's response code, and which broker its consumer should ask next, by RocketMQ 4.9.8 (tables D3 and D1).
 
-Pure.  All inputs are those of the answering broker: its role, its keys, its log and its copy of the group.
+All inputs are those of the answering broker: its role, its configuration, its log and its copy of the group.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ _CODE_OF_STATUS = {
 
 
 def pull_code(status: GetMessageStatus, requested_offset: int) -> PullCode:
-    """Returns the code of table D3.  For a queue that is absent or empty, any requested offset but 0 has moved."""
+    """Returns the code of table D3.  In a queue that is absent or empty, any requested offset except 0 has moved."""
     if status in (GetMessageStatus.NO_MATCHED_LOGIC_QUEUE, GetMessageStatus.NO_MESSAGE_IN_QUEUE):
         return PullCode.PULL_OFFSET_MOVED if requested_offset != 0 else PullCode.PULL_NOT_FOUND
     return _CODE_OF_STATUS[status]
@@ -52,23 +52,23 @@ class ReadPolicy:
 
     @property
     def corrects_offsets(self) -> bool:
-        """corr(x) of table D3: a slave does not correct the requested offset unless `offsetCheckInSlave` is set."""
+        """Returns corr(x) of table D3: a slave corrects the requested offset only if `offsetCheckInSlave` is set."""
         return self.role is not BrokerRole.SLAVE or self.offset_check_in_slave
 
     def suggested_broker_id(self, *, from_slave: bool) -> int:
-        """Returns the broker by the first six rows of table D1.  `from_slave` means that the consumer is far behind
-        (SPS, table D2b).
+        """Returns the suggested broker by the first six rows of table D1.
 
-        The role does not matter: a master also sends its consumers to the group's brokerId.
+        `from_slave` says that the consumer is far behind (SPS, table D2b).  The role does not matter, because a master
+        also sends its consumers to the group's brokerId.
         """
         if not self.slave_read_enable:
             return MASTER_ID
         return self.group_when_slowly if from_slave else self.group_broker_id
 
     def answer(self, status: GetMessageStatus, requested_offset: int, *, from_slave: bool) -> tuple[PullCode, int]:
-        """Returns the code and suggestWhichBrokerId of one pull, with the last row of table D1."""
+        """Returns the response code and suggestWhichBrokerId of one pull, including the last row of table D1."""
         code = pull_code(status, requested_offset)
         if code is PullCode.PULL_OFFSET_MOVED and not self.corrects_offsets:
-            # A lagging slave cannot tell an illegal offset from one that it has not got yet.
+            # A lagging slave cannot tell an illegal offset from an offset that it has not copied yet.
             return PullCode.PULL_RETRY_IMMEDIATELY, self.group_broker_id
         return code, self.suggested_broker_id(from_slave=from_slave)
