@@ -1,9 +1,9 @@
-"""Makes the records of transactions in RocketMQ's format, and reads the changes of state from them.  Pure.
+"""Pure functions that make the records of transactions in RocketMQ's format, and read changes of state from them.
 
-A *half message* waits in RMQ_SYS_TRANS_HALF_TOPIC; it names its real topic and queue.  A commit appends a copy to the
-real topic, whose prepared transaction offset is the half message's log offset, then an *op record* to
-RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half message's queue offset with a comma.  A rollback is an op record
-alone.  A half message that was given up is copied to TRANS_CHECK_MAX_TIME_TOPIC.
+A *half message* waits in RMQ_SYS_TRANS_HALF_TOPIC, and names its real topic and queue.  A commit first appends a copy
+to the real topic; the copy's prepared transaction offset is the half message's log offset.  Then it appends an *op
+record* to RMQ_SYS_TRANS_OP_HALF_TOPIC, whose body is the half message's queue offset with a comma.  A rollback appends
+only an op record.  A half message whose transaction is given up is copied to TRANS_CHECK_MAX_TIME_TOPIC.
 
 Two properties are ours.  `__CHECK` of a half message has the time of the first question to its producer, and the client
 that sent it.  `__RESOLUTION` of an op record says how the transaction ended.
@@ -23,7 +23,7 @@ from broker_service.state.transaction_changes import (
     TransactionId,
 )
 
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ commits under it how far it has read the half and the op topic
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"  # RocketMQ's group that commits how far the half and op topics are read
 SYS_FLAG_COMMITTED = 0x8
 
 PROPERTY_PREPARED = "TRAN_MSG"
@@ -34,10 +34,10 @@ PROPERTY_CHECK = "__CHECK"
 PROPERTY_RESOLUTION = "__RESOLUTION"
 
 OP_TAG = "d"
-OP_BODY = 4096  # bytes, as RocketMQ's transactionOpMsgMaxSize
-DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written; our own name their time
+OP_BODY = 4096  # most bytes of a body, as in RocketMQ's transactionOpMsgMaxSize
+DEFAULT_IMMUNITY_MS = 6_000  # for half messages that RocketMQ has written, because only our own name their time
 
-# What clients and brokers set for each attempt to send a message, or for its half message.
+# Properties that clients and brokers set for each attempt to send a message, or for its half message.
 _NOT_CONTENT = frozenset(
     (
         PROPERTY_REAL_TOPIC,
@@ -64,7 +64,7 @@ def has_changes(topic: str) -> bool:
 
 
 def half_message(message: Record, *, client_id: str, first_check_ms: int, immunity_s: int) -> Record:
-    """Makes the half message; `immunity_s` is the time before the first question that the client asked for, or 0."""
+    """Makes the half message.  `immunity_s` is the time until the first question if the client sets it, else 0."""
     properties = message.properties
     properties[PROPERTY_REAL_TOPIC] = message.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
@@ -81,7 +81,7 @@ def half_message(message: Record, *, client_id: str, first_check_ms: int, immuni
 
 
 def has_content_of(half: Record, message: Record) -> bool:
-    """Returns True if this half message was made from that message, in this or an earlier attempt to send it.
+    """Returns True if this half message was made from that message, in this attempt or an earlier attempt to send it.
 
     Its queue, its times and everything else that belongs to an attempt may differ.
     """
@@ -103,7 +103,9 @@ def real_queue(half: Record) -> int:
 
 
 def committed_copy(half: Record, queue_id: int) -> Record:
-    """Makes the message for consumers, with sysFlag 8.  It names the half message, and thereby settles it."""
+    """Makes the message for consumers, with sysFlag 8.  It names the half message, and thereby settles the half
+    message.
+    """
     copy = _copy(half, half.properties[PROPERTY_REAL_TOPIC], queue_id)
     copy.sys_flag = half.sys_flag & ~record.SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_COMMITTED
     copy.prepared_transaction_offset = half.commit_log_offset
@@ -112,12 +114,12 @@ def committed_copy(half: Record, queue_id: int) -> Record:
 
 
 def discarded_copy(half: Record) -> Record:
-    """Makes the copy for the topic of half messages whose transaction was given up.  It settles the half message."""
+    """Makes the copy for the topic of messages whose transactions were given up.  It settles the half message."""
     return _copy(half, DISCARDED_TOPIC, 0)
 
 
 def renewed_half(half: Record, checks: int, due_ms: int, client_id: str) -> Record:
-    """Makes a copy of the half message for the end of the log, which replaces the earlier one."""
+    """Makes a copy of the half message for the end of the log.  The copy replaces the earlier half message."""
     copy = _copy(half, HALF_TOPIC, 0)
     copy.properties[PROPERTY_CHECK_TIMES] = str(checks)
     copy.properties[PROPERTY_CHECK] = f"{due_ms} {client_id}"
@@ -125,7 +127,7 @@ def renewed_half(half: Record, checks: int, due_ms: int, client_id: str) -> Reco
 
 
 def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) -> list[Record]:
-    """Makes the op records after which these half messages are settled."""
+    """Makes the op records that settle these half messages."""
     bodies = [b""]
     for queue_offset in queue_offsets:
         entry = b"%d," % queue_offset
@@ -141,7 +143,7 @@ def op_records(queue_offsets: list[int], resolution: Resolution, now_ms: int) ->
 
 
 def change_in(message: Record) -> Prepared | Ended | Resolved | None:
-    """Returns the change in a record of one of the three topics, of whatever broker; None if the record has none."""
+    """Returns the change in a record of one of the three topics, from RocketSim or RocketMQ; None if it has none."""
     properties = message.properties
     if message.topic == OP_TOPIC:
         offsets = tuple(int(text) for text in message.body.decode("ascii", "replace").split(",") if text.isdecimal())

@@ -1,13 +1,13 @@
-"""Locks hold back messages of a queue that wait for others of their message group, in ordered consumption.  Pure.
+"""Locks hold back messages that wait for earlier messages of their message group, in ordered consumption.
 
 A message is delivered when all earlier popped messages of its message group are settled.  A lock has the messages of
 one message group:
 
     | batch: the messages that one pop took, from the first one without an ack on | waiting . . . |
 
-When no delivery of the batch is under way any more, the rest of the batch waits again, before all others.  As in
-RocketMQ, the rest includes acknowledged messages behind the first one without an ack.  A message group without messages
-has no lock.
+When no delivery of the batch is under way any more, the messages that remain in the batch wait again, before all
+others.  As in RocketMQ, they include acknowledged messages that come after the first one without an ack.  A message
+group without messages has no lock.
 """
 
 from collections import deque
@@ -19,12 +19,16 @@ from broker_service.state.transitions import Ordered, Step
 
 @dataclass(slots=True)
 class Lock:
-    """`attempt_id` is the one of the pop that took the batch, or "".  `under_way` counts the batch's deliveries."""
+    """The messages of one message group.  `attempt_id` is that of the pop that took the batch, or empty.  `under_way`
+    counts the batch's open deliveries.
+    """
 
     attempt_id: str = ""
     batch: list[Ordered] = field(default_factory=list)
     under_way: int = 0
-    _waiting: deque[Ordered] | None = None  # an empty deque would take more memory than the rest of a lock
+    _waiting: deque[Ordered] | None = (
+        None  # None if empty, because an empty deque takes more memory than the rest of a lock
+    )
 
     @property
     def waiting(self) -> deque[Ordered] | tuple[()]:
@@ -33,18 +37,18 @@ class Lock:
     def wait(self, message: Ordered) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        delivered = message.step is Step.DELIVERED  # it was not delivered, since an earlier one of its group is
+        delivered = message.step is Step.DELIVERED  # it could not be delivered, because an earlier message is
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:
-        """Ends the batch; its remaining messages wait again, before all others."""
+        """Ends the batch.  Its remaining messages wait again, before all others."""
         if self.batch:
             self._waiting = self._waiting or deque()
             self._waiting.extendleft(one._replace(step=Step.WAITS) for one in reversed(self.batch))
             self.batch = []
 
     def takes(self, queue_offset: int) -> bool:
-        """Takes this message if it is the first that waits; returns False if it is not."""
+        """Takes this message if it is the first that waits.  Returns False if it is not."""
         if not self._waiting or self._waiting[0].queue_offset != queue_offset:
             return False
         self._waiting.popleft()
@@ -54,11 +58,11 @@ class Lock:
 
 
 class Locks:
-    """The locks of one queue."""
+    """Keeps the locks of one queue."""
 
     def __init__(self) -> None:
         self.by_group: dict[str, Lock] = {}
-        self.ready: dict[str, None] = {}  # message groups whose next pop gets messages
+        self.ready: dict[str, None] = {}  # free message groups that have waiting messages
         self.group_of: dict[int, str] = {}  # queue offset -> message group
         self._attempts: dict[str, dict[str, None]] = {}  # attempt id -> message groups with a batch under way
 
@@ -100,25 +104,25 @@ class Locks:
         return delivered
 
     def settle(self, queue_offset: int) -> bool:
-        """Ends a delivery with an ack or a dead letter; returns True if its message group is free now."""
+        """Ends a delivery with an ack or a dead letter.  Returns True if its message group is free now."""
         return self._ended(queue_offset, Step.ACKED, 0)
 
     def give_back(self, queue_offset: int, *, counted: bool) -> bool:
-        """Ends a delivery without an ack; returns True if its message group is free now."""
+        """Ends a delivery without an ack.  Returns True if its message group is free now."""
         return self._ended(queue_offset, Step.RETURNED, not counted)
 
     def forget_attempt(self, queue_offset: int) -> None:
-        """Drops the batch's attempt id, because the client has answered for a delivery, so it has got the batch."""
+        """Drops the batch's attempt id: the client has got the batch, because it has answered for a delivery."""
         group = self.group_of[queue_offset]
         self._forget_attempt(group, self.by_group[group])
 
     def taken_by(self, attempt_id: str) -> Iterator[Ordered]:
-        """The messages of the batches that a pop with this attempt id took."""
+        """Yields the messages of the batches that a pop with this attempt id took."""
         for group in self._attempts.get(attempt_id, ()):
             yield from self.by_group[group].batch
 
     def groups(self) -> list[tuple[str, str, tuple[Ordered, ...]]]:
-        """Returns message group, attempt id and messages of each lock, from which `take` makes the lock again."""
+        """Returns message group, attempt id and messages of each lock.  `take` makes the lock from them again."""
         return [(group, lock.attempt_id, (*lock.batch, *lock.waiting)) for group, lock in self.by_group.items()]
 
     def _ended(self, queue_offset: int, step: Step, uncounted: int) -> bool:

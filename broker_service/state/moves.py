@@ -1,7 +1,7 @@
-"""Makes and reads retry copies and dead letters, and the names of their topics.  Pure.
+"""Pure functions that make and read retry copies and dead letters, and name their topics.
 
-A message is moved by appending a copy to a topic of the broker's own.  A property of the copy names the delivery that
-it settles, so copy and settlement are one record.  Names and attempts are RocketMQ 5's.
+To move a message, the broker appends a copy to one of its own topics.  A property of the copy names the delivery that
+the copy settles, so copy and settlement are one record.  Names and attempts are those of RocketMQ 5.
 """
 
 from collections.abc import Mapping
@@ -29,20 +29,20 @@ _LEFT_OUT_FIRST = (
 
 
 def retry_topic(group: str, topic: str) -> str:
-    """Names the broker's own retry topic, in the form of RocketMQ's `enableRetryTopicV2`.
+    """Returns the name of the broker's own retry topic, in the form of RocketMQ's `enableRetryTopicV2`.
 
-    No group has a `+` in its name, so no other group and topic have this retry topic.
+    No group has a `+` in its name, so this name belongs to only one group and topic.
     """
     return f"{RETRY_PREFIX}{group}+{topic}"
 
 
 def retry_topic_v1(group: str, topic: str) -> str:
-    """Names the retry topic in RocketMQ's default form; another group and topic may have the same one."""
+    """Returns the retry topic's name in RocketMQ's default form.  Another group and topic may have the same name."""
     return f"{RETRY_PREFIX}{group}_{topic}"
 
 
 def group_of(topic: str) -> str:
-    """Names the group whose retry topic, of the broker's own form, this is; empty for other topics."""
+    """Returns the group of a retry topic that has the broker's own form; empty for other topics."""
     group, plus, _ = topic.removeprefix(RETRY_PREFIX).partition("+")
     return group if plus and topic.startswith(RETRY_PREFIX) else ""
 
@@ -52,18 +52,18 @@ def dlq_topic(group: str) -> str:
 
 
 def original_topic(place: Place) -> str:
-    """Names the topic that the group subscribes to, for a place in that topic or in one of its retry topics."""
+    """Returns the topic that the group subscribes to, for a place in that topic or in one of its retry topics."""
     prefixes = retry_topic(place.group, ""), retry_topic_v1(place.group, "")
     return next((place.topic.removeprefix(one) for one in prefixes if place.topic.startswith(one)), place.topic)
 
 
 def copy_topic(place: Place, *, is_dead_letter: bool) -> str:
-    """Names the topic to which a message that was delivered in this place is moved."""
+    """Returns the topic to which a message that was delivered in this place is moved."""
     return dlq_topic(place.group) if is_dead_letter else retry_topic(place.group, original_topic(place))
 
 
 def retry_copy(message: Record, due: Due) -> Record:
-    """Makes the copy for the retry topic, from which the message is delivered next; it may not have room (`fits`)."""
+    """Makes the copy for the retry topic, which delivers the message next.  Its properties may be too long (`fits`)."""
     place, _, delivery = due
     topic = copy_topic(place, is_dead_letter=False)
     copy = _copy(message, due, topic, delivery.attempt if delivery.counted else delivery.attempt - 1)
@@ -73,9 +73,9 @@ def retry_copy(message: Record, due: Due) -> Record:
 
 
 def dead_letter(message: Record, due: Due) -> Record:
-    """Makes the copy for the group's dead letter topic, from which nothing is delivered by itself.
+    """Makes the copy for the group's dead letter topic, which delivers nothing by itself.
 
-    Properties that do not fit are left out: the broker's own first, then the message's largest.
+    Properties that do not fit are left out: first the broker's own, then the message's largest.
     """
     copy = _copy(message, due, copy_topic(due.place, is_dead_letter=True), due.delivery.attempt)
     copy.properties[PROPERTY_RETRY_TOPIC] = due.place.topic
@@ -115,7 +115,7 @@ def _copy(message: Record, due: Due, topic: str, reconsume_times: int) -> Record
 
 
 def move_of(message: Record) -> Move | None:
-    """Returns the move in a record of a retry or dead letter topic; None if the record is no copy of a delivery."""
+    """Returns the move in a record of a retry or dead letter topic; None if the record is not a copy of a delivery."""
     parts = message.properties.get(PROPERTY_SOURCE, "").split(" ")
     if len(parts) != 5:
         return None

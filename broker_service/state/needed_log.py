@@ -1,10 +1,10 @@
-"""NeededLog knows from which offset on the log has records that still wait, and must not be deleted by age."""
+"""NeededLog knows the log offset from which records still wait, so that retention must not delete the log after it."""
 
 from broker_service.store.message_store import MessageStore
 
 
 class NeededLog:
-    """A record is needed until its settlement, or its new copy, is on disk."""
+    """Keeps that offset.  A record is needed until its settlement, or its new copy, is on disk."""
 
     def __init__(self, log: MessageStore) -> None:
         self._log = log
@@ -12,10 +12,11 @@ class NeededLog:
         self._noted: tuple[int, int] | None = None  # an end of the log, and the offset from which it was needed then
 
     def begins_at(self, oldest: int | None) -> int:
-        """Returns the log offset from which on the log is needed.  `oldest` is the offset of the oldest waiting record.
+        """Returns the log offset from which the log is needed.  `oldest` is the log offset of the oldest waiting
+        record.
 
-        It is called again and again: an answer takes account of an earlier call only once the log end of that call is
-        on disk.
+        Call it repeatedly.  The offset only moves to that of an earlier call once the log's end at that call is on
+        disk.
         """
         now = self._log.end_offset if oldest is None else oldest
         if self._noted is not None and self._noted[0] <= self._log.flushed_offset:

@@ -1,6 +1,6 @@
-"""OpenTransactions has the half messages whose transaction has not ended.  Pure: it follows from the log.
+"""OpenTransactions keeps the half messages whose transaction has not ended.  It follows from the log.
 
-A later half message with the topic and id of an open one replaces it, since it is the same one, sent or appended again.
+A half message replaces an open one with the same topic and id, because it is the same message, sent or appended again.
 """
 
 import heapq
@@ -18,17 +18,17 @@ from broker_service.state.transaction_changes import (
     TransactionId,
 )
 
-MAX_RECENT = 20_000  # ended transactions that are remembered, for a client that ends one again
+MAX_RECENT = 20_000  # most ended transactions that are remembered, for clients that end one again
 _HEAP_SLACK = 1000
 
 
 class OpenTransactions:
-    """`apply` never fails: a change that does not fit, such as a second end, has no effect."""
+    """Keeps open transactions.  `apply` never fails: a change that does not fit, such as a second end, is ignored."""
 
     def __init__(self) -> None:
         self.open: dict[TransactionId, Prepared] = {}
-        self.open_of: Counter[str] = Counter()  # by topic
-        self.unlogged: dict[int, Resolved] = {}  # settled half messages without an op record, by queue offset
+        self.open_of: Counter[str] = Counter()  # topic -> number of open transactions
+        self.unlogged: dict[int, Resolved] = {}  # queue offset -> settled half message without an op record
         self._by_offset: dict[int, TransactionId] = {}
         self._recent: OrderedDict[TransactionId, Resolution] = OrderedDict()
         self._due: list[tuple[int, int]] = []  # a heap of (time, queue offset); outdated entries are removed later
@@ -36,7 +36,7 @@ class OpenTransactions:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def resolution_of(self, transaction: TransactionId) -> Resolution | None:
-        """Returns how the transaction ended, as far as that is remembered."""
+        """Returns how the transaction ended, or None if that is not remembered."""
         return self._recent.get(transaction)
 
     def first(self) -> Prepared | None:
@@ -48,7 +48,7 @@ class OpenTransactions:
         return self._due[0][0] if self._due else None
 
     def due(self, now_ms: int, limit: int) -> list[Prepared]:
-        """Returns the open half messages whose producer must be asked now, the longest due first."""
+        """Returns the open half messages whose producer must be asked now, the earliest due first."""
         found: list[Prepared] = []
         entries: list[tuple[int, int]] = []
         while len(found) < limit:
@@ -56,7 +56,7 @@ class OpenTransactions:
             if not self._due or self._due[0][0] > now_ms:
                 break
             entry = heapq.heappop(self._due)
-            if not entries or entry != entries[-1]:  # equal entries come from a time that was set again to its value
+            if not entries or entry != entries[-1]:  # a time that was set to the same value twice has equal entries
                 entries.append(entry)
                 found.append(self.open[self._by_offset[entry[1]]])
         for entry in entries:
@@ -128,7 +128,7 @@ class OpenTransactions:
     # --- snapshots --------------------------------------------------------------------------------------------------
 
     def rebuilding(self) -> Iterator[Prepared | Resolved]:
-        """Returns changes that make the present state again, from nothing."""
+        """Returns changes that make the present state again from nothing."""
         return _rebuilding(dict(self._recent), dict(self.unlogged), list(self.open.values()))
 
 

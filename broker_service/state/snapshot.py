@@ -1,10 +1,10 @@
-"""Snapshot has the state of consumption at a log offset, so that a start reads only the log after it.
+"""Snapshot has the state of consumption at a log offset, so that a start reads only the log after that offset.
 
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
-The body is transitions that make the state again (`transitions.py`).  A snapshot is valid for a log whose last bytes
-before that offset, as many as `tail size` says, have the tail's CRC.  Without a valid snapshot a start reads the whole
-log.  Pure.
+The body has transitions that make the state again (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
+bytes of the log before the log offset.  A snapshot is valid for a log with the same CRC there.  Without a valid
+snapshot a start reads the complete log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,8 +29,8 @@ from broker_service.state.transitions import (
     Transition,
 )
 
-TAIL_BYTES = 64 << 10  # the bytes of the log before the snapshot's offset, by which the log is recognised
-SHORT_TAIL_BYTES = 4 << 10  # the tail that is used if a bad sector lies in the usual one
+TAIL_BYTES = 64 << 10  # bytes of the log before the snapshot's offset, which identify the log
+SHORT_TAIL_BYTES = 4 << 10  # bytes that are used instead if the usual ones have a bad sector
 
 _MAGIC = b"RSIMCONS"
 _VERSION = 2  # version 1 had no half messages, so the log is read again instead
@@ -66,7 +66,7 @@ def encode(
 
 
 def decode(data: bytes) -> Snapshot:
-    """Decodes a snapshot; ValueError for damaged bytes, StoreTooNew for transitions of a newer version."""
+    """Decodes a snapshot.  Raises ValueError for damaged bytes, and StoreTooNew for transitions of a newer version."""
     if len(data) < _HEAD.size:
         raise ValueError(f"{len(data)} bytes")
     magic, version, log_offset, tail_size, tail_crc, body_crc = _HEAD.unpack_from(data)
@@ -77,7 +77,7 @@ def decode(data: bytes) -> Snapshot:
 
 
 def rebuilding(queues: Queues) -> Iterator[Transition]:
-    """Yields transitions that make these queues again, from nothing."""
+    """Yields transitions that make these queues again from nothing."""
     for place, following, under_way, groups in queues:
         ordered = {message.queue_offset for _, _, messages in groups for message in messages}
         lowest = min([following, *ordered, *under_way])
@@ -91,7 +91,7 @@ def rebuilding(queues: Queues) -> Iterator[Transition]:
 
 
 def _taken(place: Place, one: UnderWay, taken: Sequence[tuple[int, UnderWay]]) -> Iterator[Transition]:
-    """Yields transitions that make deliveries of one pop, which differ only in their attempts."""
+    """Yields transitions that make the deliveries of one pop, which differ only in their attempts."""
     offsets = tuple(offset for offset, _ in taken)
     yield Take(
         place=place,
@@ -120,7 +120,7 @@ def _lock(
 ) -> Iterator[Transition]:
     """Yields transitions that make a lock.
 
-    They leave the queue's next offset at the lowest one, since other locks have messages between these.
+    They leave the queue's next offset at the lowest one, because other locks have messages in between.
     """
     name, attempt_id, messages = group
     batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}

@@ -1,11 +1,11 @@
-"""State has the messages that each group has taken and not settled.  Pure: it follows from the transitions.
+"""State keeps the messages that each group has taken and not settled.  It follows from the transitions.
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
     committed = the lowest under way, or next        next = the first not taken yet
         |  under way  . settled .  under way  . . . |
 
-In a group that consumes in order, messages that wait for others of their message group are kept, too (`locks.py`).
+For a group that consumes in order, messages that wait for others of their message group are kept, too (`locks.py`).
 """
 
 import heapq
@@ -38,7 +38,7 @@ from broker_service.state.transitions import (
     Waiting,
 )
 
-MAX_RECENT = 20_000  # settled deliveries that are remembered, so that a second ack of them is valid
+MAX_RECENT = 20_000  # most settled deliveries that are remembered, so that a second ack of them is valid
 _HEAP_SLACK = 1000
 _TAKEN_SLACK = 1000
 
@@ -77,15 +77,15 @@ class QueueState:
         return self._taken[0] if self._taken else self.next
 
     def is_pending(self, queue_offset: int) -> bool:
-        """True if the message is under way, or waits for others of its message group."""
+        """Returns True if the message is under way, or waits for others of its message group."""
         return queue_offset in self.under_way or self.is_ordered(queue_offset)
 
     def is_ordered(self, queue_offset: int) -> bool:
-        """True if the message was taken in order, and is not settled together with all that come before it."""
+        """Returns True if the message was taken in order, and a lock still has it."""
         return self.locks is not None and queue_offset in self.locks.group_of
 
     def pending_from(self, first: int) -> int:
-        """Counts the messages from that offset on that were taken and are not settled."""
+        """Counts the messages from this offset on that were taken and are not settled."""
         ordered = self.locks.group_of if self.locks is not None else {}
         pending = self.under_way.keys() | ordered.keys() if ordered else self.under_way.keys()
         return len(pending) if self.committed >= first else sum(offset >= first for offset in pending)
@@ -98,19 +98,23 @@ class QueueState:
 
 
 class State:
-    """`apply` never fails: a transition that does not fit, such as a second settlement, has no effect."""
+    """Keeps the state.  `apply` never fails: a transition that does not fit, such as a second settlement, has no
+    effect.
+    """
 
     def __init__(self) -> None:
         self.queues: dict[Place, QueueState] = {}
         self.transactions = OpenTransactions()
         self.under_way_count = 0
-        self.ordered_count = 0  # messages that locks have
-        self.ordered_of: dict[str, int] = {}  # by group, without those that have none
+        self.ordered_count = 0  # messages that the locks have
+        self.ordered_of: dict[str, int] = {}  # group -> messages that its locks have; no entry for none
         self._released: set[Place] = set()
-        self.under_way_of: dict[str, int] = {}  # by group, without those that have none
+        self.under_way_of: dict[str, int] = {}  # group -> its deliveries under way; no entry for none
         self.timers = Timers()
-        self._recent: OrderedDict[DeliveryId, bool] = OrderedDict()  # settled -> whether it became a dead letter
-        self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries renewed for it
+        self._recent: OrderedDict[DeliveryId, bool] = (
+            OrderedDict()
+        )  # settled delivery -> True if it became a dead letter
+        self._renewed: dict[str, dict[tuple[Place, int], None]] = {}  # client id -> deliveries that are renewed for it
         self._deadlines: list[tuple[int, Place, int, int]] = []  # a heap; outdated entries are removed later
         self._changed: set[Place] = set()
 
@@ -122,15 +126,15 @@ class State:
         return found if found is not None and found.pop == delivery.pop else None
 
     def was_settled(self, delivery: DeliveryId) -> bool:
-        """Returns True if an ack settled the delivery, as far as that is remembered."""
+        """Returns True if an ack settled the delivery and this is still remembered."""
         return self._recent.get(delivery) is False
 
     def is_dead_letter(self, delivery: DeliveryId) -> bool:
-        """Returns True if the message was moved to the dead letters, as far as that is remembered."""
+        """Returns True if the message was moved to the dead letters and this is still remembered."""
         return self._recent.get(delivery) is True
 
     def recent(self) -> list[tuple[DeliveryId, bool]]:
-        """Returns the remembered deliveries, oldest first, each with True if it is a dead letter."""
+        """Returns the remembered deliveries, the oldest first, each with True if it is a dead letter."""
         return list(self._recent.items())
 
     def renewing_clients(self) -> list[str]:
@@ -144,7 +148,7 @@ class State:
         ]
 
     def last_renewed_pop_ms(self) -> int:
-        """Returns the pop time of the newest delivery that is renewed; 0 without any."""
+        """Returns the pop time of the newest delivery that is renewed; 0 if no delivery is renewed."""
         renewed = (one for deliveries in self._renewed.values() for one in deliveries)
         return max((self.queues[place].under_way[offset].popped_ms for place, offset in renewed), default=0)
 
@@ -170,7 +174,7 @@ class State:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int, limit: int) -> list[Due]:
-        """Returns overdue deliveries, oldest first.  They stay overdue until a transition changes them."""
+        """Returns overdue deliveries, the oldest first.  They stay overdue until a transition changes them."""
         found: list[Due] = []
         entries: list[tuple[int, Place, int, int]] = []
         while len(found) < limit:
@@ -179,7 +183,7 @@ class State:
                 break
             entry = heapq.heappop(self._deadlines)
             if entries and entry == entries[-1]:
-                continue  # the deadline was set again to its value
+                continue  # the deadline was set to the same value twice
             entries.append(entry)
             _, place, offset, _ = entry
             found.append(Due(place, offset, self.queues[place].under_way[offset]))
@@ -188,7 +192,7 @@ class State:
         return found
 
     def take_changed(self) -> Iterator[tuple[Place, int | None]]:
-        """Yields the places that have changed since the last call, with their committed offsets; None if dropped."""
+        """Yields places that changed since the last call, with their committed offsets; None for a dropped place."""
         changed, self._changed = self._changed, set()
         for place in changed:
             queue = self.queues.get(place)
@@ -233,7 +237,7 @@ class State:
         shared: dict[int, UnderWay] = {}
         for offset, attempt in zip(take.offsets, take.attempts, strict=True):
             if offset < queue.next or queue.is_ordered(offset):
-                continue  # taken before
+                continue  # the message was taken before
             self._deliver(queue, take, offset, attempt, shared)
             queue.take(offset)
         queue.next = max(queue.next, take.next)
@@ -261,7 +265,7 @@ class State:
     def _deliver(
         self, queue: QueueState, take: Take | TakeInOrder, offset: int, attempt: int, shared: dict[int, UnderWay]
     ) -> None:
-        """Adds a delivery.  `shared` has the UnderWay of this pop by attempt, which its messages share in memory."""
+        """Adds a delivery.  `shared` maps an attempt to the UnderWay that the messages of this pop share in memory."""
         if (delivery := shared.get(attempt)) is None:
             times = take.popped_ms, take.deadline_ms, take.renewed_until_ms
             delivery = shared[attempt] = UnderWay(take.pop, attempt, *times, True, take.client_id)
@@ -361,7 +365,7 @@ class State:
             self._renewed.setdefault(delivery.client_id, {})[place, offset] = None
 
     def _unwatch(self, place: Place, offset: int, delivery: UnderWay) -> None:
-        """Forgets a delivery.  Its deadline stays in the heap until it is the first one."""
+        """Forgets a delivery.  Its deadline stays in the heap until it comes to the top."""
         renewed = self._renewed.get(delivery.client_id)
         if renewed is not None and renewed.pop((place, offset), True) is None and not renewed:
             del self._renewed[delivery.client_id]
@@ -376,7 +380,7 @@ class State:
 
 
 def _add(counts: dict[str, int], name: str, more: int) -> None:
-    """Adds to a count; a count of 0 is removed."""
+    """Adds to a count.  A count of 0 is removed."""
     if now := counts.get(name, 0) + more:
         counts[name] = now
     else:

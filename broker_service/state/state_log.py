@@ -10,10 +10,10 @@ sector or damage, only a part of the state waits:
 | record                                       | if it cannot be read                                             |
 |----------------------------------------------|------------------------------------------------------------------|
 | a record of the timer topic                  | its message waits                                                |
-| a copy in a retry or dead letter topic       | the delivery that it settles comes again                         |
+| a copy in a retry or dead letter topic       | the message whose delivery it settles is delivered again         |
 | a record of RocketMQ's topics of             | all transactions wait, since any of them may have ended with it  |
 | transactions                                 |                                                                  |
-| a record of the state topic                  | all changes wait, since everything behind it depends on it       |
+| a record of the state topic                  | all changes wait, since all later ones depend on it              |
 """
 
 import heapq
@@ -53,7 +53,7 @@ Extent = tuple[int, int]  # the log offset and size of a record
 
 
 class Written(NamedTuple):
-    """A record of the state topic that this broker has just appended, and need not read."""
+    """A record of the state topic that this broker has just appended, so that it need not be read."""
 
     end_offset: int
     body: bytes
@@ -68,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 class StateLog:
-    """It notes the records that the store dispatches; the next `catch_up` applies them."""
+    """Keeps the state.  It notes each record that the store dispatches.  The next `catch_up` applies them."""
 
     def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()
@@ -76,22 +76,23 @@ class StateLog:
         self._path = snapshot_path
         self._older = snapshot_path.with_name(f"{snapshot_path.name}.old")
         self._saved_at = 0  # log offset of the last snapshot
-        self._is_saved = True  # nothing has happened since the last snapshot
+        self._is_saved = True  # False if something has changed since the last snapshot
         self._unapplied: list[Extent] = []
-        self._is_reload_due = False  # the last reload has failed
+        self._is_reload_due = False  # True if the last reload has failed
         self._failed_at: _Entry | None = None
         self._unread: tuple[_Entry, RocketSimError] | None = None  # the first unreadable record of a transaction
         store.dispatched.append(self._dispatched)
 
     @not_collected()
     def reload(self) -> None:
-        """Reads the state from a snapshot, if any, and the log after it, at a start and after the log was cut.
+        """Reads the state from a snapshot, if any, and the log after it.  Call it at a start and after a cut of the
+        log.
 
         Deliveries that are in neither are lost, because that part of the log has expired.  If the reload fails, the
         next `catch_up` repeats it, so that no snapshot is made of an incomplete state.
         """
         self._is_reload_due = True
-        self._check(self._failed_at)  # tried first, before all others are read again
+        self._check(self._failed_at)  # reads the failed record first, before all others are read again
         self._failed_at = self._unread = None
         self.state, self._unapplied = State(), []
         begin = self._saved_at = self._store.min_offset
@@ -114,13 +115,13 @@ class StateLog:
 
     @property
     def is_snapshot_due(self) -> bool:
-        """True if a start would have to read so much of the log that another snapshot is worth writing."""
+        """Returns True if a start would have to read so much of the log that another snapshot is worth writing."""
         return self._store.end_offset - self._saved_at >= SNAPSHOT_LOG_BYTES
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes a snapshot, for any thread.
+        """Returns a function that writes a snapshot on any thread.
 
-        Returns None if nothing has changed since the last one, or if a record of a transaction cannot be read.
+        Returns None if nothing has changed since the last snapshot, or if a record of a transaction cannot be read.
         """
         self.catch_up()
         if self._is_saved or self._unread is not None:
@@ -161,19 +162,20 @@ class StateLog:
                 size = snapshot.tail[0] or snapshots.TAIL_BYTES
                 if self._store.tail_crc_at(snapshot.log_offset, size) == snapshot.tail:
                     return snapshot
-                why = f"the log before offset {snapshot.log_offset} is not the one of the snapshot"
+                why = f"the log before offset {snapshot.log_offset} is not that of the snapshot"
             except FileNotFoundError:
                 continue
             except FlushFailed:
                 raise
             except (OSError, ValueError, NotFound, StoreTooNew) as error:
                 why = str(error)
-            logger.warning("%s is not used, more of the log is read instead: %s", path, why)
+            logger.warning("the snapshot %s is not used, and more of the log is read instead: %s", path, why)
         return None
 
     def catch_up(self, written: Written | None = None) -> None:
-        """Applies the records that were appended since the last call.  Raises for a record that cannot be applied, at
-        each call.
+        """Applies the records that were appended since the last call.
+
+        Raises if a record cannot be applied, and again at each later call until it can.
         """
         if self._is_reload_due:
             self.reload()
@@ -193,7 +195,7 @@ class StateLog:
             raise
 
     def _timers_of(self, extents: Sequence[Extent]) -> list[RecordChanges] | None:
-        """Returns the changes of these records, which lie back to back; None if each must be read by itself."""
+        """Returns the changes of these adjacent records; None if each record must be read by itself."""
         if len(extents) < MANY:
             return None
         first, (last, size) = extents[0][0], extents[-1]
@@ -209,25 +211,25 @@ class StateLog:
         try:
             data = self._store.log.record_at(offset)
         except NotFound:
-            return offset, []  # it has expired
+            return offset, []  # the record has expired
         except (ReadFailed, StoreCorrupt) as error:
             return offset, self._substitutes_for(self._entry_of(offset), offset, error)
         return offset, _transitions(record.decode(data, check_crc=False), offset)
 
     @property
     def unapplied_from(self) -> int | None:
-        """The log offset of the first record that is not applied; None if all are."""
+        """Returns the log offset of the first record that is not applied; None if all are applied."""
         if self._is_reload_due or self._unread is not None:
             return self._saved_at
         return min(self._unapplied)[0] if self._unapplied else None
 
     def check_transactions(self) -> None:
-        """Raises if a record that may change transactions could not be read."""
+        """Raises an error if a record that may change transactions could not be read."""
         if self._unread is not None:
-            raise self._unread[1].with_traceback(None)  # otherwise its traceback grows each time
+            raise self._unread[1].with_traceback(None)  # every raise would lengthen the error's traceback
 
     def read_again(self) -> bool:
-        """Reads the state anew if a record of a transaction could not be read before; returns True if it did so.
+        """Reads the state again if a record of a transaction could not be read before.  Returns True if it did so.
 
         Raises if the record still cannot be read.
         """
@@ -245,7 +247,7 @@ class StateLog:
                 self._unapplied += zip(*(column.tolist() for column in columns), strict=True)
 
     def changes_from(self, topic: str, queue_id: int, log_offset: int) -> Iterator[RecordChanges]:
-        """Yields the changes in the queue's records from that log offset on."""
+        """Yields the changes in the queue's records from this log offset on."""
         at, end = self._store.queues.bounds(topic, queue_id)
         at = max(at, self._store.queues.end_at(topic, queue_id, log_offset))
         alone = 1
@@ -255,14 +257,14 @@ class StateLog:
                 yield from changes
                 alone = 1
             except (ReadFailed, StoreCorrupt, StoreTooNew) as error:
-                for one in range(at, min(at + alone, end)):  # a bad sector may make its whole neighbourhood unreadable
+                for one in range(at, min(at + alone, end)):  # a bad sector may fail reads of all records near it
                     yield self._read_alone(_Entry(topic, queue_id, one), error)
                 at, alone = at + alone, 2 * alone
         for one in range(end, self._store.queues.end(topic, queue_id)):  # records that readers do not see yet
             yield self._read_alone(_Entry(topic, queue_id, one))
 
     def _read(self, entry: _Entry, end: int) -> tuple[int, list[RecordChanges]]:
-        """Reads as many records as fit; returns the queue offset of the next one, and the changes."""
+        """Reads as many records as fit.  Returns the queue offset of the next record, and the changes."""
         topic, queue_id, at = entry
         found = self._store.queues.read_ranges([(topic, queue_id, at, end)], READ_BYTES)
         if found.answers[0].next_offset <= at:
@@ -279,14 +281,15 @@ class StateLog:
         return found.answers[0].next_offset, changes
 
     def _read_alone(self, entry: _Entry, error: RocketSimError | None = None) -> RecordChanges:
-        """Returns the changes of one record, or their substitute.  `error` was raised when it was read together with
-        others.
+        """Returns the changes of one record, or what is applied instead if it cannot be read.
+
+        `error` is the error of an earlier read of this record together with others.
         """
         log_offset, size = self._store.queues.entry(*entry) or (0, 0)
         try:
             return log_offset, self._changes_of(entry, log_offset)
         except (NotFound, ReadFailed, StoreCorrupt, StoreTooNew) as of_this_one:
-            # If the log continues behind the record, only the record is damaged; otherwise the queue may be.
+            # If the log continues after the record, only the record is damaged.  Otherwise the queue may be damaged.
             if isinstance(of_this_one, NotFound) or not self._store.log.goes_on_at(log_offset + size):
                 self._failed_at = entry
                 raise error or _unreadable(entry) from of_this_one
@@ -295,11 +298,11 @@ class StateLog:
     def _changes_of(self, entry: _Entry, log_offset: int) -> list[Change]:
         message = record.decode(self._store.log.record_at(log_offset), check_crc=False)
         if (message.topic, message.queue_id, message.queue_offset) != entry:
-            raise self._store.log.damaged(log_offset, f"it is not message {entry.queue_offset} of {entry.topic}")
+            raise self._store.log.damaged(log_offset, f"it is not message {entry.queue_offset} of topic {entry.topic}")
         return _transitions(message, log_offset)
 
     def _check(self, entry: _Entry | None) -> None:
-        """Raises if that record still exists and still cannot be read."""
+        """Raises an error if the record still exists and still cannot be read."""
         found = self._store.queues.entry(*entry) if entry is not None else None
         if entry is not None and found is not None:
             with suppress(NotFound):
@@ -316,26 +319,26 @@ class StateLog:
     def _substitutes_for(self, entry: _Entry | None, log_offset: int, error: RocketSimError) -> list[Change]:
         """Returns the changes that are applied instead of a record that cannot be read.
 
-        Raises the error for a record of the state topic, and if it is not known which record it is.
+        Raises the error if the record belongs to the state topic, or if its topic is not known.
         """
         if entry is None or entry.topic == STATE_TOPIC:
             self._failed_at = entry
             raise error
         changes: list[Change] = []
         if entry.topic == TIMER_TOPIC:
-            changes, why = [Timer(UNKNOWN, log_offset)], "a message with a delivery time waits, or is not recalled"
+            changes, why = [Timer(UNKNOWN, log_offset)], "so a message with a delivery time waits, or is not recalled"
         elif half_messages.has_changes(entry.topic):
-            self._unread, why = self._unread or (entry, error), "transactions wait until it can be read"
+            self._unread, why = self._unread or (entry, error), "so transactions wait until it can be read"
         else:
-            why = "if it is a copy, the delivery that it settles comes again"
-        where = f"the record of {entry.topic} at log offset {log_offset}"
+            why = "if it is a copy of a message, that message is delivered again"
+        where = f"the record of topic {entry.topic} at log offset {log_offset}"
         logger.error("%s cannot be read, %s: %s", where, why, error)
         return changes
 
 
 def _unreadable(entry: _Entry) -> StoreCorrupt:
     topic, queue_id, at = entry
-    return StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}: run `rocketsim store verify`")
+    return StoreCorrupt(f"queue {queue_id} of topic {topic} cannot be read at {at}: run `rocketsim store verify`")
 
 
 def _has_changes(topic: str) -> bool:
@@ -358,11 +361,13 @@ def _in_body(body: bytes, log_offset: int) -> list[Change]:
     try:
         return [*transitions.decode(body)]
     except ValueError as error:
-        raise StoreCorrupt(f"the record of {STATE_TOPIC} at log offset {log_offset} is damaged: {error}") from error
+        raise StoreCorrupt(
+            f"the record of topic {STATE_TOPIC} at log offset {log_offset} is damaged: {error}"
+        ) from error
 
 
 def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
-    """Yields groups of records that lie back to back in the log."""
+    """Yields groups of records that are adjacent in the log."""
     first = size = 0
     for number, (offset, length) in enumerate(extents):
         if number > first and (offset != sum(extents[number - 1]) or size + length > READ_BYTES):
@@ -374,7 +379,7 @@ def _runs(extents: Sequence[Extent]) -> Iterator[Sequence[Extent]]:
 
 
 def _timers_in(data: bytes | memoryview, count: int) -> list[RecordChanges] | None:
-    """Returns the changes of these records; None unless all are of the timer topic and can be read as columns."""
+    """Returns the changes of these records; None unless all belong to the timer topic and can be read as columns."""
     try:
         records = Records.walk(data, count)
         records.check()
@@ -396,6 +401,6 @@ def _timers(waiting: record.Record, log_offset: int) -> list[Change]:
     try:
         second = timer_record.second_of(waiting)
     except ValueError as error:
-        logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+        logger.error("the record of topic %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
         return []
     return [Timer(second, log_offset, waiting.properties.get(timer_record.PROPERTY_DELETE_KEY, ""))]

@@ -1,4 +1,4 @@
-"""The records of messages with a delivery time: how they wait, are recalled and are delivered.  Pure.
+"""Pure functions for the records of messages with a delivery time: how these wait, are recalled and are delivered.
 
 A waiting message is a record of queue 0 of RocketMQ's `rmq_sys_wheel_timer`.  A message that is delivered, or moved to
 the end of the log, is a copy that names the waiting record.  Appending the copy therefore also settles that record.
@@ -23,11 +23,11 @@ from rocketsim_proto.reserved import TIMER_TOPIC
 from broker_service.errors import InvalidParameter, MessageIllegal
 
 MAX_TIMER_DELAY_MS = 3 * 86_400_000  # RocketMQ's timerMaxDelaySec
-MAX_TIMERS = 10_000_000  # some 10 to 30 bytes of memory each
+MAX_TIMERS = 10_000_000  # most waiting messages; each takes some 10 to 30 bytes of memory
 
 PROPERTY_OUT_MS = "TIMER_OUT_MS"
 PROPERTY_DELETE_KEY = "TIMER_DEL_UNIQKEY"
-PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # of a copy: the second and the log offset of the record that it settles
+PROPERTY_TIMER_SOURCE = "__TIMER_SOURCE"  # in a copy: second and log offset of the record that it settles
 _RECALL_TAG = "_RECALL_TAG_"  # RocketMQ's
 _RECALL_BODY = b"0"
 _LONGEST_SOURCE = f"{'9' * 11} {'9' * 19}"
@@ -41,8 +41,8 @@ def out_ms(deliver_ms: int) -> int:
 def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
     """Makes the record in which a message waits for its delivery time.
 
-    Raises MessageIllegal if the time is too far ahead, or if the properties leave no room for those of the delivered
-    copy.
+    Raises MessageIllegal if the time is too far ahead, or if the properties leave no room for the properties of the
+    delivered copy.
     """
     if deliver_ms - now_ms > MAX_TIMER_DELAY_MS:
         raise MessageIllegal(
@@ -52,7 +52,9 @@ def waiting_record(message: Record, deliver_ms: int, now_ms: int) -> Record:
     real = {PROPERTY_REAL_TOPIC: message.topic, PROPERTY_REAL_QUEUE_ID: str(message.queue_id)}
     properties = {**message.properties, PROPERTY_OUT_MS: str(out_ms(deliver_ms)), **real}
     if len(encode_properties({**properties, PROPERTY_TIMER_SOURCE: _LONGEST_SOURCE})) > MAX_PROPERTIES_SIZE:
-        raise MessageIllegal(f"the message cannot wait: its properties and ours exceed {MAX_PROPERTIES_SIZE} bytes")
+        raise MessageIllegal(
+            f"the message cannot wait: its properties and the broker's exceed {MAX_PROPERTIES_SIZE} bytes"
+        )
     return replace(message, topic=TIMER_TOPIC, queue_id=0, properties=properties)
 
 
@@ -61,9 +63,9 @@ def recall_key(topic: str, message_id: str) -> str:
 
 
 def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> Record:
-    """Makes RocketMQ's delete record, which waits as the message does.
+    """Makes RocketMQ's delete record, which waits until the same time as the message.
 
-    Raises InvalidParameter if the delivery time is over, or is one that no message can have.
+    Raises InvalidParameter if the delivery time is over, or if no message can have it.
     """
     if not 0 < deliver_ms - now_ms < MAX_TIMER_DELAY_MS:
         raise InvalidParameter("recall failed, timestamp invalid: the message is delivered, or never had that time")
@@ -77,19 +79,19 @@ def recall_record(topic: str, message_id: str, deliver_ms: int, now_ms: int) -> 
 
 
 def second_of(waiting: Record) -> int:
-    """Returns the second in which the message waits; raises ValueError if the record does not say."""
+    """Returns the second in which the message waits.  Raises ValueError if the record does not say it."""
     return second_in(waiting.properties.get(PROPERTY_OUT_MS, ""))
 
 
 def second_in(value: str) -> int:
-    """Returns the second in a value of TIMER_OUT_MS; raises ValueError if it is none."""
+    """Returns the second in a value of TIMER_OUT_MS.  Raises ValueError if the value has none."""
     if not (value.isascii() and value.isdigit() and len(value) < 16):
-        raise ValueError(f"it says no time: {PROPERTY_OUT_MS}={value[:20]!r}")
+        raise ValueError(f"the record names no time: {PROPERTY_OUT_MS}={value[:20]!r}")
     return int(value) // 1000
 
 
 def topic_of(waiting: Record) -> str:
-    """Returns the topic to which the message will be delivered; empty if the record does not say."""
+    """Returns the topic to which the message will be delivered; empty if the record does not say it."""
     return waiting.properties.get(PROPERTY_REAL_TOPIC, "")
 
 
@@ -99,16 +101,16 @@ def key_of(waiting: Record) -> str:
 
 
 def delivered_record(waiting: Record) -> Record:
-    """Makes the message for its real topic and queue; raises ValueError if the record does not name them."""
+    """Makes the message for its real topic and queue.  Raises ValueError if the record does not name them."""
     properties = dict(waiting.properties)
     topic, queue_id = properties.pop(PROPERTY_REAL_TOPIC, ""), properties.pop(PROPERTY_REAL_QUEUE_ID, "")
     if not topic or not (queue_id.isascii() and queue_id.isdigit()):
-        raise ValueError(f"it does not say where it belongs: topic {topic!r}, queue {queue_id!r}")
+        raise ValueError(f"the record does not say where it belongs: topic {topic!r}, queue {queue_id!r}")
     return _copy(replace(waiting, topic=topic, queue_id=int(queue_id), properties=properties))
 
 
 def moved_record(waiting: Record) -> Record:
-    """Makes a copy of the record for the end of the log, because its log file expires."""
+    """Makes a copy of the record for the end of the log, because the record's log file expires."""
     return _copy(waiting)
 
 
@@ -118,8 +120,9 @@ def _copy(waiting: Record) -> Record:
 
 
 def sources(data: bytes) -> Iterator[tuple[str, tuple[int, int] | None]]:
-    """Yields, for each of these records, which lie back to back, its topic and, if it is a copy, the waiting record
-    that it settles: its second and its log offset.
+    """Yields, for each of these adjacent records, its topic and the waiting record that it settles.
+
+    The waiting record is given by its second and log offset.  It is None if the record is not a copy.
     """
     records = Records.walk(data)
     values = records.property(PROPERTY_TIMER_SOURCE).to_pylist()

@@ -1,8 +1,8 @@
-"""Timers has the messages that wait for their delivery time, as log offsets by the second they are due.  Pure.
+"""Timers keeps the messages that wait for their delivery time: their log offsets, by the second in which they are due.
 
 RocketMQ's TIMER_OUT_MS is the last whole second before the delivery time.  A second is due when it is over, so no
-message is delivered before its time, and each at most a second after it.  The second of a record that cannot be read is
-unknown.
+message is delivered before its time, and each message at most a second after it.  If a record cannot be read, its
+second is unknown.
 """
 
 import heapq
@@ -13,18 +13,18 @@ from itertools import chain, islice
 
 from broker_service.state.transitions import UNKNOWN, Copied, Copying, Timer, Waiting
 
-RECALL_WEIGHT = 10  # a recall takes as much memory as this number of timers, since it has a message's name
+RECALL_WEIGHT = 10  # a recall takes as much memory as this many timers, because it names its message
 
 
 class Timers:
-    """Each second has its log offsets in order.  A recall is itself a timer, which ends with its second."""
+    """Keeps the log offsets of each second in order.  A recall is itself a timer, which ends with its second."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.copying: int | None = None  # the log offset of a COPYING without its COPIED
-        self.unread: set[int] = set()  # log offsets of timers that could not be read, so their second is unknown
+        self.copying: int | None = None  # log offset of a COPYING that no COPIED has ended
+        self.unread: set[int] = set()  # log offsets of timers that could not be read, and whose second is unknown
         self._waiting: dict[int, array[int]] = {}
-        self._done: dict[int, set[int]] = {}  # settled timers behind others of their second that still wait
+        self._done: dict[int, set[int]] = {}  # second -> settled timers after the first that waits
         self._recalls: dict[int, dict[str, None]] = {}
         self._recall_count = 0
         self._seconds: list[int] = []  # a heap; seconds that are over are removed later
@@ -33,7 +33,7 @@ class Timers:
 
     @property
     def weight(self) -> int:
-        """The memory that is used, as a number of waiting messages."""
+        """Returns the memory that is used, as a number of waiting messages."""
         return self.count + len(self.unread) + RECALL_WEIGHT * self._recall_count
 
     def next_second(self) -> int | None:
@@ -42,7 +42,7 @@ class Timers:
         return self._seconds[0] if self._seconds else None
 
     def due(self, now_ms: int) -> list[int]:
-        """Returns the seconds that are over, oldest first."""
+        """Returns the seconds that are over, the oldest first."""
         found: list[int] = []
         while (second := self.next_second()) is not None and due_ms(second) <= now_ms:
             heapq.heappop(self._seconds)
@@ -53,7 +53,7 @@ class Timers:
         return found
 
     def first(self, second: int, count: int, without: Collection[int] = ()) -> list[int]:
-        """Returns the first log offsets that wait in this second, except `without`."""
+        """Returns the first log offsets that wait in this second, except those in `without`."""
         done = self._done.get(second, ())
         waiting = (one for one in self._waiting.get(second, ()) if one not in done and one not in without)
         return list(islice(waiting, count))
@@ -67,7 +67,7 @@ class Timers:
         return key in self._recalls.get(second, ())
 
     def oldest(self, without: Collection[int] = ()) -> int | None:
-        """Returns the lowest log offset that waits, except `without`."""
+        """Returns the lowest log offset that waits, except those in `without`."""
         unread = self.unread.difference(without)
         if not without:
             return min(chain(unread, (offsets[0] for offsets in self._waiting.values())), default=None)
@@ -75,7 +75,7 @@ class Timers:
         return min(chain(unread, (first[0] for first in firsts if first)), default=None)
 
     def before(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """Returns the timers before a log offset, by second, without those whose second is unknown."""
+        """Returns the timers before a log offset, by second.  Timers whose second is unknown are left out."""
         return [
             (second, [one for one in offsets[: bisect_left(offsets, log_offset)] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -83,7 +83,7 @@ class Timers:
         ]
 
     def since(self, log_offset: int) -> list[tuple[int, list[int]]]:
-        """Returns the timers from a log offset on, by second, without those whose second is unknown."""
+        """Returns the timers from a log offset on, by second.  Timers whose second is unknown are left out."""
         return [
             (second, [one for one in offsets[bisect_left(offsets, log_offset) :] if self.waits(second, one)])
             for second, offsets in self._waiting.items()
@@ -91,7 +91,7 @@ class Timers:
         ]
 
     def rebuilding(self) -> list[Waiting | Copied | Copying]:
-        """Returns transitions that make these timers again, from nothing."""
+        """Returns transitions that make these timers again from nothing."""
         seconds = self._waiting
         if self.unread:
             seconds = {**self._waiting, UNKNOWN: array("q", sorted(self.unread))}
@@ -108,8 +108,7 @@ class Timers:
     # --- changing ---------------------------------------------------------------------------------------------------
 
     def apply(self, transition: Timer | Copying | Copied | Waiting) -> None:
-        """Applies a transition.  A transition that does not fit, such as a second settlement, is ignored without an
-        error."""
+        """Applies a transition.  A transition that does not fit, such as a second settlement, has no effect."""
         match transition:
             case Timer(second, log_offset, recalls):
                 self._wait(second, array("q", (log_offset,)))
@@ -131,7 +130,7 @@ class Timers:
                 self.unread.difference_update(log_offsets)
 
     def find(self, found: Timer) -> None:
-        """Adds a timer that could not be read before, and whose second is known now."""
+        """Adds a timer that could not be read before, now that its second is known."""
         second, log_offset, recalls = found.second, found.log_offset, found.recalls
         self.unread.remove(log_offset)
         if (known := self._waiting.get(second)) is None:
@@ -143,7 +142,7 @@ class Timers:
             self._recall(second, recalls)
 
     def _wait(self, second: int, log_offsets: "array[int]") -> None:
-        """Adds timers, which lie behind all others of their second; known ones are skipped."""
+        """Adds timers, which have higher log offsets than all others of their second.  Known timers are skipped."""
         if second == UNKNOWN:
             self.unread.update(log_offsets)
             return

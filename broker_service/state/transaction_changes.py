@@ -1,4 +1,4 @@
-"""TransactionChange: a change of the state of transactions, and its bytes among transitions.  Pure.
+"""TransactionChange is a change of the state of transactions.  This file also encodes such changes among transitions.
 
 | kind        | fields                                                                                        |
 |-------------|-----------------------------------------------------------------------------------------------|
@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 CHECKED, PREPARED, RESOLVED = 13, 14, 15
-MAX_TEXT = 255  # bytes of a short text, such as a client id: its size is one byte
+MAX_TEXT = 255  # most bytes of a short text, such as a client id, because its size is one byte
 MAX_CHECKS = 0xFFFF
 
 _CHECKED = Struct(">QH")
@@ -36,7 +36,7 @@ class TransactionId(NamedTuple):
 
 
 class Resolution(IntEnum):
-    """How a transaction ended.  UNKNOWN if RocketMQ has ended it, or if a newer half message replaces its own."""
+    """How a transaction ended.  UNKNOWN if RocketMQ ended it, or if a newer half message replaces its own."""
 
     UNKNOWN = 0
     COMMIT = 1
@@ -46,7 +46,7 @@ class Resolution(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A half message is stored at these offsets; `due_ms` is when its producer is asked next."""
+    """Says that a half message is stored at these offsets.  `due_ms` is when its producer is asked next."""
 
     transaction: TransactionId
     queue_offset: int
@@ -58,7 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The producers of these half messages were asked.  Each entry has the queue offset and the number of questions."""
+    """Says that the producers of these half messages were asked.  Each entry has queue offset and question count."""
 
     due_ms: int
     checks: tuple[tuple[int, int], ...]
@@ -66,7 +66,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """An op record says that these half messages are settled."""
+    """Says that an op record has settled these half messages."""
 
     queue_offsets: tuple[int, ...]
     resolution: Resolution
@@ -74,8 +74,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The transaction has ended.  In snapshots, `unlogged` is the queue offset of its half message if there is no op
-    record for it yet.
+    """Says that a transaction has ended.  In snapshots, `unlogged` is the queue offset of its half message if the op
+    record is missing.
     """
 
     transaction: TransactionId
@@ -102,8 +102,9 @@ def encoded(change: Prepared | Checked | Resolved) -> bytes:
 
 
 def decode(kind: int, data: bytes, at: int) -> tuple[Prepared | Checked | Resolved, int]:
-    """Returns the change whose fields begin at `at`, and where they end.  Damaged bytes raise struct.error, IndexError
-    or ValueError.
+    """Returns the change whose fields begin at `at`, and the offset of their end.
+
+    Damaged bytes raise struct.error, IndexError or ValueError.
     """
     if kind == CHECKED:
         due_ms, count = _CHECKED.unpack_from(data, at)

@@ -62,7 +62,7 @@ _MAX_ATTEMPT = 0xFFFF
 
 
 class Place(NamedTuple):
-    """A queue, as a group reads it."""
+    """A queue as a group reads it."""
 
     group: str
     topic: str
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 
 
 class DeliveryId(NamedTuple):
-    """One delivery of one message: `pop` is the random number of the pop that took it."""
+    """Names one delivery of one message.  `pop` is the random number of the pop that took the message."""
 
     pop: int
     queue_offset: int
@@ -78,9 +78,9 @@ class DeliveryId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """The group's next messages of a queue are delivered: those at `offsets`, each with its attempt.
+    """Delivers a group's next messages of a queue: those at `offsets`, each with its attempt.
 
-    Other messages from `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed.
+    The other messages from `start` to `next` are skipped.  `renewed_until_ms` is 0 for deliveries that are not renewed.
     """
 
     place: Place
@@ -98,17 +98,18 @@ class Take:
 class Step(IntEnum):
     """The state of a message in a `TakeInOrder`.  Only snapshots have RETURNED and ACKED."""
 
-    WAITS = 0  # it is delivered after the messages of its group that come before it
+    WAITS = 0  # the message waits for earlier ones of its message group
     DELIVERED = 1
-    RETURNED = 2  # its delivery has ended without an ack, another one of the batch is still under way
-    ACKED = 3  # before an earlier message of the batch
-    GONE = 4  # it waited, and has expired with the log
+    RETURNED = 2  # the delivery has ended without an ack, but another one of the batch is under way
+    ACKED = 3  # acknowledged before an earlier message of the batch
+    GONE = 4  # the message waited, and has expired with the log
 
 
 class Ordered(NamedTuple):
     """A message of a message group.
 
-    `attempt` is the attempt of its delivery.  If it waits or was returned, it is the number of earlier attempts.
+    `attempt` is the attempt of its delivery.  For a message that waits or was returned it is the number of earlier
+    attempts.
     """
 
     queue_offset: int
@@ -118,9 +119,9 @@ class Ordered(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeInOrder:
-    """A `Take` of a group that consumes in order: `groups` has message groups, each with its messages in order.
+    """A `Take` of a group that consumes in order.  `groups` has message groups, each with its messages in order.
 
-    Other messages from `start` to `next` are skipped.  `attempt_id` is the client's name for this pop, or "".
+    The other messages from `start` to `next` are skipped.  `attempt_id` is the client's name for this pop, or empty.
     """
 
     place: Place
@@ -137,7 +138,7 @@ class TakeInOrder:
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """These deliveries of a group that consumes in order end without an ack.  Their messages wait in their places."""
+    """Ends deliveries of a group that consumes in order, without an ack.  Their messages wait in their places again."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -145,7 +146,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """These deliveries end, and their messages are not delivered to the group again."""
+    """Ends deliveries for good.  Their messages are not delivered to the group again."""
 
     place: Place
     deliveries: tuple[DeliveryId, ...]
@@ -153,8 +154,8 @@ class Settle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Sets the deadline of these deliveries.  `renewed` says that the broker goes on renewing them, unlike after a
-    client's own change.
+    """Sets the deadline of deliveries.  `renewed` says that the broker continues to renew them, unlike after a client's
+    own change.
     """
 
     place: Place
@@ -166,7 +167,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The group continues at this offset; its deliveries under way in this queue are dropped."""
+    """Lets the group continue at this offset.  Its deliveries under way in this queue are dropped."""
 
     place: Place
     queue_offset: int
@@ -174,7 +175,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Drops the state of a group, of a topic, or of a group in a topic; "" stands for all."""
+    """Drops the state of a group, of a topic, or of a group in a topic.  An empty name stands for all."""
 
     group: str = ""
     topic: str = ""
@@ -182,7 +183,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Remember:
-    """These deliveries were settled recently, by an ack or as dead letters."""
+    """Names deliveries that were settled recently, by an ack or as dead letters."""
 
     deliveries: tuple[DeliveryId, ...]
     is_dead_letter: bool
@@ -190,21 +191,21 @@ class Remember:
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """From this log offset on, copies of timers may follow, each of which names the timer that it settles."""
+    """Says that copies of timers may follow from this log offset on.  Each copy names the timer that it settles."""
 
     log_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Settles timers of one second, which were delivered, recalled or moved, and ends the COPYING before it."""
+    """Settles timers of one second, which were delivered, recalled or moved.  Ends the COPYING before it."""
 
     second: int
     log_offsets: tuple[int, ...] = ()
 
 
 UNKNOWN = -1
-"""The second of a timer whose record cannot be read; in snapshots, and in the state, never in the log."""
+"""The second of a timer whose record cannot be read.  Snapshots and the state have it, but never the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,7 @@ class Waiting:
     """
 
     seconds: bytes
-    counts: bytes  # the three columns are int64 in the machine's byte order
+    counts: bytes  # all three columns are int64 in the machine's byte order
     log_offsets: bytes
     recalls: tuple[tuple[int, str], ...] = ()
 
@@ -239,7 +240,7 @@ Transition = (
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The message of this delivery was appended again elsewhere, which settles the delivery."""
+    """Says that the message of a delivery was appended again elsewhere, which settles the delivery."""
 
     place: Place
     delivery: DeliveryId
@@ -248,7 +249,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A record of the timer topic: a message that waits or, if `key` is set, a recall, which waits like the message
+    """A record of the timer topic: a waiting message or, if `key` is set, a recall.  A recall waits like the message
     that it recalls.
     """
 
@@ -258,7 +259,7 @@ class Timer:
 
 
 Change = Transition | Move | Ended | Timer
-"""What records tell: a move, an op record and a timer are records of other topics."""
+"""Changes that follow from records.  A move, an op record and a timer are records of other topics."""
 
 
 def encode(transitions: list[Transition]) -> bytes:
@@ -352,7 +353,7 @@ class _Reader:
                 f"a transition of kind {kind}; this version knows {POP} to {RETURN}, {COPYING} to {TIMERS} and "
                 f"{transaction_changes.CHECKED} to {transaction_changes.RESOLVED}"
             )
-        # Each name is in memory once, however many queues and groups have it.
+        # Interns each name, so that it is in memory once for all queues and groups.
         place = Place(intern(self._text()), intern(self._text()), *self._take(_QUEUE_ID))
         if kind == RESET:
             return Reset(place, *self._take(_OFFSET))

@@ -1,10 +1,11 @@
 """StateWriter appends changes of the state to the log of a master.
 
-A change is a transition, or a record from which one follows, such as a retry copy.  It has two ways into the log:
+A change is a transition, or a record from which a transition follows, such as a retry copy.  There are two ways to
+append it:
 
-- `submit` makes it pending.  The pending changes of calls that come together (`GroupCommit`) become one record.
-- `append` and `append_record` append it now.  They first append what is pending, so that an ack that was accepted
-  earlier comes before an expiry, a move or a reset.
+- `submit` makes the change pending.  The pending changes of calls that come together (`GroupCommit`) become one record.
+- `append` and `append_record` append the change now.  They first append what is pending, so that an ack that was
+  accepted earlier comes before an expiry, a move or a reset.
 
 In both ways the state changes only when the record is applied from the log, as on a slave.  The state is therefore
 never ahead of the log.  Only `next_of` also includes what the pending changes take.
@@ -26,12 +27,14 @@ from broker_service.state.state import State
 from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
-_BODY = 16 << 10  # bytes of transitions after which another record begins
-MAX_PENDING = 128  # pending transitions that are appended without waiting for others
+_BODY = 16 << 10  # bytes of transitions after which a further record begins
+MAX_PENDING = 128  # so many pending transitions are appended without waiting for others
 
 
 class StateWriter:
-    """The listeners in `changed` are called each time the state has caught up with the log."""
+    """Appends changes of the state.  The functions in `changed` are called each time the state has caught up with the
+    log.
+    """
 
     def __init__(self, broker: Broker, log: StateLog) -> None:
         self.changed: list[Callable[[], None]] = []
@@ -39,8 +42,8 @@ class StateWriter:
         self._log = log
         self.group_commit = GroupCommit(self.flush)
         self._pending: list[Transition] = []
-        self._appended: asyncio.Future[int] | None = None  # the log's end after the pending transitions
-        self._taken: dict[Place, int] = {}  # next offsets according to the pending transitions
+        self._appended: asyncio.Future[int] | None = None  # its result is the log's end after the pending transitions
+        self._taken: dict[Place, int] = {}  # place -> next offset after the pending transitions
 
     @property
     def state(self) -> State:
@@ -48,7 +51,7 @@ class StateWriter:
 
     @property
     def pending(self) -> int:
-        """The number of transitions that are pending."""
+        """Returns the number of pending transitions."""
         return len(self._pending)
 
     def next_of(self, place: Place) -> int | None:
@@ -61,7 +64,7 @@ class StateWriter:
     # --- following the log --------------------------------------------------------------------------------------------
 
     def reload(self) -> None:
-        """Reads the state again, at a start and after the log was cut; pending changes are refused then."""
+        """Reads the state again, at a start and after a cut of the log.  Pending changes are refused then."""
         self.flush()
         self._broker.offsets.kept.clear()
         self._log.reload()
@@ -75,7 +78,9 @@ class StateWriter:
             listener()
 
     def read_again(self) -> bool:
-        """Returns True if records of transactions that were unreadable are read now; raises if they still cannot be."""
+        """Returns True if records of transactions that were unreadable are read now.  Raises if they still cannot be
+        read.
+        """
         self.check_writable()
         is_read = self._log.read_again()
         self._show_offsets()
@@ -92,32 +97,32 @@ class StateWriter:
     # --- what refuses a change ----------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """Raises if the broker takes no writes, or if a record of the state cannot be applied."""
+        """Raises an error if the broker takes no writes, or if a record of the state cannot be applied."""
         self._broker.check_writable()
         self.catch_up()
 
     def check_takes_changes(self) -> None:
-        """Raises as `check_writable` does, and if too many calls wait for the disk and slaves."""
+        """Raises the errors of `check_writable`, and SystemBusy if too many calls wait for the disk and slaves."""
         self.check_writable()
         self._broker.acknowledgements.check_room()
 
     def check_transactions(self) -> None:
-        """Raises as `check_writable` does, and if a record of a transaction cannot be read."""
+        """Raises the errors of `check_writable`, and an error if a record of a transaction cannot be read."""
         self.check_writable()
         self._log.check_transactions()
 
     def check_all_known(self) -> None:
-        """Raises, on a slave too, if a record of the state or of a transaction cannot be read."""
+        """Raises an error if a record of the state or of a transaction cannot be read, even on a slave."""
         self.catch_up()
         self._log.check_transactions()
 
     # --- appending ----------------------------------------------------------------------------------------------------
 
     def submit(self, *changes: Transition) -> asyncio.Future[int]:
-        """Appends the changes soon, together with those of other calls; with few calls, at the end of this turn of the
-        loop.
+        """Appends the changes soon, together with those of other calls.
 
-        The returned future gets the log's end behind the changes, or the refusal.
+        With few calls, they are appended at the end of this turn of the event loop.  The returned future gets the log's
+        end after the changes, or the refusal.
         """
         loop = asyncio.get_running_loop()
         if self._appended is None:
@@ -151,12 +156,12 @@ class StateWriter:
             appended.set_result(end)
 
     async def stored(self, appended: asyncio.Future[int], timeout_s: float) -> PutStatus:
-        """Waits until submitted changes are appended, and as safe as the mode promises."""
+        """Waits until submitted changes are appended and are as safe as the mode promises."""
         end = await asyncio.shield(appended)
         return await self._broker.acknowledgements.wait(end, timeout_s)
 
     def append(self, *changes: Transition) -> None:
-        """Appends these changes now, behind the pending ones; raises if the log refuses them."""
+        """Appends these changes now, after the pending ones.  Raises if the log refuses them."""
         if not changes:
             return
         self.flush()
@@ -165,20 +170,20 @@ class StateWriter:
             self._append(Record(STATE_TOPIC, body))
 
     async def make_topic(self, name: str) -> None:
-        """Makes a topic.  It is awaited just before an `append_record` to this topic."""
+        """Creates a topic.  Await it just before an `append_record` to this topic."""
         await self._broker.topics.make_of_one_queue(name, self._broker.now_ms())
 
     def append_record(self, message: Record) -> int:
-        """Appends a record of the broker's own, such as a copy, which may change the state; returns the log's end."""
+        """Appends a record of the broker's own, such as a copy, which may change the state.  Returns the log's end."""
         broker = self._broker
         if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
-        if broker.topics.get(message.topic) is None:  # deleted since `make_topic`
+        if broker.topics.get(message.topic) is None:  # the topic was deleted after `make_topic`
             broker.topics.put(TopicConfig(message.topic, read_queue_nums=1, write_queue_nums=1), broker.now_ms())
         try:
             return self._append(message)
         except RecordError as error:
-            raise MessageIllegal(f"the message cannot be moved to {message.topic}: {error}") from error
+            raise MessageIllegal(f"the message cannot be moved to topic {message.topic}: {error}") from error
 
     def _append(self, message: Record) -> int:
         end = self._broker.append_one(message).end_offset
@@ -187,7 +192,7 @@ class StateWriter:
 
 
 def _bodies(changes: Sequence[Transition]) -> list[bytes]:
-    """Returns the bodies of one record or several, each small enough for any log file."""
+    """Returns the bodies of one or several records.  Each body is small enough for any log file."""
     bodies: list[bytes] = []
     some: list[bytes] = []
     size = 0

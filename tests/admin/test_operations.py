@@ -198,7 +198,7 @@ async def test_a_group_is_made_with_rocketmqs_defaults_and_only_what_is_given_di
 async def test_a_groups_retry_policy_is_checked_kept_and_shown(tmp_path: Path) -> None:
     policy = '{"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [700, 900]}}'
     async with admin_of(tmp_path) as (node, admin):
-        for bad, says in (('{"type": "X"}', "CUSTOMIZED or"), ("[1]", "no JSON object"), ("{", "Expecting")):
+        for bad, says in (('{"type": "X"}', "CUSTOMIZED or"), ("[1]", "not a JSON object"), ("{", "Expecting")):
             given = SubscriptionGroupConfig(group_name="g", group_retry_policy=bad)
             status, text = await refused(admin.UpdateSubGroup(pb.UpdateSubGroupRequest(group=given)))
             assert status == "INVALID_ARGUMENT" and says in text

@@ -48,8 +48,8 @@ def broken(at: int, value: int) -> bytes:
 
 
 DISASTERS = [
-    pytest.param([], {}, "without a message", id="empty"),
-    pytest.param([message("t", b"x")], {"count": 0}, "without a message", id="count 0"),
+    pytest.param([], {}, "has no message", id="empty"),
+    pytest.param([message("t", b"x")], {"count": 0}, "has no message", id="count 0"),
     pytest.param([message("t", b"x")], {"count": 2}, "2 announced", id="count too high"),
     pytest.param([message("t", b"x"), message("t", b"y")], {"count": 1}, "1 announced", id="count too low"),
     pytest.param([message("t", b"x")], {"crc32": 1}, "CRC-32", id="frame checksum"),

@@ -743,7 +743,7 @@ async def test_a_wait_for_records_ends_with_its_topic_and_needs_queues_that_exis
     async with running(tmp_path) as node:
         node.topics.put(TopicConfig("t", 2, 2), 1)
         lookup = QueueLookup(node.broker)
-        with pytest.raises(InvalidParameter, match="queue 5 of topic t"):
+        with pytest.raises(InvalidParameter, match="queue 5 does not exist"):
             await lookup.wait_for_records("t", {5: 0}, 60)
         async with asyncio.TaskGroup() as tasks:
             waiting = tasks.create_task(lookup.wait_for_records("t", {0: 0}, 60))

@@ -148,7 +148,7 @@ def test_every_error_of_ours_has_a_status_and_a_code_of_rocketmqs() -> None:
 
 async def test_a_disk_that_fails_is_said_as_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as node, stub_of(node) as stub:
-        for number, words in ((28, "no room"), (5, "[Errno 5] as if; reads continue")):
+        for number, words in ((28, "no room"), (5, "[Errno 5] as if; reads go on")):
 
             def failing(*arguments: Any, number: int = number) -> None:
                 raise OSError(number, "as if")

@@ -321,7 +321,7 @@ def test_the_largest_answer_fits_what_a_client_receives() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "without text"),
+        ("", "is empty"),
         ("*", "not understood"),
         ("price >", "ends where more is expected"),
         (" OR ".join(f"p{number} = {number}" for number in range(100)), "201 .* and properties; at most 200"),

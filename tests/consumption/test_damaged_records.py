@@ -249,7 +249,7 @@ async def test_a_damaged_copy_for_a_retry_settles_nothing_after_a_start(
         damage(one.node.store, bad, wrong)
     forget_snapshots(tmp_path)
     async with consumer(tmp_path) as one:
-        assert f"the record of %RETRY%g+t at log offset {bad} cannot be read" in caplog.text
+        assert f"the record of topic %RETRY%g+t at log offset {bad} cannot be read" in caplog.text
         assert one.consumption.state.under_way_count + one.consumption.counts.retried.messages == 1, (
             "or it has expired by now"
         )
@@ -288,7 +288,7 @@ async def test_a_damaged_message_with_a_delivery_time_waits_alone_after_a_start_
         mend = damage(one.node.store, bad, wrong)
     forget_snapshots(tmp_path)
     async with timed(tmp_path) as one:
-        assert f"the record of rmq_sys_wheel_timer at log offset {bad} cannot be read" in caplog.text
+        assert f"the record of topic rmq_sys_wheel_timer at log offset {bad} cannot be read" in caplog.text
         await put(one.node, "t", b"elsewhere")
         popped = await Consumer(one.node).bodies()
         assert popped == [b"elsewhere"]
@@ -491,7 +491,7 @@ async def test_transactions_wait_for_a_damaged_record_of_theirs_after_a_start_an
         mend = damage(node.store, bad, wrong)
     forget_snapshots(tmp_path)
     async with v2_broker(tmp_path, **QUIET) as (node, client):
-        assert f"the record of {topic} at log offset {bad} cannot be read, transactions wait" in caplog.text
+        assert f"the record of topic {topic} at log offset {bad} cannot be read, so transactions wait" in caplog.text
         assert (await end(client, "b")).code == d.INTERNAL_SERVER_ERROR
         sent = await client.send(half("d"))
         assert sent.status.code == d.INTERNAL_SERVER_ERROR

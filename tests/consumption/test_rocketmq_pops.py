@@ -397,7 +397,9 @@ async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_
         async with running(tmp_path) as node:
             await is_taken_over(node)
             assert under_way(node).keys() == {0, 1, 3, 4, 5}
-            named = f"the record of {topic} at log offset {bad(node.store)}" if waits else f"queue 0 of {topic} at 2:"
+            named = (
+                f"the record of topic {topic} at log offset {bad(node.store)}" if waits else f"queue 0 of {topic} at 2:"
+            )
             assert named in caplog.text and "Input/output error" in caplog.text
             assert await pop(node) == {}
 

@@ -74,7 +74,7 @@ REFUSED: list[tuple[Any, int | None, str]] = [
     (pop_of(topic="rmq_sys_rocketsim_state"), 16, "the broker's own"),
     (pop_of(topic="RMQ_SYS_TRANS_HALF_TOPIC"), 16, "the broker's own"),
     (pop_of(consumer_group="CID_RMQ_SYS_x"), 16, "the broker's own"),
-    (pop_of(max_messages=0), 29, "a pop of 0 messages"),
+    (pop_of(max_messages=0), 29, "a pop asks for 0 messages"),
     (pop_of(invisible_ms=0), 29, "for 0 ms"),
     (pop_of(sub_expression="A||*"), 23, "must stand alone"),
     (pop_of(sub_expression="a = 1", expression_type="SQL92"), None, "enablePropertyFilter"),
@@ -216,5 +216,5 @@ async def test_a_call_for_questions_ends_with_the_master(tmp_path: Path) -> None
         with pytest.raises(grpc.aio.AioRpcError, match="client id is missing"):
             node.broker.stopping = False
             await stub.Check(transactions.CheckRequest(), timeout=PATIENCE_S).read()
-        with pytest.raises(grpc.aio.AioRpcError, match="must name the topics"):
+        with pytest.raises(grpc.aio.AioRpcError, match="must name their topics"):
             await stub.Check(transactions.CheckRequest(client_id="c"), timeout=PATIENCE_S).read()

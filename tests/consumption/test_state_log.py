@@ -304,7 +304,7 @@ def test_a_bad_sector_under_a_record_holds_up_what_needs_it(topic: str, again: b
         assert log.unapplied_from is not None and log.unapplied_from <= bad
     else:
         apply()
-        assert f"the record of {topic} at log offset {bad} cannot be read" in caplog.text
+        assert f"the record of topic {topic} at log offset {bad} cannot be read" in caplog.text
         assert str(path) in caplog.text
         assert log.state.queues.keys() == {Place("g", "t", 0)}
         timers = log.state.timers
