@@ -8,13 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from rocketsim_cli.connection import connection_to
-from rocketsim_cli.local_cluster import free_port
+from rocketsim_cli.local_cluster import LocalCluster, free_port
 from rocketsim_cli.options import NameServer
 from rocketsim_cli.tables import console as terminal
 from rocketsim_cli.tables import note
 from rocketsim_cli.trouble import Trouble, WrongCommandLine
 
 PORT = 8088
+ACTION_TIMEOUT_S = 5.0  # of a call to one broker for something that a user changes
 ASK_TIMEOUT_S = 2.0  # for a call to one broker; short, so that a page soon shows which broker does not answer
 INSTALL = "pip install 'rocketsim[console]'"
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
@@ -36,17 +37,30 @@ def console(
     client_ca: Annotated[
         Path | None, typer.Option(help="Require browsers to have a certificate of these CAs, PEM.", **_FILE)
     ] = None,
+    write: Annotated[
+        bool,
+        typer.Option(
+            "--write", help="Let users change topics, groups, offsets and masters, each with their own access keys."
+        ),
+    ] = False,
 ) -> None:
     """Serve pages that show the cluster: brokers, topics, groups, messages and failovers."""
     if (cert is None) != (key is None):
         raise WrongCommandLine("--cert and --key are a pair: the console's certificate and its key")
     if client_ca is not None and cert is None:
         raise WrongCommandLine("--client-ca: browsers show a certificate over TLS only; give --cert and --key, too")
+    if write and cert is None and not _is_loopback(bind):
+        raise WrongCommandLine(
+            f"--write with --bind {bind}: users type their access keys into the pages; give --cert and --key, too"
+        )
     _need_packages()
     from dataclasses import replace
 
     from rocketsim_client import Admin
+    from rocketsim_client.connection import credentials_of
+    from rocketsim_console.actions import OPERATORS
     from rocketsim_console.app import Console
+    from rocketsim_console.changes import Changes
     from rocketsim_console.server import Listen, bound, server_of, url_of
 
     listen = Listen(bind, port, cert, key, client_ca)
@@ -54,30 +68,45 @@ def console(
         taken = bound(listen)
     except OSError as error:
         raise Trouble(f"cannot listen on {bind} port {port}: {error.strerror}; --port names another one") from None
-    with taken, Admin(replace(connection_to(name_server, context), timeout_s=ASK_TIMEOUT_S)) as admin:
-        if bind not in ("127.0.0.1", "::1", "localhost") and client_ca is None:
+    connection = connection_to(name_server, context)
+
+    def connect(access_key: str, secret_key: str) -> Admin:
+        keys = credentials_of(access_key, secret_key)
+        return Admin(replace(connection, timeout_s=ACTION_TIMEOUT_S, credentials=keys))
+
+    changes = Changes(OPERATORS, connect) if write else None
+    with taken, Admin(replace(connection, timeout_s=ASK_TIMEOUT_S)) as admin:
+        if not _is_loopback(bind) and client_ca is None:
             note(f"anybody who reaches {bind} sees the cluster, messages included; --client-ca restricts that")
         terminal().print(f"console on {url_of(listen, taken)} (Ctrl-C ends it)", markup=False)
-        server_of(Console(admin, hosts=host or ()).app, listen).run([taken])
+        server_of(Console(admin, hosts=host or (), changes=changes).app, listen).run([taken])
+
+
+def _is_loopback(bind: str) -> bool:
+    return bind in ("127.0.0.1", "::1", "localhost")
 
 
 @contextlib.contextmanager
-def console_for(name_server: str) -> Iterator[str | None]:
-    """Serves the web console of a local cluster until the block ends.  Yields its URL, or None if the console's
-    packages are not installed.
+def console_for(cluster: LocalCluster) -> Iterator[str | None]:
+    """Serves the web console of a local cluster until the block ends, with buttons that kill and start its brokers.
+    Yields its URL, or None if the console's packages are not installed.
     """
     try:
         _need_packages()
     except Trouble:
         yield None
         return
+    from rocketsim_cli.broker_actions import actions_of
     from rocketsim_client import Admin
     from rocketsim_client.connection import Connection
     from rocketsim_console.app import Console
+    from rocketsim_console.changes import Changes
     from rocketsim_console.server import Listen, serving
 
-    with Admin(Connection.of(name_server, timeout_s=ASK_TIMEOUT_S)) as admin:
-        with serving(Console(admin).app, Listen(port=free_port(PORT))) as url:
+    connection = Connection.of(cluster.name_server, timeout_s=ASK_TIMEOUT_S)
+    changes = Changes(actions_of(cluster), lambda access_key, secret_key: Admin(connection))
+    with Admin(connection) as admin:
+        with serving(Console(admin, changes=changes).app, Listen(port=free_port(PORT))) as url:
             yield url
 
 

@@ -9,6 +9,7 @@ import fcntl
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -285,6 +286,8 @@ class LocalCluster:
             "namesrv", "namesrv", {"listenPort": port, **_remoting(remoting_port)}, folder, sleep
         )
         self.brokers: list[ServerProcess] = []
+        self._lock = threading.Lock()  # one thread at a time kills or starts a broker of a running cluster
+        self._is_stopping = False
         self._broker_properties = list(brokers)
 
     @property
@@ -320,8 +323,28 @@ class LocalCluster:
         keys = {"listenPort": 0, **given, "namesrvAddr": name_server, "storePathRootDir": store}
         return ServerProcess(name, "broker", keys, self.folder, self.sleep)
 
+    def kill(self, broker: ServerProcess) -> bool:
+        """Kills the broker.  Returns False if it does not run.  Any thread may call it."""
+        with self._lock:
+            was_running = broker.is_running()
+            broker.kill()
+            return was_running
+
+    def start_again(self, broker: ServerProcess) -> bool:
+        """Starts the broker and returns when it listens, or returns False if it runs already.  Any thread may call
+        it."""
+        with self._lock:
+            if self._is_stopping:
+                raise Trouble("the cluster is being stopped")
+            if broker.is_running():
+                return False
+            broker.start()
+            return True
+
     def stop(self) -> None:
         """Stops masters first, so that their slaves get everything, and the name server last."""
+        with self._lock:
+            self._is_stopping = True
         for generation in (self.masters, self.slaves, [self.namesrv]):
             for server in generation:
                 server.signal(signal.SIGTERM)

@@ -100,7 +100,7 @@ def up(
                 )
                 cluster.start(say)
             _make_topic(cluster, topic)
-            url = parts.enter_context(console_for(cluster.name_server))
+            url = parts.enter_context(console_for(cluster))
             say(f"\n{announcement(url)}", markup=False)
             end = f"`{directory.command('down')}`" if detach else "Ctrl-C"
             say(_welcome(cluster, topic, grpc_ports[0], end), markup=False)
@@ -109,7 +109,7 @@ def up(
             directory.save(cluster_directory.of(cluster, url))
             if background is not None:
                 background.tell_ready()
-            _watch(cluster, say)
+            _watch(cluster, say, lambda: directory.save(cluster_directory.of(cluster, url)))
         except KeyboardInterrupt:
             say("stopping …")
 
@@ -133,13 +133,23 @@ def _name_server_port(wanted: int | None, remoting_port: int) -> int:
     return wanted
 
 
-def _watch(cluster: LocalCluster, say: Callable[..., None]) -> NoReturn:
-    """Reports each server that ends by itself, once."""
-    reported: set[str] = set()
+def _watch(cluster: LocalCluster, say: Callable[..., None], save: Callable[[], None]) -> NoReturn:
+    """Reports each end of a server once, and saves the processes again when the console has started one.
+
+    They are saved while all of them run, because the file names running processes only.
+    """
+    ended: set[str] = set()
+    saved = [server.pid for server in cluster.servers]
     while True:
+        pids = [server.pid for server in cluster.servers]
+        if pids != saved and all(server.is_running() for server in cluster.servers):
+            save()
+            saved = pids
         for server in cluster.servers:
-            if not server.is_running() and server.name not in reported:
-                reported.add(server.name)
+            if server.is_running():
+                ended.discard(server.name)
+            elif server.name not in ended:
+                ended.add(server.name)
                 say(
                     f"{server.name} has ended with status {server.exit_status()}: {server.last_words()} "
                     f"(log: {server.log_path})",

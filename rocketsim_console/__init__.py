@@ -4,4 +4,7 @@
 and `messages.py` ask for the data of one page, and only while a viewer has it open (`feeds.py`).  `app.py` serves both
 as JSON, from which the JavaScript modules in `static/` make pages.  Names from brokers, producers or users never become
 HTML, because the pages set only text.
+
+The console only reads, unless it is given actions (`actions.py`).  `changes.py` runs them for a browser that has a
+session (`sessions.py`), with the access keys of its user.
 """

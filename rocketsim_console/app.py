@@ -24,8 +24,10 @@ from rocketsim_client.errors import (
     TopicNotExist,
 )
 from rocketsim_console import messages
+from rocketsim_console.changes import Changes, no_actions, refused
 from rocketsim_console.feeds import Feeds, TooManyViewers, trouble_of
 from rocketsim_console.guard import Guard
+from rocketsim_console.sessions import NoSession
 from rocketsim_console.views import (
     KINDS,
     FailoversView,
@@ -51,8 +53,10 @@ T = TypeVar("T")
 class Console:
     """The console of one cluster, for all its viewers.  It reads the cluster with `admin`."""
 
-    def __init__(self, admin: Admin, *, hosts: Collection[str] = ()) -> None:
+    def __init__(self, admin: Admin, *, hosts: Collection[str] = (), changes: Changes | None = None) -> None:
+        """`hosts` are further host names that browsers may use.  Without `changes` the console only reads."""
         self.watch = Watch(admin)
+        self._changes = changes
         self._admin = admin
         self._names = Names(admin)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="console")
@@ -64,12 +68,13 @@ class Console:
                 Route("/api/messages", self._find),
                 Route("/api/message", self._message),
                 Route("/api/body", self._body),
+                *(changes.routes() if changes is not None else [Route("/api/actions", no_actions)]),
                 Route("/api/{view}", self._once),
                 Route("/live/{view}", self._live),
                 Mount("/static", StaticFiles(directory=STATIC)),
             ],
             middleware=[Middleware(Guard, names=hosts)],
-            exception_handlers={RocketSimError: _refused, TooManyViewers: _too_many},
+            exception_handlers={RocketSimError: _refused, TooManyViewers: _too_many, NoSession: refused},
             lifespan=self._running,
         )
 
@@ -80,6 +85,8 @@ class Console:
             yield
         finally:
             looking.cancel()
+            if self._changes is not None:
+                self._changes.sessions.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self) -> None:

@@ -184,7 +184,7 @@ class Demo:
         self._end_signal.listen()  # Spark has set a handler of its own
         self._end_signal.check()
         servers.wait()
-        url = self._parts.enter_context(console_for(self._cluster.name_server))
+        url = self._parts.enter_context(console_for(self._cluster))
         self._say(announcement(url))
         admin = self._parts.enter_context(open_admin(self._cluster))
         for master in self._cluster.masters:
@@ -203,7 +203,7 @@ class Demo:
 
     def _outage(self, victim: ServerProcess) -> None:
         """Kills a master and starts it again. Meanwhile only the slave serves the pair."""
-        victim.kill()
+        self._cluster.kill(victim)
         self._tell(f"SIGKILL: {victim.name}, the master on {victim.address}, is gone", is_marked=True)
         killed_s = self.history.now_s()
         served_before = self._query.served()[victim.broker_name, 1]
@@ -212,13 +212,15 @@ class Demo:
         served = self._query.served()[victim.broker_name, 1] - served_before
         self._handed_over = self._offsets.committed_on_slave(victim.broker_name) - committed_before
         self._tell(f"meanwhile its slave served {served} messages, and took offsets for {self._handed_over}")
-        victim.start()
+        self._cluster.start_again(victim)
         self._tell(f"{victim.name} is back on {victim.address}", is_marked=True)
         self._outage_s = killed_s, self.history.now_s()
 
     def _account(self, victim: ServerProcess) -> "DemoReport":
         from rocketsim_cli.demo.report import DemoReport
 
+        for broker in self._cluster.brokers:
+            self._cluster.start_again(broker)  # those that a user has killed in the console
         sent = self._producer.finish()
         self._tell("the producer has stopped; the query reads what is left")
         acknowledged = self._producer.acknowledged_ids()

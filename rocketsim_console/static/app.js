@@ -1,5 +1,6 @@
 // Chooses the page for the URL, and has what all pages share: links, keyboard shortcuts, theme, and the sign of a live page.
 
+import { load } from "./actions.js";
 import { h, notice, show } from "./dom.js";
 import { follow } from "./live.js";
 import * as failovers from "./pages/failovers.js";
@@ -121,4 +122,4 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-render();
+load().catch(() => {}).finally(render);  // without an answer the pages only read

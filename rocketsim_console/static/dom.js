@@ -15,8 +15,11 @@ function filled(element, attributes, children) {
 export const h = (tag, attributes, ...children) => filled(document.createElement(tag), attributes, children);
 export const svg = (tag, attributes, ...children) => filled(document.createElementNS(SVG, tag), attributes, children);
 
+// Replaces what the place shows. An element that has the focus and a `data-key` gives the focus to its successor.
 export function show(place, ...children) {
+  const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   place.replaceChildren(...children.flat(Infinity).filter((child) => child));
+  if (focused) [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused)?.focus();
 }
 
 const whole = new Intl.NumberFormat("en");

@@ -6,9 +6,12 @@ from contextlib import ExitStack
 
 import pytest
 
+from rocketsim_cli.broker_actions import actions_of
 from rocketsim_cli.demo.command import broker_files
 from rocketsim_cli.local_cluster import LocalCluster, ServerProcess, pair_properties, starting_alone
 from rocketsim_cli.trouble import Trouble
+from rocketsim_client import Admin
+from rocketsim_client.errors import InvalidParameter, RocketSimError
 
 
 def test_a_pair_shares_its_name_and_differs_in_id_and_role():
@@ -50,6 +53,31 @@ def test_two_clusters_choose_their_ports_one_after_the_other():
         first.enter_context(starting_alone())
         with starting_alone(sleep):
             assert waits == 1
+
+
+def test_a_broker_is_killed_and_started_by_the_actions_of_its_console(tmp_path):
+    with LocalCluster(tmp_path, pair_properties(0, sync=False)[:1]) as cluster:
+        cluster.start()
+        (broker,) = cluster.brokers
+        actions = {action.name: action for action in actions_of(cluster)}
+        with Admin(cluster.name_server) as admin:
+            for _ in range(2):
+                assert actions["kill-broker"].run(admin, {"broker": broker.address}) == "broker-a is killed."
+                assert not broker.is_running()
+                said = actions["kill-broker"].run(admin, {"broker": broker.address})
+                assert said == "broker-a was not running."
+                assert actions["start-broker"].run(admin, {"broker": broker.address}) == "broker-a is back."
+                assert broker.is_running()
+            said = actions["start-broker"].run(admin, {"broker": broker.address})
+            assert said == "broker-a was running already."
+            with pytest.raises(
+                InvalidParameter, match=r"'127\.0\.0\.1:1' is not a broker that this process has started"
+            ):
+                actions["kill-broker"].run(admin, {"broker": "127.0.0.1:1"})
+            address = broker.address
+            cluster.stop()
+            with pytest.raises(RocketSimError, match="the cluster is being stopped"):
+                actions["start-broker"].run(admin, {"broker": address})
 
 
 def test_the_demo_runs_beside_other_brokers():

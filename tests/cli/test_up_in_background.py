@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import psutil
 import pytest
 
 from rocketsim_cli.cluster_directory import ClusterDirectory, Member, RunningCluster
 from rocketsim_cli.running_process import RunningProcess
+from rocketsim_console.changes import TOKEN
 from testbed.polling import PROCESS_PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -56,6 +58,15 @@ def line(tmp_path: Path) -> Iterator[CommandLine]:
             cluster.supervisor.signal(signal.SIGKILL)
 
 
+def start_again(console: str, broker: str) -> None:
+    """Presses the console's button."""
+    with httpx2.Client(base_url=console) as browser:
+        token = browser.get("/api/actions").json()["token"]
+        headers = {"Origin": console.rstrip("/"), TOKEN: token}
+        answer = browser.post("/api/actions/start-broker", json={"broker": broker}, headers=headers, timeout=None)
+        assert answer.json() == {"done": "broker-a-s is back."}
+
+
 def rows_of(line: CommandLine, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in line.run("status", *arguments, "--json").stdout.splitlines()]
 
@@ -87,6 +98,11 @@ def test_a_cluster_runs_in_the_background_until_down(line: CommandLine) -> None:
         assert f"a cluster runs in this directory already (process {cluster.supervisor.pid})" in refusal
         assert "`rocketsim down` ends it" in refusal
     assert {row["state"] for row in rows_of(line)} == {"running"}
+
+    os.kill(slave["pid"], signal.SIGKILL)
+    wait_until(lambda: "ended" in {row["state"] for row in rows_of(line)}, "the end of the slave is shown")
+    start_again(rows[-1]["address"], slave["address"])
+    wait_until(lambda: {row["state"] for row in rows_of(line)} == {"running"}, "the new process is shown")
 
     assert "are deleted" in line.output("down")
     assert cluster.running() == [] and list(line.default.folder.iterdir()) == []

@@ -42,7 +42,10 @@ class ConsoleProcess:
     `environment`: variables in addition to those of this process.  `log`: the file with all that it has printed.
     """
 
-    def __init__(self, name_server: str, log: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, name_server: str, log: Path, environment: Mapping[str, str] | None = None, *options: str
+    ) -> None:
+        self._options = options
         self._name_server = name_server
         self._environment = os.environ | {"PYTHONUNBUFFERED": "1"} | dict(environment or {})
         self._process: subprocess.Popen[str] | None = None
@@ -52,7 +55,17 @@ class ConsoleProcess:
     def start(self) -> "ConsoleProcess":
         """Starts the process, and returns when it listens."""
         port = self.url.rstrip("/").rpartition(":")[2] or "0"
-        command = [sys.executable, "-m", "rocketsim_cli", "console", "-n", self._name_server, "--port", port]
+        command = [
+            sys.executable,
+            "-m",
+            "rocketsim_cli",
+            "console",
+            "-n",
+            self._name_server,
+            "--port",
+            port,
+            *self._options,
+        ]
         with self.log.open("a") as errors:
             self._process = subprocess.Popen(
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=errors, text=True

@@ -1,3 +1,4 @@
+import { buttons } from "../actions.js";
 import { badge, duration, facts, h, notice, number, path, rate, show, table, tile } from "../dom.js";
 
 export const title = (name) => name;
@@ -6,9 +7,12 @@ export function open(page) {
   const tiles = h("div", { class: "tiles" });
   const queues = h("section", { class: "card" });
   const rest = h("div", { class: "grid" });
-  page.main.append(h("div", { class: "title" }, h("h1", null, page.name)), tiles, queues, rest);
+  const actions = h("span", { class: "buttons" });
+  page.main.append(h("div", { class: "title" }, h("h1", null, page.name), actions), tiles, queues, rest);
   page.follow("group", { name: page.name }, (value) => {
     const consumed = value.rows.reduce((total, row) => total + (row.rate ?? 0), 0);
+    const topics = value.by_topic.filter((one) => one.kind === "users");
+    show(actions, buttons("group", { fixed: page.name, settings: value.settings ?? {}, proposals: { topic: topics[0]?.topic ?? "" } }));
     show(tiles, tile("lag", number(value.lag)), tile("age of the lag", duration(value.age_ms)), tile("consumed", rate(consumed)), tile("queues", number(value.rows_total)),
       tile("dead letters", value.dead_letters ? number(value.dead_letters.messages) : "0"));
     const most = Math.max(1, ...value.rows.map((row) => row.lag));

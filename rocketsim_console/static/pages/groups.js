@@ -1,3 +1,4 @@
+import { buttons } from "../actions.js";
 import { badge, duration, h, number, path, rate, show, table } from "../dom.js";
 import { filters, pages } from "../lists.js";
 
@@ -5,7 +6,7 @@ export const title = () => "Groups";
 
 export function open(page) {
   const list = h("section", { class: "card" });
-  page.main.append(h("div", { class: "title" }, h("h1", null, "Consumer groups")), filters(page, "Search groups"), list);
+  page.main.append(h("div", { class: "title" }, h("h1", null, "Consumer groups"), h("span", { class: "spacer" }), buttons("groups")), filters(page, "Search groups"), list);
   page.follow("groups", { q: page.values.q, page: page.values.page }, (value) => show(list,
     table("Consumer groups", [
       { title: "group", class: "name", cell: (row) => [h("a", { href: path("groups", row.group) }, row.group), row.trouble ? [" ", h("span", { class: "small dim" }, row.trouble)] : null] },

@@ -1,4 +1,5 @@
 import { Chart } from "../chart.js";
+import { buttons } from "../actions.js";
 import { badge, bytes, h, notice, number, rate, show, table, tile } from "../dom.js";
 import { ask } from "../live.js";
 import { timeline } from "../timeline.js";
@@ -69,5 +70,6 @@ function pairCard(pair) {
       { title: "sent", class: "number", cell: (one) => (one.state === "master" ? rate(one.in) : "") },
       { title: "read", class: "number hide-small", cell: (one) => (one.in !== undefined || one.out !== null ? rate(one.out) : "") },
       { title: "disk", class: "number hide-small", cell: (one) => (one.disk === null ? "" : `${Math.round(one.disk * 100)} %`) },
+      { title: "", cell: (one) => h("span", { class: "buttons" }, buttons("broker", { fixed: one.address, state: one.state })) },
     ], pair.brokers));
 }

@@ -1,3 +1,4 @@
+import { buttons } from "../actions.js";
 import { badge, bytes, duration, facts, h, moment, notice, number, path, rate, show, table, tile } from "../dom.js";
 
 export const title = (name) => name;
@@ -11,6 +12,7 @@ export function open(page) {
   page.follow("topic", { name: page.name }, (value) => {
     const sum = (name) => value.queues.reduce((total, queue) => total + (queue[name] ?? 0), 0);
     const last = Math.max(0, ...value.queues.map((queue) => queue.last_ms));
+    show(actions, buttons("topic", { fixed: page.name, settings: value.settings[0] }));
     show(tiles, tile("queues", number(value.queues_total)), tile("messages", number(sum("max") - sum("min"))), tile("size", bytes(sum("bytes"))), tile("sent", rate(sum("rate"))), tile("last message", last ? moment(last) : "–"));
     show(queues, h("h2", null, "Queues"), value.queues.length < value.queues_total ? notice(`The first ${value.queues.length} are shown.`) : null, table("Queues", [
       { title: "broker", cell: (row) => row.broker },

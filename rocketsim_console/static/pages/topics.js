@@ -1,3 +1,4 @@
+import { buttons } from "../actions.js";
 import { badge, bytes, h, moment, number, path, rate, show, table } from "../dom.js";
 import { filters, pages } from "../lists.js";
 
@@ -6,7 +7,7 @@ const KINDS = ["users", "retry", "dead letters", "system", "all"];
 
 export function open(page) {
   const list = h("section", { class: "card" });
-  page.main.append(h("div", { class: "title" }, h("h1", null, "Topics")), filters(page, "Search topics", { kind: KINDS }), list);
+  page.main.append(h("div", { class: "title" }, h("h1", null, "Topics"), h("span", { class: "spacer" }), buttons("topics")), filters(page, "Search topics", { kind: KINDS }), list);
   page.follow("topics", { q: page.values.q, page: page.values.page, kind: page.values.kind }, (value) => show(list,
     table("Topics", [
       { title: "topic", class: "name", cell: (row) => [h("a", { href: path("topics", row.topic) }, row.topic), row.kind === "users" ? null : [" ", badge(row.kind)], row.trouble ? [" ", h("span", { class: "small dim" }, row.trouble)] : null] },
