@@ -45,7 +45,7 @@ def spark_options() -> str:
                 continue
             names = ", ".join(f"`{name}`" for name in (entry.name, *entry.aliases))
             page, heading = explained[entry.name]
-            link = f"[{heading}]({page}#{_anchor(heading)})"
+            link = f"[{heading}]({page}#{anchor(heading)})"
             rows.append((names, accepted(entry.parse), _default(item.default, entry.parse), link))
         parts.append(f"## {title}\n\n" + table(("option", "accepted values", "default", "explained in"), rows))
     return "\n".join(parts)
@@ -107,7 +107,7 @@ def _sections_of_options() -> dict[str, tuple[str, str]]:
     return found
 
 
-def _anchor(heading: str) -> str:
+def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
 
 

@@ -1,20 +1,22 @@
 """Hooks of MkDocs for the documentation site (mkdocs.yml).
 
 The documents are written for a code host, where a link may lead to any file of the checkout. The site has the documents
-only: a link to a document leads to its page, and a link to another file becomes its text.  Tables of options, keys,
-commands, metrics and names are made from the code.
+only: a link to a document leads to its page, and a link to another file becomes its text.  If the text of a link is the
+name of a file, the site shows the title of the page or of the section instead.  Tables of options, keys, commands,
+metrics and names are made from the code.
 """
 
 import hashlib
 import posixpath
 import re
+from functools import cache
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from docs_reference import completed
+from docs_reference import anchor, completed
 from tests.support.configuration_table import with_tables
 
 # Documents outside docs/, and their pages.
@@ -25,6 +27,7 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 DOCUMENTS = {page: document for document, page in PAGES.items()}
+WIDE = ("configuration.md", "every-option.md", "every-metric.md")  # their tables need the room of the contents
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\(([^)\s]+)\)")
 
@@ -40,6 +43,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     root = Path(config.docs_dir).parent
     document = DOCUMENTS.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    if page.file.src_uri in WIDE:
+        page.meta["hide"] = ["toc"]
     if document == "docs/configuration.md":
         markdown = with_tables(markdown)
     return drawn(site_links(completed(markdown), document, root), document)
@@ -70,6 +75,8 @@ def site_links(text: str, document: str, root: Path) -> str:
         if not name or "://" in target:
             return found[0]
         linked = posixpath.normpath(posixpath.join(posixpath.dirname(document), name))
+        if words in (name, linked) and (root / linked).exists() and linked.endswith(".md"):
+            words = titles(root / linked).get(fragment, words)
         fragment = separator + fragment
         if linked in PAGES:
             return f"{image}[{words}]({PAGES[linked]}{fragment})"
@@ -78,3 +85,11 @@ def site_links(text: str, document: str, root: Path) -> str:
         return words if (root / linked).exists() else found[0]
 
     return LINK.sub(link, text)
+
+
+@cache
+def titles(path: Path) -> dict[str, str]:
+    """The headings of a document by their fragments; the empty fragment has the title."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.M | re.S)
+    headings = [heading.replace("`", "") for heading in re.findall(r"^#+ (.*)$", text, re.M)]
+    return {anchor(heading): heading for heading in headings} | {"": headings[0]}

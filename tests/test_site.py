@@ -48,6 +48,7 @@ def test_every_document_is_a_page_that_needs_no_network(pages: dict[str, str]) -
         loaded += re.findall(r"<link[^>]* rel=\"?(?:stylesheet|preconnect|preload)[^>]*>", page)
         assert not [address for address in loaded if "//" in address], name
         assert 'class="mermaid"' not in page and "language-mermaid" not in page, name
+        assert re.findall(r">[\w/-]+\.md</a>", page) == [], f"{name} shows the names of files instead of titles"
 
 
 def test_the_reference_has_everything_that_the_code_has(pages: dict[str, str]) -> None:
