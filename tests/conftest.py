@@ -1,5 +1,6 @@
-"""For all tests: the environment of what they start, an event loop for `async def` tests, hypothesis without deadlines,
-the order of files, a watchdog."""
+"""Sets up all tests: the environment of their processes, an event loop for `async def` tests, hypothesis without
+deadlines, the order of files, and a watchdog.
+"""
 
 import asyncio
 import inspect
@@ -16,12 +17,12 @@ from tests.support.watchdog import Watchdog
 TEST_TIMEOUT_S = 900.0  # ends a test that hangs, before faulthandler_timeout (pyproject.toml) ends the run
 
 spark_processes.prepare()
-# Hundreds of Python processes are started: the first ones leave compiled modules to the others.
+# Hundreds of Python processes are started, and later ones use the modules that the first ones have compiled.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# The clusters that the user has named for the command line are not the tests'.
+# Hides the contexts that the user of this machine has made with `rocketsim context`.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 
-# A busy machine may be as slow as it likes.
+# A test must not fail because the machine is slow.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
@@ -62,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def load(items: list[pytest.Item]) -> Load:
-    """Of a file with these tests."""
+    """Returns the load of a file with these tests."""
     if any("spark" in getattr(item, "fixturenames", ()) for item in items):
         return Load.SESSION
     if any(item.get_closest_marker("spark") for item in items):
@@ -72,7 +73,7 @@ def load(items: list[pytest.Item]) -> Load:
 
 @pytest.fixture(scope="module", params=["compiled", "python"])
 def record_kernels(request):
-    """Runs the module's tests with the compiled record codec, and with the one in Python."""
+    """Runs the module's tests with the compiled record codec, and then with the one in Python."""
     from rocketsim_proto.records import kernels
 
     if kernels.compiled is None and request.param == "compiled":

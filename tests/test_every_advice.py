@@ -1,7 +1,7 @@
-"""Every advice on files, disks and stores that an error of a broker gives is followed by a test.
+"""A test follows every advice about files, disks and stores that an error of a broker gives.
 
-An advice is a text with one of the words of ADVISES; a new one without a row here fails, as does a row without its
-text or its test.  What an error says of another kind (an option, "try again") is not looked at.
+An advice is a text with one of the words in ADVISES.  A new advice without a row here fails, as does a row without its
+text or its test.  Other advice in errors (an option, "try again") is not checked.
 """
 
 # ruff: noqa: E501 -- names of tests

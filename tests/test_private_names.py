@@ -1,4 +1,4 @@
-"""Tests use ever fewer private names of the product."""
+"""Tests use fewer and fewer private names of the product."""
 
 import ast
 

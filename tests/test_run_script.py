@@ -1,4 +1,4 @@
-"""`./run` on machines that lack something: stand-ins for python, java, apt and sudo in an otherwise empty PATH."""
+"""`./run` on machines that lack something: fake python, java, apt and sudo in an otherwise empty PATH."""
 
 import os
 import shutil

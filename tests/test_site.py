@@ -1,4 +1,6 @@
-"""The documentation site: it builds without a warning, loads nothing from the network, and what is broken fails it."""
+"""The documentation site builds without a warning and loads nothing from the network, and a broken link fails the
+build.
+"""
 
 import importlib.util
 import os

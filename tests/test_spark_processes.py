@@ -1,4 +1,4 @@
-"""What testbed/spark_python does for the Python processes of Spark."""
+"""testbed/spark_python changes how the Python processes of Spark start."""
 
 import os
 import socket

@@ -1,6 +1,6 @@
 """The wheel in a fresh environment: its content, and what programs can do with the base and with each extra.
 
-The environment has no packages but those that the wheel's metadata requires.
+The environment has only the packages that the wheel's metadata requires.
 """
 
 import os

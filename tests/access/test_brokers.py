@@ -1,4 +1,6 @@
-"""Brokers with access control: who may call, what is kept and where, and what a slave gets."""
+"""Brokers with access control: which calls they refuse, which users and policies they keep, and what a slave gets of
+them.
+"""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The keys of access control: what is refused, and that no secret is in a list, a representation or an error."""
+"""The keys of access control: which values are refused, and that no list, representation or error shows a secret."""
 
 import dataclasses
 import json

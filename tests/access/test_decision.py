@@ -1,4 +1,4 @@
-"""What a user's policies mean: RocketMQ 5's precedence, and the text of resources, actions and addresses."""
+"""A user's policies mean what they mean in RocketMQ 5: precedence, and the text of resources, actions and addresses."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every call of every service, made at a real broker or name server by who may not make it."""
+"""Every call of every service is refused by a real broker or name server if its user lacks the right."""
 
 import time
 from pathlib import Path

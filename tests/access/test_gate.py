@@ -1,4 +1,4 @@
-"""Every call needs what RocketMQ 5 asks for it, and no call has been forgotten."""
+"""Every call needs the rights that RocketMQ 5 asks for it, and no call has been forgotten."""
 
 from pathlib import Path
 from typing import Any

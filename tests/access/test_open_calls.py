@@ -1,4 +1,4 @@
-"""Calls that stay open end when their user may not make them any more; requests of nobody are not parsed."""
+"""Open calls end when their user loses the right to them, and requests without a valid signature are not parsed."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""Users and policies outlive their master: what a slave has of them, also of changes while it was away."""
+"""Users and policies survive the loss of their master: a slave has them, including changes while the slave was away."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

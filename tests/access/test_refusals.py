@@ -1,4 +1,4 @@
-"""What is counted and logged of refusals: one line of a user, an address and a reason in a minute, no secret."""
+"""Refusals are counted and logged: one line a minute for each user, address and reason, without secrets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Whose call it is: RocketMQ 5's signature as its clients send it, and our own over method and date."""
+"""Signatures name the caller: RocketMQ 5's signature as its clients send it, and our own over method and date."""
 
 import pytest
 from rocketsim_proto.signature import Credentials, SigningChannel, signature, signed_headers, v2_signature

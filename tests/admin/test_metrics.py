@@ -1,4 +1,4 @@
-"""The metrics of a broker: what each topic and group has, what a page says of slaves and disks, and what is cut."""
+"""The metrics of a broker: the values of each topic and group, slaves and disks, and what is left out at the limit."""
 
 import asyncio
 import logging

@@ -1,5 +1,6 @@
-"""Every change that an operator makes is answered when slaves have it, or says that they have it not: one rule for all,
-that of commits of offsets, in every mode."""
+"""Every change by an operator is answered when slaves have it, or the answer says that they lack it.  The rule is that
+of commits of offsets, in every mode.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""The chart shows ours, the peer and the ceiling of a run, and the one in docs/ is drawn from the figures beside it."""
+"""The chart shows our figure, the peer's and the ceiling, and the chart in docs/ is drawn from the
+figures beside it.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The command line, tables and drivers."""
+"""The command line, the tables and the drivers of the benchmarks."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Interleaved runs, warm-up, and contestants that drop out."""
+"""Contestants take turns, warm up, and may drop out."""
 
 from contextlib import ExitStack, contextmanager
 

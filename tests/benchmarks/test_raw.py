@@ -1,4 +1,4 @@
-"""The raw streams of bytes: one of each transport that pulls have, with as many bytes as were asked for."""
+"""Each transport of pulls has a raw stream of bytes, which moves as many bytes as it is asked for."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""All contestants are in the harness's session, so that the CPU is shared alike, and end with their children."""
+"""All contestants are in the harness's session, so that they share the CPU fairly, and end with their children."""
 
 import os
 import socket

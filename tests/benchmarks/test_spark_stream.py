@@ -1,4 +1,4 @@
-"""What a stream's progress says of its rate."""
+"""The rate of a stream is calculated from its progress."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The table of targets matches the issue, and every benchmark in it exists."""
+"""Every benchmark from P1 to P20 exists and has the promised target, and every target is used."""
 
 from pathlib import Path
 

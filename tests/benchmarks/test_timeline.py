@@ -1,4 +1,4 @@
-"""What a put waited for, from traces of both brokers."""
+"""The waits of a put are computed from traces of both brokers."""
 
 import os
 import subprocess

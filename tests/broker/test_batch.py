@@ -1,4 +1,4 @@
-"""Frames of a few messages are checked and stored record by record; the result must be that of the columns."""
+"""Frames of a few messages are checked and stored record by record, with the same result as frames in columns."""
 
 import zlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What time it is for a broker whose wall clock may be set; both clocks are the test's."""
+"""A broker's time while its wall clock is set.  The test controls both clocks."""
 
 import random
 from itertools import pairwise

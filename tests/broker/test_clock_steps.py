@@ -1,4 +1,4 @@
-"""A broker at work while its wall clock steps: what waits comes at its time, and searches by time pass over nothing."""
+"""A running broker whose wall clock steps: messages are due at their time, and searches by time miss no message."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,6 +1,4 @@
-"""Which brokers have a committed offset: with SYNC_MASTER, COMMIT_OK means that the slave has it too, and such an
-offset never goes back.
-"""
+"""A committed offset that was answered COMMIT_OK by a SYNC_MASTER is on the slave, too, and never goes back."""
 
 import asyncio
 import errno

@@ -1,6 +1,7 @@
-"""A topic that is deleted while records are on their way to it: nothing lands behind its tombstone, where it would be a
-message of the next topic of that name.  Every door is tried: puts, commits of transactions, timers, delay levels, moves
-to retry topics and dead letters."""
+"""A topic that is deleted while records for it arrive: no record is stored after its tombstone, where it would belong
+to the next topic with that name.  The tests use every way into a topic: puts, commits of transactions, timers, delay
+levels, moves to retry topics and dead letters.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Every error says once, in its class, what each kind of caller gets."""
+"""Every error class says once what each kind of caller gets."""
 
 import importlib
 import pkgutil

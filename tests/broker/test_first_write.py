@@ -1,4 +1,6 @@
-"""A stream that this process cancels while it gets its first message; tests/access and tests/v2 do it over gRPC."""
+"""A stream that this process cancels while it gets its first message.  tests/access and tests/v2
+test this over gRPC.
+"""
 
 import asyncio
 import gc

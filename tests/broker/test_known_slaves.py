@@ -1,4 +1,4 @@
-"""The slaves that a broker remembers, on a full disk and with a damaged file too."""
+"""A broker remembers its slaves, even on a full disk and with a damaged file."""
 
 import errno
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""When a master takes writes, and when it never does again."""
+"""A master takes writes under some conditions, and never again after others."""
 
 from typing import Any
 

@@ -1,4 +1,6 @@
-"""Master, slave and name server in one process on real gRPC: metadata, offsets handed back, promotion, fencing."""
+"""Master, slave and name server in one process on real gRPC: metadata, returned offsets, promotion, and the replaced
+master.
+"""
 
 import asyncio
 import itertools

@@ -1,6 +1,4 @@
-"""A promotion during which any disk call fails: afterwards the broker is a master on disk and in memory, or the slave
-that it was.
-"""
+"""Any disk call of a promotion may fail.  Afterwards the broker is a master on disk and in memory, or still a slave."""
 
 import errno
 import json

@@ -1,4 +1,6 @@
-"""PullRange over plain sockets: the gRPC call's answers, and clients that stop reading, lie, vanish or are many."""
+"""PullRange over plain sockets gives the gRPC call's answers, and endures clients that stop reading, lie, vanish or are
+many.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What an OK means: it stays the same over a promotion, and an operator changes it while the master runs."""
+"""An OK means the same after a promotion, and an operator can change what it means while the master runs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

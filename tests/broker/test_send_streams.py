@@ -1,4 +1,6 @@
-"""Send over plain sockets: the gRPC call's answers, and clients that stop half-way, hang up, lie or are many."""
+"""Send over plain sockets gives the gRPC call's answers, and endures clients that stop half-way, hang up, lie or are
+many.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""Which methods gRPC waits for by themselves."""
+"""Only frequent methods are registered with gRPC, because each registered method makes all calls more expensive."""
 
 from pathlib import Path
 from typing import Any

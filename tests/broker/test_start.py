@@ -1,5 +1,5 @@
-"""The start of a master: which brokers and name servers it waits for, so that nothing acknowledged is lost and no two
-masters write.
+"""A starting master waits for brokers and name servers, so that no acknowledged message is lost and no two masters
+write.
 """
 
 import socket

@@ -1,4 +1,4 @@
-"""RocketMQ 4.9.8's tables D1 and D3, row by row; each row is quoted."""
+"""The suggestion which broker to read from follows RocketMQ 4.9.8's tables D1 and D3, row by row."""
 
 import pytest
 from rocketsim_proto.model import GetMessageStatus

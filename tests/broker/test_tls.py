@@ -1,4 +1,4 @@
-"""TLS of brokers and name servers: which ports speak it, to whom, and with which certificate."""
+"""TLS of brokers and name servers: on which ports, with which clients, and with which certificate."""
 
 import asyncio
 import contextlib

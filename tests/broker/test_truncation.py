@@ -1,4 +1,4 @@
-"""After the promotion of a slave that lacks records, the broker tells consumers of them where the log was cut
+"""After the promotion of a slave that lacks records, the broker tells consumers of these records where the log was cut
 (KIP-320).
 """
 

@@ -1,4 +1,4 @@
-"""The commands as processes: output, exit status, and one line instead of a traceback."""
+"""The commands as processes: their output, their exit status, and one line in place of a traceback."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`rocketsim context`: the file with its faults, who may read it, and which commands go by it."""
+"""`rocketsim context`: its file, damage to the file, who may read it, and the commands that use it."""
 
 import stat
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The complete demo in a short form; its own report is asserted."""
+"""A short run of the complete demo succeeds by its own report."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The demo's report as a file: what it says, and that it loads nothing."""
+"""The demo's report as an HTML file has the figures and events, and loads nothing."""
 
 from collections import Counter
 from html.parser import HTMLParser

@@ -1,4 +1,4 @@
-"""What the demo reports when its query has failed."""
+"""The demo reports why its query has failed."""
 
 import pytest
 

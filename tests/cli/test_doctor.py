@@ -1,4 +1,4 @@
-"""`rocketsim doctor`: each check by its facts, and the whole against a pair, and against nothing."""
+"""`rocketsim doctor`: each check by itself, and the whole command with a pair and without a cluster."""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Commands that run servers honour a signal at any moment, and end their servers in order."""
+"""Commands that run servers obey a signal at any moment, and end their servers in order."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Local clusters: the properties of a pair, and the end of its processes."""
+"""Local clusters: the properties of a pair, and how its processes end."""
 
 import socket
 import sys

@@ -1,4 +1,4 @@
-"""`rocketsim spool`: what it shows of a spool that a producer has open, and of one that nobody has."""
+"""`rocketsim spool` shows a spool that a producer has open, and one that no producer has open."""
 
 import base64
 import json

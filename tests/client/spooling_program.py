@@ -1,6 +1,6 @@
 """A producer with a spool, as a process that tests kill; arguments: NAME_SERVER DIR POINT.
 
-Sends numbered messages of four groups until it is killed; a line on standard output for each result.  POINT: where it
+It sends numbered messages of four groups until it is killed, and prints a line for each result.  POINT is where it
 kills itself, or `never`.
 """
 

@@ -1,4 +1,4 @@
-"""When a batch of the producer may be sent."""
+"""The producer decides when a batch may be sent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The clients for asyncio against real brokers: what a cancelled call leaves, and how a close waits."""
+"""The clients for asyncio against real brokers: cancelled calls leave nothing behind, and a close waits."""
 
 import asyncio
 import inspect

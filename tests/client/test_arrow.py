@@ -1,4 +1,4 @@
-"""Topics and pulled messages as Arrow: what comes agrees with the messages, and what is missing is an error."""
+"""Topics and pulled messages as Arrow: they equal the messages, and a missing record is an error."""
 
 import pyarrow as pa
 import pytest

@@ -1,5 +1,6 @@
-"""A change that goes to several brokers reaches each that takes it, whatever another one says; the error names them.
-Changes of users and policies: tests/access."""
+"""A change that goes to several brokers reaches each that accepts it, even if another one refuses; the error names the
+brokers that refused.  tests/access tests changes of users and policies.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""A connection as a value: what it is made of, what it shows, and every client that takes it."""
+"""A connection as a value: how it is made, what it shows, and that every client accepts it."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""docs/client.md: its examples run as they stand, in their order, and its tables agree with the code."""
+"""The examples of docs/client.md run unchanged and in order, and its tables agree with the code."""
 
 import logging
 import re

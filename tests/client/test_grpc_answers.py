@@ -1,4 +1,4 @@
-"""What a broker's answer to a send means for each message."""
+"""A broker's answer to a send has a meaning for each message."""
 
 import pytest
 from google.protobuf.message_factory import GetMessageClass

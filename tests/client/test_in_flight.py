@@ -1,4 +1,4 @@
-"""Which messages a consumer has, and which it may hand out."""
+"""A consumer knows which messages it has, and which of them it may hand out."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Latency faults: RocketMQ 4.9's table D8, and what selection does with it."""
+"""Latency faults follow RocketMQ 4.9's table D8, and the selection of queues uses them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the client says while it tries again, falls back, and learns of new routes; docs/client.md names the loggers."""
+"""The client logs retries, fallbacks and new routes; docs/client.md names the loggers."""
 
 import logging
 import os

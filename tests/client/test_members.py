@@ -1,4 +1,4 @@
-"""Whom to ask within a broker name (table D5), and addresses that failed a moment ago."""
+"""The client chooses which broker of a name to ask (table D5), and avoids addresses that have just failed."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Instances of a cloud, whose servers know names as `INSTANCE%topic`, and the namespaces of RocketMQ 5."""
+"""Cloud instances, whose servers call a topic `INSTANCE%topic`, and the namespaces of RocketMQ 5."""
 
 from dataclasses import replace
 from typing import Any

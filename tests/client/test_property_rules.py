@@ -1,4 +1,4 @@
-"""Which properties a message can have: one rule for `send`, for columns, and so for Spark's sink."""
+"""A message's properties have one rule, for `send`, for columns, and so for Spark's sink."""
 
 import pickle
 from typing import Any

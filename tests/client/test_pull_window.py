@@ -1,4 +1,4 @@
-"""The window of pulls, driven against a broker that gives what it likes, in the order that it likes."""
+"""The window of pulls, with a broker that returns any number of messages in any order."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Ranges over plain sockets at the client: which way is taken, what ends a stream, and forks."""
+"""Ranges over plain sockets in the client: when sockets are used, how a stream ends, and forks."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Sends over plain sockets at the client: which way is taken, what ends a call, and what is sent again."""
+"""Sends over plain sockets in the client: when sockets are used, how a call ends, and what is sent again."""
 
 import socket
 import struct

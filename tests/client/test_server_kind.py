@@ -1,4 +1,4 @@
-"""An address that is another server's than it was taken for: the error says whose it is and which address to give."""
+"""If an address belongs to another kind of server, the error says to which one, and which address to give."""
 
 import json
 import socket

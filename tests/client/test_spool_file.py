@@ -1,4 +1,4 @@
-"""A spool's directory: whose it is, which versions and damages are refused, and what survives a transaction."""
+"""A spool's directory: its owner, the versions and damage that are refused, and what survives a transaction."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Without a name server: the brokers' addresses are given, everything else is asked of the brokers."""
+"""Without a name server, users give the brokers' addresses, and the client asks the brokers for everything else."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The client over TLS, and what it says when it does not get through."""
+"""The client over TLS, and its errors when it cannot connect."""
 
 import os
 import shutil

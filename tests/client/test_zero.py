@@ -1,4 +1,4 @@
-"""Zero and an empty text are what they say, and are not taken for a value that was not given."""
+"""Zero and an empty text are valid values, and are not treated as values that were not given."""
 
 import time
 from collections.abc import Iterator

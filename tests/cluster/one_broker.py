@@ -1,4 +1,4 @@
-"""Calls to one broker without the client's fallback, so that the answer is this broker's."""
+"""Makes calls to one broker without the client's fallback, so that this broker answers."""
 
 import uuid
 from collections.abc import Callable, Mapping

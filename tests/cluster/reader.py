@@ -1,4 +1,6 @@
-"""A consumer that reads every queue of topic T, commits, and records what it read: none of it may change later."""
+"""A consumer that reads every queue of topic T, commits, and records what it has read, because none of it may change
+later.
+"""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""What an acknowledgement means in each of the four modes, and what becomes of it when the slave falls silent."""
+"""What an acknowledgement means in each of the four modes, and what happens to it when the slave stops answering."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed

@@ -1,5 +1,6 @@
-"""Real processes whose disk fails under what pops, transactions and delivery times need: a read that fails holds up
-what needs these bytes, and nothing else; a write that fails is refused and has not happened."""
+"""Real processes whose disk fails under pops, transactions and delivery times.  A failed read delays only the calls
+that need its bytes; a failed write is refused and has no effect.
+"""
 
 import time
 import zlib

@@ -1,7 +1,7 @@
-"""Every call of a client ends whatever is killed, frozen or cut meanwhile, and waits no more than its timeouts (I12).
+"""Every call of a client ends, whatever is killed, frozen or cut meanwhile, and waits no longer than its time-outs
+(I12).
 
-What a call waits for in vain is counted in the timeouts that it gives its servers, not in time: a machine may be as
-busy as it likes.
+The waits are counted in the time-outs that a call gives its servers, not in time, so that the machine may be busy.
 
 ROCKETSIM_SOAK_S=600 ROCKETSIM_SEED=7 ./run test --long tests/cluster/test_every_call_ends.py
 """

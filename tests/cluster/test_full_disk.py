@@ -1,6 +1,7 @@
-"""Another program fills the disk of a real broker: a small file system of its own, where the tests may mount one.
+"""Another program fills the disk of a real broker, which is a small file system of its own where the tests may mount
+one.
 
-The broker's periods are tenths of seconds instead of minutes, so that every periodic task runs dozens of times on the
+The broker's periods are tenths of seconds in place of minutes, so that every periodic task runs dozens of times on the
 full disk.
 """
 

@@ -1,8 +1,8 @@
-"""What senders and readers were told is compared with both brokers at the end, in all four modes: the master is killed
-(SIGKILL), its slave is promoted, and the former master follows it.
+"""The answers to senders and readers agree with both brokers' stores at the end, in all four modes, after the master
+was killed (SIGKILL), its slave was promoted, and the former master has followed it.
 
-What may be missing follows from the mode alone: an ASYNC_MASTER's acknowledgement says nothing of the slave, so what
-the slave lacked when it was promoted may be lost, and nothing else.
+The mode alone decides what may be missing: an ASYNC_MASTER's acknowledgement says nothing about the slave, so only
+messages that the slave lacked at its promotion may be lost.
 """
 
 import os

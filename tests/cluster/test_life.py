@@ -1,4 +1,4 @@
-"""How a broker stops, what it deletes, and what it answers to plain gRPC."""
+"""A broker's stop, its deletions, and its answers to plain gRPC."""
 
 import grpc
 import pytest

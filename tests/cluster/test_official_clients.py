@@ -1,17 +1,17 @@
 """RocketMQ's official clients, while the master dies and the slave is promoted: `./run test --clients`.
 
-One program a language (tests/clients), whose arguments tests/support/official_clients.py tells.  Until its input has a
-line it sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION); until its input
-ends it consumes N (group push) and F (group ordered, in order) by push, D and X (group simple) with a simple consumer,
-or all with simple consumers if the client has no other.  What it prints, a line for each:
+Each language has a program (tests/clients), whose arguments are in tests/support/official_clients.py.  Until its input
+has a line, it sends to the topics N (NORMAL), F (FIFO, message groups a and b), D (DELAY) and X (TRANSACTION).  Until
+its input ends, it consumes N (group push) and F (group ordered, in order) by push, and D and X (group simple) with a
+simple consumer; a client without push uses simple consumers for all.  It prints these lines:
 
-    sent TOPIC BODY          the answer was OK; it has to be received
-    rolled-back X BODY       it must not be received
-    recalled D BODY          it must not be received; a message that is due later is sent behind it
+    sent TOPIC BODY          the answer was OK; the message must be received
+    rolled-back X BODY       the message must not be received
+    recalled D BODY          the message must not be received; a message that is due later is sent after it
     asked X BODY             the broker asked how this transaction ended
-    got TOPIC BODY           it was received; `early` instead if before its delivery time
+    got TOPIC BODY           the message was received; `early` in place of `got` if before its delivery time
 
-A body of F is f-GROUP-NUMBER, with a growing number.  Calls that fail are tried no more: the program goes on.
+A body of F is f-GROUP-NUMBER, with a growing number.  The program does not repeat calls that fail, and continues.
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""Only an offset answered OK never goes back: commits and queries while one broker after the other is killed.
+"""An offset that was answered OK never goes back, although one broker after the other is killed during commits and
+queries.
 
 ROCKETSIM_OFFSET_STORM_S=600 ROCKETSIM_SEED=7 ./run test --long tests/cluster/test_offset_storm.py
 """

@@ -1,4 +1,6 @@
-"""Clients of 9157579, the oldest supported version, at a pair of this one: they may be upgraded at any time."""
+"""Clients of 9157579, the oldest supported version, work with a pair of this version, so that they may be upgraded at
+any time.
+"""
 
 import json
 import os

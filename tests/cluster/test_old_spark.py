@@ -1,4 +1,6 @@
-"""A Spark job of 9157579, the oldest supported version, at a pair of this one: brokers may be upgraded before jobs."""
+"""A Spark job of 9157579, the oldest supported version, works with a pair of this version, so that brokers may be
+upgraded first.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""promoteSlave: an operator's action, after which the old master takes no writes."""
+"""After an operator's promoteSlave, the old master takes no writes."""
 
 import json
 

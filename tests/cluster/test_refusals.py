@@ -1,4 +1,4 @@
-"""A second process for the same store or name, and disks without room, are refused with a reason and without harm."""
+"""A second process for the same store or name, and disks without space, are refused with a reason and without harm."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""SYNC_MASTER: the master is killed (SIGKILL) during many concurrent sends; the slave alone has every acknowledged
-message.
+"""The slave of a SYNC_MASTER alone has every acknowledged message after its master was killed during many concurrent
+sends.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Minutes of sends, reads and commits while a nemesis kills, stops and freezes whatever it likes.
+"""Minutes of sends, reads and commits, while a random sequence of faults kills, stops and freezes processes.
 
 ROCKETSIM_SOAK_S=3600 ROCKETSIM_SEED=7 ./run test --long tests/cluster/test_soak.py
 """

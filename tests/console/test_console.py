@@ -1,4 +1,4 @@
-"""The console over HTTP: what it tells of a real broker, and what it refuses."""
+"""The console over HTTP: what it shows of a real broker, and which requests it refuses."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

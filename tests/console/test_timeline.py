@@ -1,4 +1,4 @@
-"""What the console makes of two pictures: how a pair stands, what has happened, and rates."""
+"""The console derives the state of a pair, events and rates from two pictures of the cluster."""
 
 from dataclasses import replace
 

@@ -1,8 +1,9 @@
-"""A master that pops from itself and acknowledges, and says what it begins and what was answered OK; to be killed.
+"""A master that pops from itself and acknowledges, and prints what it begins and what was answered OK, until a test
+kills it.
 
     python -m tests.consumption.popping_broker FOLDER [NAME_SERVER] [in-order]
 
-With a name server it is a SYNC_MASTER, which begins when a slave is in sync.  In order, each message group is
+With a name server it is a SYNC_MASTER, which begins when a slave is in sync.  With in-order, each message group is
 acknowledged from its first message on.
 """
 

@@ -1,6 +1,7 @@
-"""Writes a store as RocketMQ 5.5.0 leaves it when its pops have deliveries under way.
+"""Writes a store like one that RocketMQ 5.5.0 leaves when deliveries of its pops are open.
 
-The records are those that a real one has written (`test_rocketmq_pops.py` has a sample, `tests/interop` the real one).
+The records are those that a real RocketMQ has written (`test_rocketmq_pops.py` has a sample, `tests/interop` uses a
+real one).
 """
 
 import json

@@ -1,5 +1,6 @@
-"""A clean stop while pops and acks are under way: what was answered OK is there after the next start, everything else
-was answered with an error, and the stop waits for nobody."""
+"""A clean stop during pops and acks: what was answered OK is stored after the next start, everything else was answered
+with an error, and the stop waits for no client.
+"""
 
 import asyncio
 from contextlib import AsyncExitStack

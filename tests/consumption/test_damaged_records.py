@@ -1,4 +1,6 @@
-"""Records that are damaged on the disk below the flushed offset: who reads them goes on, or refuses, and says where."""
+"""Records that are damaged on the disk below the flushed offset: readers skip them or fail, and say where the damage
+is.
+"""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A disk without any room: what clients send is refused, and consumers go on, out of what is kept for that."""
+"""On a disk without any space, sends are refused, and consumers continue with the space that is reserved for them."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,5 +1,6 @@
-"""Transitions of calls that come together are one record, and whatever comes while they are pending finds what it
-would have found after them."""
+"""Transitions of concurrent calls are stored as one record, and calls that come while they are pending find the state
+after them.
+"""
 
 import asyncio
 from collections.abc import Coroutine

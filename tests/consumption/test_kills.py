@@ -1,4 +1,6 @@
-"""A broker that is killed between pops and acks: what was acknowledged stays so, everything else comes again."""
+"""A broker that is killed between pops and acks: acknowledged messages stay acknowledged, and all others are delivered
+again.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""The state of transactions, held against a plain model, and the records that tell it."""
+"""The state of transactions equals a plain model, and so does the state that their records give."""
 
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,5 +1,6 @@
-"""Groups that consume in order, on a real broker whose clock the tests move: a message waits for those of its message
-group that were popped before it, and for no others."""
+"""Groups that consume in order, on a real broker whose clock the tests move: a message waits for the earlier popped
+messages of its message group, and for no others.
+"""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""The state of consumption on a pair: what a slave has, what a promotion goes on with, what a cut takes away."""
+"""The state of consumption on a pair: what a slave has, how it continues after a promotion, and what a cut removes."""
 
 import threading
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""What becomes of a delivery that nobody acknowledged, and receipt handles."""
+"""A delivery that is not acknowledged is delivered again or becomes a dead letter; and receipt handles."""
 
 import base64
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a real RocketMQ's pops had under way when our broker opens its store."""
+"""Our broker takes over the deliveries that a real RocketMQ's pops left open in its store."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The services Consumption and Transactions: what they refuse, and what becomes of a call that ends early."""
+"""The services Consumption and Transactions: the requests that they refuse, and calls that end early."""
 
 import asyncio
 import zlib

@@ -1,4 +1,4 @@
-"""The state of consumption, held against a plain model that keeps every offset, and its transitions' bytes."""
+"""The state of consumption equals a plain model that keeps every offset, and its transitions have the right bytes."""
 
 import heapq
 import random

@@ -1,4 +1,4 @@
-"""Snapshots of the state of consumption on a disk that fails in the middle."""
+"""Snapshots of the state of consumption on a disk that fails while they are written."""
 
 import contextlib
 import gc

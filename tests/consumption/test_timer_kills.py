@@ -1,4 +1,6 @@
-"""A broker that is killed while it delivers messages at their time: all come, each once, here or from its slave."""
+"""A broker that is killed while it delivers messages at their time: all messages arrive once, from it or from its
+slave.
+"""
 
 import asyncio
 import sys

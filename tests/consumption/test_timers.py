@@ -1,4 +1,4 @@
-"""The timers' state, held against a plain model, its bytes, and the records of messages with a delivery time."""
+"""The state of timers equals a plain model; its bytes, and the records of messages with a delivery time."""
 
 import tracemalloc
 from array import array

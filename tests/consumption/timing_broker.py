@@ -1,4 +1,5 @@
-"""A master that takes messages for the next hour, and then delivers all in small batches, and says so; to be killed.
+"""A master that takes messages for the next hour, then delivers all in small batches, and prints each, until a test
+kills it.
 
     python -m tests.consumption.timing_broker FOLDER [NAME_SERVER]
 

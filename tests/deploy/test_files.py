@@ -1,4 +1,4 @@
-"""The files that run RocketSim elsewhere: containers, systemd, Kubernetes.  Each is checked as far as possible here."""
+"""The files for containers, systemd and Kubernetes are valid, as far as this machine can check them."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The shipped alerts and the dashboard are valid, and ask only for metrics that a broker has."""
+"""The shipped alerts and the dashboard are valid, and use only metrics that a broker has."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real pair: the dashboard's queries find something, and each alert fires and clears."""
+"""A real Prometheus scrapes a real pair: the dashboard's queries return samples, and each alert fires and clears."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The examples run as they stand, each as a program, on one pair."""
+"""The examples run unchanged, each as a program, on one pair."""
 
 import re
 import sqlite3

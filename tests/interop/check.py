@@ -1,11 +1,11 @@
-"""Opens stores of ours with a real Apache RocketMQ and compares what its own client reads with our dump: every field of
-every message of every user queue, every queue's bounds, committed offsets, and messages found by key.  Afterwards the
-store that RocketMQ has stopped must be sound, and hold the same.
+"""Opens stores of ours with a real Apache RocketMQ, and compares what RocketMQ's client reads with our dump: every
+field of every message in every user queue, every queue's bounds, committed offsets, and messages found by key.
+Afterwards the store must be undamaged and have the same content.
 
     python -m tests.interop.check            a master's store, a slave's, a trimmed one, and one that RocketMQ began
     python -m tests.interop.check DIR ...    copies of these store directories
 
-Prints a table; the status is 0 only if everything is equal.  Needs Java 17, Maven, and the project installed.
+Prints a table.  The exit status is 0 only if everything is equal.  Needs Java 17, Maven, and the installed project.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One Spark session for the tests with Spark."""
+"""Starts one Spark session for the tests with Spark."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,9 @@
-"""A store with work that is not done: deliveries, retries, dead letters, timers and transactions; and its completion.
+"""Makes a store with pending work (deliveries, retries, dead letters, timers and transactions), and completes this
+work.
 
-The clock of the broker that makes it is an hour slow, and that of the broker that completes it two hours fast.  So
-nothing is due while it is made but what is due at once; the messages named `soon` are due when RocketMQ opens the
-store, and those named `later` when our broker has it again.
+The clock of the broker that makes the store is an hour slow, and that of the broker that completes it two hours fast.
+Only messages that are due at once are therefore due while the store is made.  The messages named `soon` are due when
+RocketMQ opens the store, and those named `later` when our broker opens it again.
 """
 
 import time

@@ -1,4 +1,5 @@
-"""What RocketMQ's own SQL92 filter selects.  `python -m tests.interop.sql_filters` writes tests/data/sql/outcomes.json.
+"""Records what RocketMQ's own SQL92 filter selects.  `python -m tests.interop.sql_filters` writes
+tests/data/sql/outcomes.json.
 
 Needs Java 17 and Maven.
 """

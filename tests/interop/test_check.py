@@ -1,4 +1,4 @@
-"""The comparison itself, without RocketMQ: it detects every kind of difference."""
+"""The comparison in check.py detects every kind of difference.  It runs without RocketMQ here."""
 
 from copy import deepcopy
 from typing import Any

@@ -1,4 +1,4 @@
-"""The stores that this project writes, served by a real Apache RocketMQ: `python -m tests.interop.check` as a test."""
+"""A real Apache RocketMQ serves the stores that this project writes: `python -m tests.interop.check` as a test."""
 
 import shutil
 from hashlib import sha1

@@ -1,4 +1,4 @@
-"""Stores of a real RocketMQ whose pops have deliveries under way, opened by our broker."""
+"""Our broker opens stores of a real RocketMQ whose pops have open deliveries."""
 
 import shutil
 import time

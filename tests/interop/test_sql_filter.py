@@ -1,4 +1,4 @@
-"""Random SQL92 filters: ours and RocketMQ's own select the same messages."""
+"""Our SQL92 filter and RocketMQ's select the same messages, for random filters."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""The name server as a process, and the helper that starts such processes."""
+"""The name server as a process, and `testbed.processes`, which starts it."""
 
 import socket
 import subprocess

@@ -1,4 +1,4 @@
-"""The name server's decisions, without a server."""
+"""The decisions of the name server, without a server."""
 
 from broker_service.namesrv.route_table import Registration, RouteTable, TopicQueues
 

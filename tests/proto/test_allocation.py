@@ -1,4 +1,4 @@
-"""Frames use memory that the process has kept instead of new pages each time, and threads do not keep memory of their
+"""Frames use memory that the process has kept, in place of new pages each time, and threads keep no memory of their
 own.
 """
 

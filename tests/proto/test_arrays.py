@@ -1,4 +1,6 @@
-"""Arrow arrays without pandas: equal to pa.array's, and rows are read and written without its import."""
+"""Arrow arrays that are made without pandas equal pa.array's, and rows are read and written without
+importing pandas.
+"""
 
 import os
 import subprocess

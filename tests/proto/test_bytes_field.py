@@ -1,4 +1,4 @@
-"""A large field written by hand is the same message to protobuf."""
+"""A large field that is encoded by hand is the same message to protobuf."""
 
 import pytest
 from google.protobuf.message import DecodeError

@@ -1,4 +1,4 @@
-"""A batch encoded at once equals what the per-record encoder makes."""
+"""A batch that is encoded at once equals the records that the per-record encoder makes."""
 
 import numpy as np
 import pyarrow as pa

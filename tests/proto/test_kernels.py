@@ -1,4 +1,4 @@
-"""The compiled record codec: its checksums, its refusals, and that random damage has the same verdict as in Python."""
+"""The compiled record codec: its checksums, its refusals, and the same verdict as in Python for random damage."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The bodies that RocketMQ calls JSON."""
+"""Bodies that RocketMQ calls JSON are parsed, although they are not JSON."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Text of others forges no line of a log and commands no terminal."""
+"""Text from users forges no line of a log and controls no terminal."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Frames of RocketMQ's remoting protocol: both forms of a header, and what is no frame."""
+"""Frames of RocketMQ's remoting protocol: both forms of a header, and bytes that are no frame."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""Slices of buffers joined and compared, against Python's own bytes."""
+"""Joined and compared slices of buffers equal the same operations on Python's bytes."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""SQL92 filters, against what RocketMQ's own filter said of the same messages."""
+"""SQL92 filters select the messages that RocketMQ's own filter has selected."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,6 @@
-"""What mqadmin and RocketMQ's dashboard ask of a broker, by a scripted client; with the real ones `interop` has it."""
+"""A broker answers the requests of mqadmin and RocketMQ's dashboard.  A scripted client sends them here, and the real
+tools in `interop`.
+"""
 
 import json
 from pathlib import Path

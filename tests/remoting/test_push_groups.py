@@ -1,4 +1,4 @@
-"""Push consumers of RocketMQ 4: who is a member, what is given back, who has locked which queue."""
+"""Push consumers of RocketMQ 4: members of a group, messages that are sent back, and locks of queues."""
 
 import asyncio
 import json

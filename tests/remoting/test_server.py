@@ -1,4 +1,4 @@
-"""The server of the remoting protocol: connections that are slow, lie, flood or do not read, and its bounds."""
+"""The server of the remoting protocol endures connections that are slow, lie, flood or do not read, and has limits."""
 
 import asyncio
 import socket

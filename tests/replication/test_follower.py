@@ -1,4 +1,4 @@
-"""The slave's side of a stream: what it accepts from its master, and in which order it makes things durable."""
+"""The slave's side of a stream: what it accepts from its master, and the order in which it makes things durable."""
 
 import zlib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What a slave promises a candidate, and what follows for the master that it follows."""
+"""A slave makes promises to a candidate for promotion, and they bind it towards the master that it follows."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A slave of a RocketMQ master: the scripted master is in tests/support/rocketmq_master.py."""
+"""A slave of a RocketMQ master, which tests/support/rocketmq_master.py plays."""
 
 import struct
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""When a master sends log bytes to its slave; the clock is an argument."""
+"""A master decides when to send log bytes to its slave.  The clock is an argument."""
 
 from math import inf
 

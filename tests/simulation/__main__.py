@@ -1,10 +1,11 @@
-"""`python -m tests.simulation SEED [STEPS]`: the run of that seed again, and the fewest decisions that show it.
+"""`python -m tests.simulation SEED [STEPS]` repeats the run of a seed, and finds the fewest decisions that break the
+same promise.
 
 `python -m tests.simulation FIRST-LAST [STEPS]` runs the seeds from FIRST to LAST - 1.
 
-`python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py` instead: `deliveries`,
-`late-messages`, both also with `-on-bad-disks` and `-on-full-disks`, `late-messages-half-copied`, `operator-changes`.
-It says of each mode what there was, and of each broken promise the last steps.
+`python -m tests.simulation PLAY SEED` and `PLAY FIRST-LAST` run a play of `plays.py`: `deliveries`, `late-messages`,
+both also with `-on-bad-disks` and `-on-full-disks`, `late-messages-half-copied`, `operator-changes`. It prints a
+summary of each mode, and the last steps before each broken promise.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What producers, consumers and operators do in the simulation: calls over the generated stubs, each by itself.
+"""Producers, consumers and operators of the simulation.  They make calls with the generated stubs, each call by itself.
 
 No client waits for an answer; `promises.py` records what brokers answer.
 """

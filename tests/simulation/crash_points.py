@@ -1,8 +1,8 @@
-"""Crash points of whole brokers: before every call that changes a broker's disk, what a kill and a power loss would
-leave is copied, and a broker is opened on the copy.
+"""Crash points of whole brokers: before every call that changes a broker's disk, the disk is copied as a kill and as a
+power loss would leave it, and a broker is opened on each copy.
 
-The broker itself continues, so that one run has thousands of crash points.  What it has promised so far must be in the
-copy: the messages that it holds, committed offsets, its epoch; and the queues must equal a replay of the log.
+The broker itself continues, so that one run has thousands of crash points.  The copy must have all that the broker has
+promised by then: its messages, committed offsets and epoch; and the queues must equal a replay of the log.
 """
 
 from __future__ import annotations

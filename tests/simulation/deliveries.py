@@ -1,5 +1,6 @@
-"""Consumers of groups whose deliveries the broker keeps, in the simulated world: what each was given and what it has
-acknowledged, held against what anybody is given later."""
+"""Consumers of groups whose deliveries the broker keeps, in the simulated world.  It compares what each has received
+and acknowledged with all later deliveries.
+"""
 
 import random
 import zlib

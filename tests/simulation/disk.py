@@ -1,4 +1,5 @@
-"""A broker's disk in the simulation: `MemoryFiles` that outlive their broker and lose their power as the seed decides.
+"""A broker's disk in the simulation: `MemoryFiles` that outlive their broker and lose their power when the seed says
+so.
 
 Calls of a broker's own threads take time, in which its event loop continues.
 """

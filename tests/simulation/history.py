@@ -1,4 +1,4 @@
-"""Whose log has what: in modes in which a master may lack the end of what another one had."""
+"""Records which log has which bytes, for modes in which a master may lack the end of another master's log."""
 
 import math
 from dataclasses import dataclass

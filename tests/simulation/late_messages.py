@@ -1,5 +1,6 @@
-"""Messages with a delivery time and transactions in the simulated world: what producers were told, held against the
-master's log in the end."""
+"""Messages with a delivery time and transactions in the simulated world.  It compares the answers to producers with the
+master's log at the end.
+"""
 
 import random
 import zlib

@@ -1,9 +1,9 @@
-"""Committed offsets: no query answers less than what was answered before (I7).
+"""Committed offsets: no query answers with less than an earlier answer (I7).
 
-Which brokers have an offset is read from their disks, by a reader of this package (docs/storage_format.md).  What a
-query has to answer follows from docs/replication.md: a broker that has the offset answers it, a master that could have
-received it answers it, and in the end every broker does.  Only a reset, the deletion of a topic or the loss of the
-records before it makes it lower.
+A reader of this package finds out from the disks which brokers have an offset (docs/storage_format.md).
+docs/replication.md says how a query must be answered: a broker that has the offset answers with it, so does a master
+that could have received it, and in the end every broker does.  Only a reset, the deletion of a topic or the loss of the
+records before it makes an offset lower.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""An operator who deletes a topic and changes groups in the simulated world, while producers send to that topic, commit
-transactions of it, and delayed messages for it become due."""
+"""An operator who deletes a topic and changes groups in the simulated world, while producers send to that topic and
+commit its transactions, and delayed messages for it become due.
+"""
 
 import random
 import zlib

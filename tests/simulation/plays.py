@@ -1,4 +1,6 @@
-"""Plays: runs of consumers and producers of one kind, by name.  The seed decides all else, the mode included."""
+"""Plays: runs with one kind of consumers and producers, by name.  The seed decides everything else,
+the mode included.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable

@@ -1,18 +1,16 @@
-"""What brokers have promised, written down at the moment a promise leaves them, and held against them ever after.
+"""Records each promise of a broker when the broker makes it, and checks it until the end of the run.
 
-A promise is made by an answer: a send that is OK, a message that a consumer is given, a commit that stands.  What it
-obliges whom to is read off the disks, not asked of the code under test:
+An answer makes a promise: a send that is OK, a message that is given to a consumer, a commit that is accepted.  The
+checks read the disks, and do not ask the code under test.  This table says where a message must be:
 
-| an OK of a master that is       | is then in the                                  |
-|---------------------------------|-------------------------------------------------|
-| ASYNC_MASTER with ASYNC_FLUSH   | page cache of the master                        |
-| ASYNC_MASTER with SYNC_FLUSH    | disk of the master                              |
-| SYNC_MASTER with ASYNC_FLUSH    | page caches of the master and of a slave        |
-| SYNC_MASTER with SYNC_FLUSH     | disks of the master and of a slave              |
+| an OK of a master that is  | is then in the  |
+|---------------------------------|-------------------------------------------------| | ASYNC_MASTER with ASYNC_FLUSH  |
+page cache of the master  | | ASYNC_MASTER with SYNC_FLUSH  | disk of the master  | | SYNC_MASTER with ASYNC_FLUSH  |
+page caches of the master and of a slave  | | SYNC_MASTER with SYNC_FLUSH  | disks of the master and of a slave  |
 
-Who has a message so is a *holder*.  A holder loses it to a power loss, if it was not on its disk, to damage of its
-disk, to retention, and to nothing else, until somebody becomes master without it.  That may happen only where an
-operator decided so, or where no holder that could be reached had it; then the message is excused.
+A broker that has a message in this way is its *holder*.  A holder may lose the message by a power loss, if it was not
+on the disk, by damage of the disk, by retention, or when a broker without the message becomes master.  The last may
+happen only if an operator decided so, or if no holder could be reached; the message is then excused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is promised of queues: one record for each offset, order, retention, delayed messages.
+"""The promises about queues: one record for each offset, order, retention, delayed messages.
 
 Answers are compared with each other and with the log's bytes, record by record.
 """

@@ -1,7 +1,7 @@
-"""What is promised of ranged reads, of queues' bounds, of the search by time, and of records that are no more (C14).
+"""The promises about ranged reads, queue bounds, searches by time, and records that no longer exist (C14).
 
-Answers are held against a replay of the log that the broker has at that moment, and against what consumers have read
-before: who goes on at an offset is told if other records lie before it by now.
+Answers are compared with a replay of the broker's log at that moment, and with what consumers have read before: a
+reader that continues at an offset is told if the records before it have changed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Stories: fixed sequences of crashes, cuts and operators' actions that a seed would rarely produce.
 
-`World.play` plays one, and checks the promises during it and at its end.
+`World.play` plays a story, and checks the promises during it and at its end.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation PLAY SEEDS` plays them, and its exit status says whether a promise was broken."""
+"""`python -m tests.simulation PLAY SEEDS` runs the plays, and its exit status says if a promise was broken."""
 
 import pytest
 

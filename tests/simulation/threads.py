@@ -1,8 +1,9 @@
-"""Threads of simulated processes: real threads of which one runs at a time, at a virtual time that the seed chooses.
+"""The threads of simulated processes: real threads, of which one runs at a time, at a virtual time that the seed
+chooses.
 
 Brokers use `Threading` in place of the module `threading`.  A simulated thread runs until it waits (for a lock, a
-condition, its disk) and gives control back to the event loop, which resumes it later.  So a flush takes time, in which
-the loop appends.
+condition, its disk) and gives control back to the event loop, which resumes it later.  A flush therefore takes time, in
+which the loop appends.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""VirtualLoop: an asyncio event loop whose time jumps to the next timer; and Process: code that runs on it.
+"""VirtualLoop is an asyncio event loop whose time jumps to the next timer.  Process is code that runs on it.
 
-One thread, no sockets, no waiting: the same seed runs the same way.  Whatever a process has begun (tasks, callbacks,
-timers, threads) carries the process in its context, and stops at the moment that the process dies.
+The loop has one thread, uses no sockets and never waits, so the same seed always runs in the same way.  Whatever a
+process has begun (tasks, callbacks, timers, threads) has the process in its context, and stops at the moment when the
+process dies.
 """
 
 import asyncio

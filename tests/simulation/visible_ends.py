@@ -1,6 +1,7 @@
-"""Up to where a SYNC_MASTER may show its log (I11): what slaves have acknowledged, and what was there while none did.
+"""Checks up to where a SYNC_MASTER may show its log (I11): what slaves have acknowledged, and what existed before any
+slave.
 
-Made of what masters are told on their streams and of where their logs end, not of what they believe is confirmed.
+The check uses what masters are told on their streams and where their logs end, not what they believe is confirmed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The simulated world: brokers, name servers, clients and an operator, and the faults that they meet.
 
-A run is a list of decisions, which the seed makes beforehand.  Each has a random generator of its own, so that one can
-be left out without changing the others.  After each decision some time passes, and `promises.py` checks.
+A run is a list of decisions, which the seed makes beforehand.  Each decision has a random generator of its own, so that
+it can be left out without changing the others.  After each decision some time passes, and `promises.py` checks the
+promises.
 """
 
 import errno

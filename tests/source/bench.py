@@ -1,4 +1,4 @@
-"""Steps of the Spark tests: operations on a cluster and on queries, a line each."""
+"""Steps of the Spark tests: operations on a cluster and on queries, each in one line."""
 
 import itertools
 import json

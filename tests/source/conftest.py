@@ -1,4 +1,4 @@
-"""One Spark session, and one broker pair per module; each test has topics and groups of its own."""
+"""Starts one Spark session, and one broker pair for each module.  Each test has topics and groups of its own."""
 
 from collections.abc import Iterator
 from pathlib import Path

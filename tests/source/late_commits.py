@@ -1,5 +1,6 @@
-"""`format("rocketsim-late")`: the source, but its commits reach a broker only after Spark has told the reader's
-process to end.  A commit that is not waited for is then always lost, not only sometimes."""
+"""`format("rocketsim-late")`: the source, with commits that reach a broker only after Spark has told the reader's
+process to end.  A commit for which nothing waits is therefore always lost, not only sometimes.
+"""
 
 import fcntl
 import threading

@@ -1,5 +1,6 @@
-"""The source's interface to the brokers, in memory: correct answers by default, other ones on request.  Tests of
-the code that runs on Spark's driver and executors use it."""
+"""The source's interface to the brokers, in memory: it answers correctly by default, and otherwise on request.  Tests
+of the code for Spark's driver and executors use it.
+"""
 
 import itertools
 from collections import defaultdict

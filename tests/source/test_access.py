@@ -1,4 +1,6 @@
-"""accessKey and secretKey: a source and a sink for brokers with access control, and no secret where people look."""
+"""accessKey and secretKey: a source and a sink for brokers with access control, and no secret in plans or
+representations.
+"""
 
 import json
 import logging

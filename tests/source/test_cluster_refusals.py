@@ -1,4 +1,4 @@
-"""What the clusters of the other tests refuse, and how, is what a real broker refuses."""
+"""The clusters of the other tests refuse the same calls in the same way as a real broker."""
 
 import asyncio
 import zlib

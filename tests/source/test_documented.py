@@ -1,4 +1,4 @@
-"""The examples for Spark in docs/ run unchanged, and the errors and options that they name are the code's."""
+"""The examples for Spark in docs/ run unchanged, and the errors and options that they name exist in the code."""
 
 import ast
 import re

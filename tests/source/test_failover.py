@@ -1,5 +1,5 @@
-"""Brokers of a pair are killed and restarted under running queries: what is read, from which broker, and where offsets
-are committed.
+"""Brokers of a pair are killed and restarted under running queries: which records are read from which broker, and where
+offsets are committed.
 """
 
 import shutil

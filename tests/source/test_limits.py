@@ -1,4 +1,4 @@
-"""How far a batch reads: limits hold, and no queue starves."""
+"""A batch reads as far as its limits allow, and no queue starves."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Offsets as Spark stores them: one JSON text for one state."""
+"""Offsets as Spark stores them: one state has one JSON text."""
 
 import json
 import random

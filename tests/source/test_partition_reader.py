@@ -1,4 +1,4 @@
-"""What an executor's worker keeps between tasks."""
+"""An executor's worker keeps the brokers' suggestions between tasks."""
 
 import pytest
 

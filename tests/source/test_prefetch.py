@@ -1,4 +1,4 @@
-"""Prefetch: the number of frames that a task fetches in advance, and the end of a late or abandoned stream."""
+"""Prefetch: how many frames a task fetches in advance, and how a late or abandoned stream ends."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The driver finds out which protocol the servers speak, and tells the tasks, which need not look again."""
+"""The driver finds out which protocol the servers speak, and tells the tasks, which need not find out again."""
 
 from typing import Any
 

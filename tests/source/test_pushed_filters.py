@@ -1,4 +1,4 @@
-"""A batch that is narrowed by Spark's filters: the ranges that it reads, and the same rows as without narrowing."""
+"""Spark's filters narrow the ranges that a batch reads, and the batch has the same rows as without narrowing."""
 
 import json
 from datetime import UTC, datetime, timedelta, timezone

@@ -1,6 +1,6 @@
-"""After the first task of a worker, garbage is no longer looked for in what is loaded.
+"""After the first task of a worker, garbage collection skips the objects that were loaded until then.
 
-Once: what a later task leaves behind has to be found.  And not while a task is under way.
+This happens once, because garbage of later tasks must be found, and not during a task.
 """
 
 import gc

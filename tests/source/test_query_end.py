@@ -1,5 +1,5 @@
-"""The end of a bounded query: Spark ends the reader's process at once and does not wait for it; the group's offsets are
-at the end of every queue even so.
+"""Spark ends the reader's process of a bounded query at once, without waiting for it.  The group's offsets are at the
+end of every queue even so.
 """
 
 from pathlib import Path

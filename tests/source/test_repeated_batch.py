@@ -1,5 +1,5 @@
-"""A batch that a crash interrupts is run again over the same records: with another number of cores, by another broker,
-or both.  Covers the driver's plan to the ids that the sink makes, without Spark.
+"""A batch that a crash interrupts is run again over the same records, with another number of cores, by another broker,
+or both.  The tests cover everything from the driver's plan to the ids that the sink makes, without Spark.
 
 `dropDuplicates("msgId")` must leave every row exactly once.
 """

@@ -1,4 +1,4 @@
-"""Ids of rows that are written again: equal for the same row, different for others, unchanged by an upgrade."""
+"""Ids of rows that are written again are equal for the same row, different for others, and unchanged by an upgrade."""
 
 import decimal
 from datetime import UTC, date, datetime

@@ -1,4 +1,4 @@
-"""Where queues start and end."""
+"""Queues start and end at the offsets that the options name."""
 
 import pytest
 

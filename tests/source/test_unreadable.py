@@ -1,4 +1,4 @@
-"""A record that one broker sends unreadable is read from another one; a record that none can send is an error or is
+"""A record that one broker cannot read is read from another one.  If no broker can read it, it is an error or is
 skipped.
 """
 

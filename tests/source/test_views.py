@@ -1,4 +1,4 @@
-"""Views: lag, offsets, queues, groups and brokers as tables, over a real pair, and what is refused."""
+"""Views show lag, offsets, queues, groups and brokers as tables, over a real pair, and refuse wrong options."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The rows of one task, written through a producer of the test."""
+"""The rows of one task are written through a producer of the test."""
 
 import pickle
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""Appending: offsets, roll-over with blank records, and a failed append that leaves nothing behind."""
+"""Appends: offsets, new files after blank records, and a failed append that leaves nothing behind."""
 
 import errno
 import random

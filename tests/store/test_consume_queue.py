@@ -1,4 +1,4 @@
-"""One queue's files: entries across files, filling up as RocketMQ does, bounds that follow the log."""
+"""The files of one queue: entries across files, filling up as RocketMQ does, and bounds that follow the log."""
 
 from pathlib import Path
 

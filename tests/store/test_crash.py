@@ -1,4 +1,4 @@
-"""After a crash at any point everything flushed is there, nothing refused reappears, and the queues equal a replay of
+"""After a crash at any point, everything flushed is stored, nothing refused reappears, and the queues equal a replay of
 the log.
 """
 

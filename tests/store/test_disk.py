@@ -1,4 +1,4 @@
-"""The consequences of a failed disk operation: one table, in the code and in docs/replication.md."""
+"""The consequences of a failed disk operation are the same table in the code and in docs/replication.md."""
 
 import errno
 from collections.abc import Callable

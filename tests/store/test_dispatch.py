@@ -1,4 +1,4 @@
-"""Queue offsets and consume-queue entries of whole batches, against one record at a time."""
+"""Queue offsets and queue entries of whole batches equal those of one record at a time."""
 
 import numpy as np
 from hypothesis import given

@@ -1,8 +1,8 @@
-"""A store dies in every single call of its disk, by a kill and by power losses, and each resulting disk is
-recovered and checked.
+"""A store dies in every single call of its disk, by a kill and by power losses, and each resulting disk is recovered
+and checked.
 
-The scripts come from seeds.  Each script runs once: before each call that changes the disk, the disk as a crash
-would leave it is copied, and the copies are opened.
+The scripts come from seeds.  Each script runs once.  Before each call that changes the disk, the disk is copied as a
+crash would leave it, and the copies are opened.
 """
 
 import random

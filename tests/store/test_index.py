@@ -1,4 +1,4 @@
-"""The index: RocketMQ's bytes, written in batches, equal to one entry at a time."""
+"""The index, which is written in batches, has RocketMQ's bytes, equal to one entry at a time."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""Offline inspection of a store directory: the content as RocketMQ reads it, and damage with its place."""
+"""Offline inspection of a store directory: the content as RocketMQ reads it, and where it is damaged."""
 
 import json
 import struct

@@ -1,4 +1,6 @@
-"""Files read offline: searched in chunks; an unreadable sector is an error with its place."""
+"""Files that are read offline: they are searched in chunks, and an unreadable sector is an error
+that names its place.
+"""
 
 import errno
 import os

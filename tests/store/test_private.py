@@ -1,4 +1,4 @@
-"""The files of a store with access control are its owner's alone; without, the umask says whose they are."""
+"""Only their owner may read the files of a store with access control.  Without it, the umask decides."""
 
 import logging
 import os

@@ -1,4 +1,4 @@
-"""Ranges of many queues as one frame: the same records as read one after the other."""
+"""Ranges of many queues in one frame have the same records as ranges that are read one after the other."""
 
 from collections.abc import Iterable
 from pathlib import Path

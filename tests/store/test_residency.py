@@ -1,4 +1,4 @@
-"""The event loop never waits for data that is not in memory, nor reads it through a map before it was loaded."""
+"""The event loop never waits for data that is not in memory, and reads data through a map only after it was loaded."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""Deletion by time and disk ratio, and that queues and index follow."""
+"""Files are deleted by age and by the disk's ratio, and queues and index follow."""
 
 import os
 import random

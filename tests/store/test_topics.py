@@ -1,4 +1,4 @@
-"""Deleted topics: their queues are deleted, their offsets continue."""
+"""The queues of deleted topics are deleted, and their offsets continue."""
 
 import json
 import shutil

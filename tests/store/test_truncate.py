@@ -1,4 +1,4 @@
-"""Truncating the log, as a slave does whose tail belongs to another epoch."""
+"""The log is cut, as a slave cuts an end of its log that belongs to another epoch."""
 
 import random
 from pathlib import Path

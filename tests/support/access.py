@@ -1,4 +1,4 @@
-"""Brokers with access control in the test's process, and calls that are signed."""
+"""Starts brokers with access control in the test's process, and makes signed calls to them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ DATE = "20160101T000000Z"
 
 @asynccontextmanager
 async def signed(node: BrokerNode, who: Credentials | None, stub_class: type[Any] = AdminStub) -> AsyncIterator[Any]:
-    """A stub for our own services; None: calls without a signature."""
+    """Yields a stub for our own services that signs its calls.  With None, calls have no signature."""
     channel = grpc.aio.insecure_channel(node.address, options=[("grpc.use_local_subchannel_pool", 1)])
     async with channel:
         yield stub_class(channel if who is None else SigningChannel(channel, who))
@@ -56,7 +56,7 @@ def v2_headers(who: Credentials, client_id: str = "client-1") -> list[tuple[str,
 @asynccontextmanager
 async def v2_stub(node: BrokerNode) -> AsyncIterator[Any]:
     await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
-    # Its window stays at 64 KiB: gRPC would widen it by what it measures, on a busy machine to megabytes.
+    # The window stays at 64 KiB.  gRPC would otherwise widen it by its measurements, on a busy machine to megabytes.
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
     async with grpc.aio.insecure_channel(node.v2_port.address, options=options) as channel:
         yield MessagingServiceStub(channel)
@@ -70,7 +70,7 @@ async def first_user(node: BrokerNode) -> None:
 
 @asynccontextmanager
 async def guarded_name_server(**keys: Any) -> AsyncIterator[NameServer]:
-    """One that has access control."""
+    """Runs a name server with access control."""
     table = RouteTable()
     wanted = {name: value for name, value in KEYS.items() if name != "authorization_enabled"} | keys
     server, port = await start_server(

@@ -1,4 +1,4 @@
-"""A real broker in this process, on an event loop of its own, for tests of the synchronous client."""
+"""Runs a real broker in this process, on an event loop of its own, for tests of the synchronous client."""
 
 import asyncio
 import threading
@@ -18,8 +18,9 @@ T = TypeVar("T")
 
 
 class BrokerThread:
-    """`node` belongs to the loop's thread: look at it, and change it by `do` only.  `cluster` is for clients, which may
-    take long on a slow machine."""
+    """A broker whose `node` belongs to the loop's thread: change it only with `do`.  `cluster` is for clients; its
+    time-outs are long enough for a slow machine.
+    """
 
     def __init__(self, root: Path, **keys: Any) -> None:
         self._loop = asyncio.new_event_loop()

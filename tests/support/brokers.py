@@ -1,4 +1,4 @@
-"""Brokers inside the test's own process: a real store in a folder, real gRPC on a free port."""
+"""Runs brokers inside the test's own process, with a real store in a folder and real gRPC on a free port."""
 
 import inspect
 import itertools
@@ -34,7 +34,9 @@ from testbed.polling import until
 
 
 def small_config(root: Path, **keys: Any) -> BrokerConfig:
-    """Files small enough to be made quickly and rolled often; `keys` are the fields of BrokerConfig."""
+    """Returns a configuration whose files are small, so that they are made quickly and rolled often.  `keys` are fields
+    of BrokerConfig.
+    """
     small: dict[str, Any] = {
         "broker_name": "broker-a",
         "listen_port": 0,
@@ -54,7 +56,7 @@ def small_config(root: Path, **keys: Any) -> BrokerConfig:
 
 @asynccontextmanager
 async def running(root: Path, *, writable: bool = True, **keys: Any) -> AsyncIterator[BrokerNode]:
-    """A running broker.  A master takes writes already, unless the test asks for one that still waits."""
+    """Runs a broker.  A master takes writes when the block begins, unless `writable` is False."""
     async with broker(small_config(root, **keys)) as node:
         if writable and not node.broker.is_slave:
             await until(lambda: node.mastership.standing is Standing.WRITABLE, "the master takes writes")
@@ -62,7 +64,7 @@ async def running(root: Path, *, writable: bool = True, **keys: Any) -> AsyncIte
 
 
 def goes_by(broker: Broker, now_ms: Callable[[], int]) -> None:
-    """The broker takes this time for the right one."""
+    """Makes the broker take this function's time for the right one."""
     for name in ("now_ms", "day_ms"):
         setattr(broker, name, now_ms)
         setattr(broker.time, name, now_ms)
@@ -78,7 +80,7 @@ async def stub_of(node: BrokerNode, stub_class: type[Any] = BrokerStub) -> Async
 
 
 def message(topic: str, body: bytes, queue_id: int = 0, /, **fields: Any) -> bytes:
-    """One record as a client sends it.  Upper-case keyword arguments are properties, others fields."""
+    """Returns one record as a client sends it.  Upper-case keyword arguments are properties, the others are fields."""
     properties = {name: value for name, value in fields.items() if name.lstrip("_").isupper()}
     others = {name: value for name, value in fields.items() if name not in properties}
     return record.encode(Record(topic=topic, body=body, queue_id=queue_id, properties=properties, **others))
@@ -95,13 +97,13 @@ async def put_send(node: BrokerNode, send: Send, timeout_s: float = 5.0) -> tupl
 
 
 async def put(node: BrokerNode, topic: str, *bodies: bytes, queue_id: int = 0, **properties: Any) -> PutStatus:
-    """Each body as a message of one frame."""
+    """Puts all bodies as messages of one frame."""
     records = (message(topic, body, queue_id, **properties) for body in bodies)
     return (await put_send(node, send_of(topic, *records)))[1]
 
 
 def while_reading(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *, call: int = 1) -> None:
-    """`act` happens while the event loop waits for the disk in the given read that a thread may do for it."""
+    """Calls `act` while the event loop waits for the given read that a thread may do for it."""
     real, calls = cold_reads.read, itertools.count(1)
 
     async def read(store: Any, look: Callable[[], Any]) -> Any:
@@ -123,13 +125,17 @@ def bodies_in(data: bytes) -> list[bytes]:
 
 
 def answers_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call waits for a tenth of its caller's time: the rest is enough for the way back on a busy machine, too."""
+    """Lets a call wait for only a tenth of its caller's time, so that the answer arrives in time on a busy machine,
+    too.
+    """
     monkeypatch.setattr(deadlines, "ANSWER_SHARE", 0.9)
     monkeypatch.setattr(deadlines, "ANSWER_MAX_S", deadlines.NO_DEADLINE_S)
 
 
 def registers_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No broker registers again by its period within a test: `registerNameServerPeriod` may be a minute at most."""
+    """Keeps brokers from registering again during a test, because `registerNameServerPeriod` may be
+    a minute at most.
+    """
     init = Registration.__init__
 
     def rarely(registration: Registration, *arguments: Any, **others: Any) -> None:
@@ -162,18 +168,20 @@ async def name_server(port: int = 0) -> AsyncIterator[NameServer]:
 
 
 def metrics_of(node: BrokerNode) -> dict[str, float]:
-    """Returns the values that a scrape would get now, by the name of the sample; one of those with labels."""
+    """Returns the values that a scrape would get now, by the name of the sample.  Of samples with
+    labels, it has one.
+    """
     node.metrics.take_snapshot()
     return {sample.name: sample.value for family in node.metrics.collect() for sample in family.samples}
 
 
 def slave_link(node: BrokerNode) -> SlaveLink:
-    """Returns a link through which a test changes the broker as its replication does."""
+    """Returns a link with which a test changes the broker as its replication does."""
     metadata, writer = node.replication.metadata, node.consumption.writer
     return SlaveLink(node.broker, metadata, node.schedule, writer, node.storage.master_file)
 
 
 def time_of_trouble_passes(broker: Broker) -> None:
-    """Moves the broker's monotonic clock on to when messages that could not be read are tried again."""
+    """Moves the broker's monotonic clock to the time when unreadable messages are tried again."""
     clock = broker.clock
     broker.clock = lambda: clock() + master_loop.AFTER_TROUBLE_S  # type: ignore[method-assign]

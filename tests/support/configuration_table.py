@@ -62,7 +62,7 @@ TABLES = {
 
 
 def with_tables(document: str) -> str:
-    """The document with new tables between each `<!-- NAME keys -->` and `<!-- end -->`."""
+    """Returns the document with new tables between each `<!-- NAME keys -->` and `<!-- end -->`."""
     for name, table in TABLES.items():
         start = document.index(f"<!-- {name} keys -->\n") + len(f"<!-- {name} keys -->\n")
         end = document.index("<!-- end -->", start)

@@ -1,9 +1,10 @@
-/* A disk that fails as a file says, for one process: LD_PRELOAD this, and name the file in ROCKETSIM_DISK_FAULTS.
+/* Lets the disk of one process fail as a file says. Preload this library with LD_PRELOAD, and name the file in
+   ROCKETSIM_DISK_FAULTS. Without the file no call fails.
 
-   The file has up to three words, `CALL OUTCOME [PART]`: CALL is write (pwrite, posix_fallocate, open with O_CREAT), sync
-   (fdatasync, fsync) or read (pread; for preadv2, which does not wait, it is not in memory, and mincore tells nothing);
-   OUTCOME is EIO, ENOSPC, or drop: say that it was done, and do nothing. Only files whose path has `/store/` in it, and
-   PART if there is one, are concerned (mincore has no path: all of them). No such file: nothing is wrong. */
+   The file has two or three words, `CALL OUTCOME [PART]`. CALL is write (pwrite, posix_fallocate, open with O_CREAT), sync
+   (fdatasync, fsync) or read (pread; preadv2, which does not wait, then finds nothing in memory, and mincore fails).
+   OUTCOME is EIO, ENOSPC, or drop: the call does nothing and succeeds. Calls fail only on files whose path contains
+   `/store/`, and PART if it is given. mincore has no path, so all its calls fail. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -44,7 +45,7 @@ static int ordered_for(const char *call, int fd) {
     return ordered(call, path);
 }
 
-/* The other names of a call are the same with 64-bit offsets, which these have anyway here. */
+/* A call with 64 in its name has 64-bit offsets, which the others have here, too. */
 #define WRITES(name)                                                               \
     ssize_t name(int fd, const void *data, size_t size, off_t offset) {            \
         int order = ordered_for("write", fd);                                      \

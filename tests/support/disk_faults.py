@@ -1,4 +1,4 @@
-"""A real process whose disk fails on request: `disk_faults.c`, compiled at its first use.
+"""Lets the disk of a real process fail on request, with `disk_faults.c`, which is compiled at its first use.
 
 broker = processes.broker("broker-a", 0, ...)
 disk = FaultyDisk(broker)                 # before its start
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("disk_faults.c")
 
 @functools.cache
 def library() -> Path:
-    """The compiled library; the test is skipped without a C compiler."""
+    """Returns the compiled library.  Without a C compiler the test is skipped."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("a disk that fails needs a C compiler (gcc or cc), which is not installed")
@@ -42,7 +42,9 @@ class FaultyDisk:
         process.environment |= {"LD_PRELOAD": str(library()), "ROCKETSIM_DISK_FAULTS": str(self._control)}
 
     def fails(self, order: str) -> None:
-        """`CALL OUTCOME [PART OF A PATH]`, as described in disk_faults.c; from the next call on."""
+        """Fails the calls that `CALL OUTCOME [PART OF A PATH]` names, as described in disk_faults.c, from the next call
+        on.
+        """
         written = self._control.with_suffix(".new")
         written.write_text(order + "\n")
         written.replace(self._control)

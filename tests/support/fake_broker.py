@@ -1,7 +1,7 @@
-"""A name server and brokers in this process for the client's tests: in-memory stores, correct answers by default,
-scripted ones on request.
+"""Runs a name server and brokers in this process for the client's tests.  They have stores in memory, and answer
+correctly unless a test scripts other answers.
 
-Members of one broker name share one store, as a pair does that is always in sync.
+All brokers of one broker name share a store, like a pair that is always in sync.
 """
 
 import threading
@@ -25,7 +25,7 @@ STATUS = pb.PullResponse
 
 @dataclass
 class Refuse:
-    """Answer with a RocketMQ code."""
+    """Answers with a RocketMQ code."""
 
     code: int
     status: grpc.StatusCode = grpc.StatusCode.FAILED_PRECONDITION
@@ -34,22 +34,22 @@ class Refuse:
 
 @dataclass
 class LoseAnswer:
-    """Do what was asked and answer UNAVAILABLE, as when the connection breaks before the answer."""
+    """Does what was asked and answers UNAVAILABLE, as when the connection breaks before the answer."""
 
 
 @dataclass
 class Break:
-    """Do nothing and answer UNAVAILABLE."""
+    """Does nothing and answers UNAVAILABLE."""
 
 
 @dataclass
 class Hang:
-    """Do nothing until the client gives up, or the server stops."""
+    """Does nothing until the client gives up or the server stops."""
 
 
 @dataclass
 class Answer:
-    """Answer with this, whatever was asked."""
+    """Answers with this response to every request."""
 
     response: object
 
@@ -82,8 +82,8 @@ class FakeBroker(BrokerServicer):
         self.suggest = 0
         self.epoch = 1
         self.put_status = pb.SendResponse.PUT_OK
-        self.says_ok_without_waiting = False  # as a real broker does; `put_status` is then of the others
-        self.script: dict[str, deque] = defaultdict(deque)  # RPC name -> what to do with the next calls
+        self.says_ok_without_waiting = False  # as a real broker does; `put_status` is then for sends that wait
+        self.script: dict[str, deque] = defaultdict(deque)  # RPC name -> how to answer the next calls
         self.calls: dict[str, list] = defaultdict(list)
         self.frames_before_break: int | None = None
         self.max_message_size = 4 << 20
@@ -91,7 +91,7 @@ class FakeBroker(BrokerServicer):
         self.old_code = False  # refuses a queue that does not exist as brokers did before QueueNotExist
         self.queue_nums = 4  # of every topic
         self.read_queue_nums = 0  # queues that may be pulled; 0: all, and the field is not set, as in older brokers
-        self.says_write_queues = True  # older brokers do not
+        self.says_write_queues = True  # as older brokers do not
         self.missing: set[str] = set()  # topics that do not exist here
         self.before_send = lambda: None
         self._stopped = threading.Event()
@@ -128,7 +128,7 @@ class FakeBroker(BrokerServicer):
     def _check(
         self, context: grpc.ServicerContext, queues: list[tuple[str, int]], code: str, queue_nums: int = 0
     ) -> None:
-        """As a real broker, refuses the whole call if one topic or queue does not exist."""
+        """Refuses the whole call if one topic or queue does not exist, as a real broker does."""
         for topic, queue_id in queues:
             if topic in self.missing:
                 context.set_trailing_metadata((("rocketsim-code", "17"),))
@@ -286,7 +286,7 @@ class FakeBroker(BrokerServicer):
 
 
 class FakeCluster(NameServerServicer):
-    """A name server whose routes name the brokers that run.  `topics` exist everywhere, with four queues."""
+    """A name server whose routes have the running brokers.  Every broker has `topics`, with four queues each."""
 
     def __init__(self, *topics: str) -> None:
         self.topics = set(topics)
@@ -294,8 +294,8 @@ class FakeCluster(NameServerServicer):
         self.route_calls: list[str] = []
         self.frozen: dict[str, dict[int, str]] | None = None  # a stale view of the brokers
         self.down = False
-        self.wire_versions = {"name server": 0, "broker": 0}  # as versions that do not set it
-        self.write_queues = 4  # of every topic at every broker, as the route says it
+        self.wire_versions = {"name server": 0, "broker": 0}  # 0, like versions that do not set it
+        self.write_queues = 4  # of every topic at every broker, by the route
         self._stores: dict[str, PairStore] = defaultdict(PairStore)
         self._server, self.port = started_server(add_NameServerServicer_to_server, self, threads=4)
 
@@ -319,7 +319,7 @@ class FakeCluster(NameServerServicer):
         self.brokers.pop((name, broker_id)).stop()
 
     def lose(self, name: str) -> None:
-        """The disks of this name, while none of its brokers runs."""
+        """Deletes the disks of a broker name while none of its brokers runs."""
         del self._stores[name]
 
     def addresses(self) -> dict[str, dict[int, str]]:
@@ -331,7 +331,7 @@ class FakeCluster(NameServerServicer):
         return dict(found)
 
     def freeze(self) -> None:
-        """Keep giving the present answers, as a name server that has not noticed a change."""
+        """Keeps giving the present routes, like a name server that has not noticed a change."""
         self.frozen = self.addresses()
 
     def messages(self, topic: str) -> list[record.Record]:

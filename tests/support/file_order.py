@@ -1,4 +1,6 @@
-"""The order in which test files run in several processes: what uses the processors beside what waits."""
+"""Decides in which order several processes run the test files, so that files that compute run
+beside files that wait.
+"""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -17,8 +19,10 @@ class Load(Enum):
 
 
 def ordered(files: Mapping[File, Load], processes: int) -> list[File]:
-    """Every process begins with a session: until it has used gRPC it forks a JVM safely. The rest of Spark is spread
-    evenly among the files that wait, so that few JVMs compete for the processors. Everything else follows."""
+    """Returns the files in order.  Every process begins with a Spark session, because it can safely fork a JVM only
+    before it has used gRPC. The other files with Spark are spread evenly among the files that wait, so that few JVMs
+    compete for the processors. All others follow.
+    """
 
     def of(*loads: Load) -> list[File]:
         return [file for file, load in files.items() if load in loads]
@@ -29,7 +33,7 @@ def ordered(files: Mapping[File, Load], processes: int) -> list[File]:
 
 
 def spread(some: list[File], others: list[File]) -> list[File]:
-    """One of `some`, its share of `others`, the next of `some`, and so on; both keep their order."""
+    """Puts a share of `others` after each of `some`.  Both keep their order."""
     if not some:
         return others
     shares = [len(others) * number // len(some) for number in range(len(some) + 1)]

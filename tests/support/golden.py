@@ -1,4 +1,4 @@
-"""The store that Apache RocketMQ 5.5.0 wrote, and the dump that its own code made of it."""
+"""Reads the store that Apache RocketMQ 5.5.0 wrote, and the dump that RocketMQ's own code made of it."""
 
 import gzip
 import json
@@ -17,12 +17,14 @@ def golden_dump() -> list[dict[str, Any]]:
 
 
 def unpack_golden(directory: Path) -> Path:
-    """Unpack the store into `directory`.  Its messages are dated 2026-11-20: switch retention off before opening it."""
+    """Unpacks the store into `directory`.  Its messages are dated 2026-11-20, so switch retention off before you open
+    it.
+    """
     return unpack(GOLDEN / "clean.tar.xz", directory)
 
 
 def golden_records() -> tuple[list[dict[str, Any]], bytes]:
-    """The dump's messages, and their concatenated record bytes without blank records."""
+    """Returns the dump's messages, and their concatenated record bytes without blank records."""
     dump = golden_dump()
     with tarfile.open(GOLDEN / "clean.tar.xz") as archive:
         names = sorted(name for name in archive.getnames() if "/commitlog/0" in f"/{name}")

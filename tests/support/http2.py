@@ -1,5 +1,6 @@
-"""Makes a gRPC call frame by frame over HTTP/2, so that its request can stay incomplete.  gRPC's own clients send whole
-messages."""
+"""Makes a gRPC call frame by frame over HTTP/2, so that its request can stay incomplete.  gRPC's own clients send only
+whole messages.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,15 +12,17 @@ END, ACK, END_HEADERS = 1, 1, 4
 
 
 class HalfSent:
-    """`begin` a call that promises a message of `size` bytes; `send` what the server lets it send."""
+    """A connection.  `begin` starts a call that promises a message of `size` bytes, and `send` sends as much of it as
+    the server allows.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._changed = asyncio.Condition()
         self._window = self._initial = 65_535
-        self._windows: dict[int, int] = {}  # of the streams
-        self.ended: dict[int, bytes] = {}  # what the last headers of a stream say, as they came
+        self._windows: dict[int, int] = {}  # of each stream
+        self.ended: dict[int, bytes] = {}  # the last headers of a stream, as they were received
         self._next = 1
         writer.write(PREFACE)
         self._write(SETTINGS, 0, 0)
@@ -35,7 +38,7 @@ class HalfSent:
         return stream
 
     async def send(self, stream: int, data: bytes) -> None:
-        """Until all is sent, or the call has ended."""
+        """Sends the data, and returns when all is sent or the call has ended."""
         while data:
             async with self._changed:
                 await self._changed.wait_for(lambda: stream in self.ended or self._room(stream) > 0)
@@ -60,7 +63,7 @@ class HalfSent:
         self._writer.write(head + payload)
 
     async def read(self) -> None:
-        """To the connection's end."""
+        """Reads frames until the connection ends."""
         while True:
             head = await self._reader.readexactly(9)
             payload = await self._reader.readexactly(int.from_bytes(head[:3], "big"))

@@ -126,7 +126,7 @@ def encoded(chance: random.Random) -> Any:
 
 
 def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
-    """Returns how many frames were accepted; AssertionError names the frame of which the verdicts differ."""
+    """Returns how many frames were accepted.  An AssertionError names the frame for which the verdicts differ."""
     chance, accepted, frame = random.Random(seed), 0, b""
     for number in range(count):
         if number % 16 == 0:

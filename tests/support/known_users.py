@@ -1,4 +1,4 @@
-"""Users for a gate that has neither tables nor a configuration."""
+"""Fixed users for an access gate that has neither tables nor a configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class KnownUsers:
 
 
 class Midnight:
-    """A clock that stands at 1970."""
+    """A clock that always says 1970-01-01, 0:00."""
 
     def now_ms(self) -> int:
         return 0

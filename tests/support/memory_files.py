@@ -30,8 +30,9 @@ BOUNDLESS = 1 << 40
 
 
 class MemoryPath(type(Path())):  # type: ignore[misc]
-    """A path whose children, siblings and parent are made once: pathlib takes long to make, hash and compare paths, and
-    a store on a disk in memory would spend a third of its time with that."""
+    """A path that makes its children, siblings and parent only once.  pathlib takes so long to make, hash and compare
+    paths that a store on a disk in memory would spend a third of its time on it.
+    """
 
     def __truediv__(self, name: object) -> "MemoryPath":
         return self._made(("/", name), lambda: super(MemoryPath, self).__truediv__(name))
@@ -51,7 +52,7 @@ class MemoryPath(type(Path())):  # type: ignore[misc]
 
 
 class PowerCut(BaseException):
-    """The process ends here.  Not an OSError, so that no code catches it and continues."""
+    """Ends the process.  It is no OSError, so that no code catches it and continues."""
 
 
 @dataclass(eq=False)
@@ -59,12 +60,12 @@ class Inode:
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)  # shorter than `data` where the size is not on disk
     unsynced: list[tuple[int, bytes]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)  # that it was given since the last sync
+    sizes: list[int] = field(default_factory=list)  # the file's sizes since the last sync
     pages: set[int] = field(default_factory=set)  # allocated
     bad: set[int] = field(default_factory=set)  # sectors
 
     def resize(self, size: int) -> None:
-        if len(self.data) != size:  # also shared with a map, which cannot grow
+        if len(self.data) != size:  # a map shares the bytes, and cannot grow
             self.data.extend(bytes(size - len(self.data)))
             self.sizes.append(size)
 
@@ -77,7 +78,9 @@ class Inode:
             self.bad.difference_update(range(-(-offset // SECTOR), (offset + len(data)) // SECTOR))
 
     def sync(self, part: float = 1.0) -> None:
-        """As Linux has it: after a failed sync all pages count as clean, whatever the disk has of them."""
+        """Writes unsynced changes to the disk.  As in Linux, all pages count as clean after a failed sync, whatever the
+        disk has of them.
+        """
         if part == 1.0:
             self._grow(len(self.data))
             self.sizes.clear()
@@ -96,7 +99,7 @@ class Inode:
         self.data[:] = data
 
     def overwrite(self, offset: int, data: bytes) -> None:
-        """Changes bytes wherever they are: in memory, on the disk, and on their way there."""
+        """Changes bytes everywhere: in memory, on the disk, and in unsynced writes."""
         end = offset + len(data)
         for there in (self.data, self.durable):
             stop = min(end, len(there))
@@ -131,13 +134,15 @@ class Inode:
         return Inode(data, bytearray(data), [], [], set(self.pages), set(self.bad))
 
 
-DIRECTORY = Inode()  # stands for any, where a name is one
-Change = list[tuple[Path, Inode | None]]  # names of one directory that become these or go, at once (a rename)
+DIRECTORY = Inode()  # stands for every directory
+Change = list[tuple[Path, Inode | None]]  # names of one directory that change or vanish together (a rename)
 
 
 @dataclass
 class Fault:
-    """Fails the `nth` call of one kind from now on (and all later ones, if `for_good`); a write first does a part."""
+    """Fails the `nth` call of one kind from now on, and with `for_good` all later ones.  A write first does `part` of
+    its work.
+    """
 
     call: str
     nth: int
@@ -162,11 +167,11 @@ class MemoryFiles(Files):
         self.stop_at: int | None = None  # the number of the call at which the power is lost
         self.faults: list[Fault] = []
         self.unread: list[Path] = []  # what could not be read
-        self.failed: Counter[str] = Counter()  # calls, and with what
+        self.failed: Counter[str] = Counter()  # failed calls, by name and error
         self.before: Callable[[str, Path], None] | None = None
         self._names: dict[Path, Inode] = {}
         self._durable_names: dict[Path, Inode] = {}
-        # Changes of names with their directory; not on disk before that is synced.
+        # Changes of names, with their directory.  They are on disk when the directory is synced.
         self._pending: list[tuple[Path, Change]] = []
         self._directories: set[Path] = set()
         self._durable_directories: set[Path] = set()
@@ -181,7 +186,7 @@ class MemoryFiles(Files):
     def fail(
         self, call: str, error: int, *, nth: int = 1, for_good: bool = False, part: float = 0.0, matching: str = ""
     ) -> Fault:
-        """From now on the nth such call on a path that contains `matching` fails."""
+        """Fails the nth call of this kind, from now on, on a path that contains `matching`."""
         fault = Fault(call, nth, error, for_good, part, matching)
         self.faults.append(fault)
         return fault
@@ -190,18 +195,20 @@ class MemoryFiles(Files):
         self.faults.clear()
 
     def fill(self) -> None:
-        """Another program uses all the free space."""
+        """Lets another program use all the free space."""
         self.capacity = self._used()
 
     def make_room(self, size: int = BOUNDLESS) -> None:
         self.capacity = self._used() + size
 
     def evict(self) -> None:
-        """The kernel drops every clean page; pages that a failed sync did not write are read from the disk again."""
+        """Drops every clean page, as the kernel does.  Pages that a failed sync did not write are then read from the
+        disk.
+        """
         self._evict(self._inodes())
 
     def evict_some(self, chance: random.Random) -> None:
-        """The same for some files."""
+        """Drops the clean pages of some files."""
         self._evict([inode for inode in dict.fromkeys(self._names.values()) if chance.random() < 0.3])
 
     def _evict(self, inodes: Iterable[Inode]) -> None:
@@ -209,19 +216,19 @@ class MemoryFiles(Files):
             inode.evict()
 
     def kill(self) -> "MemoryFiles":
-        """The disk as the next process finds it: all writes are there, and unsynced ones are still unsynced."""
+        """Returns the disk as the next process finds it: with all writes, of which unsynced ones are still unsynced."""
         return self.switched_off().as_killed()
 
     def power_loss(self, chance: random.Random) -> "MemoryFiles":
-        """The disk after a power loss: what was synced, and a random part of the rest."""
+        """Returns the disk after a power loss: with what was synced, and a random part of the rest."""
         return self.switched_off().as_powerless(chance)
 
     def switched_off(self) -> "MemoryFiles":
-        self._off = True  # whoever still holds the old disk must not write to it
+        self._off = True  # processes that still have the old disk must not write to it
         return self
 
     def as_killed(self) -> "MemoryFiles":
-        """What `kill` leaves; this one stays as it is."""
+        """Returns what `kill` would leave, without changing this disk."""
         reborn = self._like()
         copies: dict[Inode, Inode] = {DIRECTORY: DIRECTORY}
 
@@ -239,9 +246,9 @@ class MemoryFiles(Files):
         return reborn
 
     def as_powerless(self, chance: random.Random) -> "MemoryFiles":
-        """What `power_loss` leaves; this one stays as it is.
+        """Returns what `power_loss` would leave, without changing this disk.
 
-        Of a name's changes the last one that was kept counts, so any order is possible.
+        The last kept change of a name counts, so changes may have reached the disk in any order.
         """
         names, directories = dict(self._durable_names), set(self._durable_directories)
         for _, change in self._pending:
@@ -275,7 +282,7 @@ class MemoryFiles(Files):
         return reborn
 
     def _look(self, call: str, path: Path) -> None:
-        """A call that changes nothing.  It has no number; a fault can hit it; tests may call it at the end."""
+        """Does what each reading call needs.  Such a call has no number, but a fault can hit it."""
         for fault in self.faults:
             if fault.hits(call, str(path)):
                 self.unread.append(path)
@@ -287,7 +294,7 @@ class MemoryFiles(Files):
             self._fail("read of a bad sector", errno.EIO, path)
 
     def _change(self, call: str, path: Path, act: Callable[[float], None]) -> None:
-        """One numbered change; `act` does a part of it (1.0: all)."""
+        """Does one numbered change.  `act` does a part of it; 1.0 is all."""
         if self._off:
             raise PowerCut
         if self.before is not None:
@@ -295,7 +302,7 @@ class MemoryFiles(Files):
         self.calls += 1
         self.log.append(f"{call} {path}")
         if self.stop_at is not None and self.calls >= self.stop_at:
-            # A sync that the end interrupts has done nothing yet, a write a part.
+            # An interrupted sync has done nothing, and an interrupted write a part.
             if not call.startswith(("fdatasync", "sync")):
                 self._off_in_write = True
                 act(random.Random(self.calls).random())
@@ -361,7 +368,7 @@ class MemoryFiles(Files):
 
         def act(part: float) -> None:
             if self._off_in_write and offset // SECTOR == (offset + len(written) - 1) // SECTOR:
-                part = round(part)  # neither a process nor the power dies in the middle of a sector
+                part = round(part)  # no crash divides a sector
             size = int(len(written) * part)
             there = self._room_for(inode, offset, size)
             if there:
@@ -387,7 +394,7 @@ class MemoryFiles(Files):
         return memoryview(self._handles[handle][1].data).toreadonly()
 
     def written_parts(self, handle: int, begin: int, end: int) -> list[tuple[int, int]]:
-        """The parts that have blocks; holes are read as zeros."""
+        """Returns the parts that have blocks.  Holes are read as zeros."""
         parts: list[tuple[int, int]] = []
         for page in sorted(self._handles[handle][1].pages):
             first, last = max(page * PAGE, begin), min((page + 1) * PAGE, end)
@@ -449,7 +456,7 @@ class MemoryFiles(Files):
         self._need_room(path)
         self._directories.add(path)
         if len(path.parts) <= 2:
-            self._durable_directories.add(path)  # the operator's
+            self._durable_directories.add(path)  # directories near the root exist before the broker
         else:
             self._pending.append((path.parent, [(path, DIRECTORY)]))
 
@@ -501,7 +508,7 @@ class MemoryFiles(Files):
         self._inode(path).overwrite(offset, data)
 
     def lose_sector(self, path: Path, sector: int) -> None:
-        """It cannot be read until it is written again."""
+        """Makes a sector unreadable until it is written again."""
         self._names[path].bad.add(sector)
 
     def repair_sectors(self) -> None:
@@ -516,7 +523,7 @@ class MemoryFiles(Files):
         return {*self._names.values(), *self._durable_names.values(), *(inode for _, inode in self._handles.values())}
 
     def _need_room(self, path: Path) -> None:
-        """For a name in a directory."""
+        """Raises ENOSPC if the disk has no room for another name in a directory."""
         if self.capacity < BOUNDLESS and self._used() >= self.capacity:
             self._fail("full disk", errno.ENOSPC, path)
 
@@ -541,7 +548,7 @@ class MemoryFiles(Files):
         return sum(len(inode.pages) for inode in set(self._names.values())) * PAGE
 
     def _room_for(self, inode: Inode, offset: int, size: int) -> int:
-        """Of so many bytes, how many get their blocks: all of them, or as many as there is room for."""
+        """Allocates the blocks for a write, and returns for how many of its bytes there was room."""
         fresh = [page for page in range(offset // PAGE, -(-(offset + size) // PAGE)) if page not in inode.pages]
         room = max(self.capacity - self._used(), 0) // PAGE if fresh and self.capacity < BOUNDLESS else len(fresh)
         inode.pages.update(fresh[:room])
@@ -554,12 +561,14 @@ class MemoryFiles(Files):
 
 @cache
 def _parents(path: Path) -> tuple[Path, ...]:
-    """The directories that it is in, the innermost first.  A path that is made anew is slow to compare."""
+    """Returns the directories that contain the path, the innermost first.  They are cached, because new paths are slow
+    to compare.
+    """
     return tuple(path.parents)
 
 
 def _above(path: Path) -> tuple[Path, ...]:
-    """The same without the root."""
+    """Returns the directories that contain the path, without the root."""
     return _parents(path)[:-1]
 
 

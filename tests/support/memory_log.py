@@ -1,4 +1,4 @@
-"""A commit log in memory for tests of streams.  A record is its own size in 4 bytes and a body."""
+"""A commit log in memory for tests of streams.  A record is its size in 4 bytes, and a body."""
 
 import struct
 import threading
@@ -16,7 +16,7 @@ def record(body: bytes) -> bytes:
 
 
 class MemoryLog:
-    """A ReplicatedLog.  `fail_flush` makes the next flushes fail; `cut` keeps what was cut."""
+    """A ReplicatedLog.  With `fail_flush`, the next flushes fail.  `cut` has the bytes that were cut."""
 
     def __init__(self, data: bytes = b"", *, min_offset: int = 0, file_size: int = 1 << 30) -> None:
         self.data = bytearray(data)
@@ -27,7 +27,7 @@ class MemoryLog:
         self.cut: list[bytes] = []
         self.flushes = 0
         self._aside = b""
-        self._lock = threading.Lock()  # no cut under a flush, as in a store
+        self._lock = threading.Lock()  # no cut during a flush, as in a store
 
     @property
     def end_offset(self) -> int:

@@ -1,6 +1,6 @@
-"""File systems that tests mount: one that loses power, and one that is small.
+"""File systems that tests mount: one that loses its power, and one that is small.
 
-They need root; the one that loses power also mkfs.ext4 and loop devices.  Tests are skipped without them.
+Both need root, and the one that loses its power also needs mkfs.ext4 and loop devices.  Otherwise tests are skipped.
 """
 
 import fcntl
@@ -18,8 +18,8 @@ SIZE = 256 << 20
 
 
 class PowerlessDisk:
-    """ext4 on a loop device, shut down without its journal, so that unsynced data is lost.  Mounted at `mount` as long
-    as the context lasts.
+    """An ext4 on a loop device, which is shut down without its journal, so that unsynced data is lost.  It is mounted
+    at `mount` while the context lasts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class PowerlessDisk:
             os.close(handle)
 
     def power_is_back(self) -> None:
-        """No process may have a file open there."""
+        """Mounts the disk again.  No process may have a file open on it."""
         subprocess.run(["umount", str(self.mount)], check=True)
         self._attach()
 
@@ -65,7 +65,7 @@ FILL = "import sys\nwith open(sys.argv[1], 'wb', 0) as file:\n    while True: fi
 
 
 class SmallDisk:
-    """A tmpfs of some MiB, which another program can fill.  Mounted at `folder` as long as the context lasts."""
+    """A tmpfs of some MiB, which another program can fill.  It is mounted at `folder` while the context lasts."""
 
     def __init__(self, folder: Path, mib: int) -> None:
         self.folder = folder

@@ -1,6 +1,6 @@
-"""How the programs of tests/clients are run, each on RocketMQ's official client of its language.
+"""Runs the programs of tests/clients, each on RocketMQ's official client of its language.
 
-A program takes ENDPOINTS ACCESS_KEY SECRET_KEY MODE: both keys are empty without access control, MODE is `tls` or
+A program takes ENDPOINTS ACCESS_KEY SECRET_KEY MODE.  Both keys are empty without access control, and MODE is `tls` or
 `plaintext`.  The clients come from the public registries, once, into the user's cache directory.
 """
 
@@ -20,11 +20,13 @@ PROGRAMS = ROOT / "tests" / "clients"
 
 @dataclass(frozen=True)
 class OfficialClient:
-    """`command` makes the program ready, given the folder that is its user's home, and starts with what runs it."""
+    """An official client.  `command` builds the program, given a folder as its user's home, and returns how it is
+    started.
+    """
 
     tools: tuple[str, ...]
     command: Callable[[Path], list[str]]
-    one_address: bool = False  # it cannot use the addresses of a pair
+    one_address: bool = False  # the client cannot use both addresses of a pair
     recalls: bool = True
 
     def absent_tools(self) -> list[str]:
@@ -54,7 +56,7 @@ def node_modules() -> Path:
 
 
 def _node(home: Path) -> list[str]:
-    # It checks the server's certificate with gRPC's CAs.
+    # This client checks the server's certificate with gRPC's CAs.
     environment = [f"NODE_PATH={node_modules()}", f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={CA}"]
     return ["env", *environment, "node", str(PROGRAMS / "node" / "client.js")]
 
@@ -63,7 +65,7 @@ def _rust(home: Path) -> list[str]:
     built = cache_folder("rocketmq-client-rust-5.0.0")
     environment = os.environ | {"CARGO_TARGET_DIR": str(built)}
     subprocess.run(["cargo", "build", "--quiet", "--locked"], cwd=PROGRAMS / "rust", env=environment, check=True)
-    # It checks the server's certificate with the system's CAs.
+    # This client checks the server's certificate with the system's CAs.
     return ["env", f"SSL_CERT_FILE={CA}", "RUST_BACKTRACE=0", str(built / "debug" / "rocketsim-rust-client")]
 
 

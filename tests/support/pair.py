@@ -1,4 +1,4 @@
-"""A master and its slaves in one process, on real gRPC: the replication shells around any log."""
+"""Runs a master and its slaves in one process on real gRPC: the replication code around any log."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ logging.getLogger("grpc").setLevel(logging.ERROR)
 
 
 async def until(holds: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
-    """Let the event loop run until `holds()`."""
+    """Lets the event loop run until `holds()` is true."""
     async with asyncio.timeout(within_s):
         while not holds():  # noqa: ASYNC110 - any condition will do, and no event tells of it
             await asyncio.sleep(0.002)
@@ -38,7 +38,7 @@ async def until(holds: Callable[[], Any], within_s: float = PATIENCE_S) -> None:
 
 @dataclass
 class FakeBroker:
-    """Implements both protocols and records the calls."""
+    """Implements what replication needs of the broker, for a master and for a slave, and records the calls."""
 
     master: bool = True
     writes: bool = True
@@ -114,7 +114,7 @@ class FakeBroker:
 
 
 class Node:
-    """One broker's replication parts.  `follow` makes it a slave, `serve` a master."""
+    """The replication parts of one broker.  `following` makes it a slave, `serving` a master."""
 
     def __init__(
         self,

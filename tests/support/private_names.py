@@ -1,6 +1,6 @@
 """Counts how often tests use private names of the product.  `python -m tests.support.private_names` writes the list.
 
-A test by a private name breaks with each change of what is behind it, though nothing that anybody relies on is broken.
+A test that uses a private name breaks when that name changes, although nothing that users rely on has broken.
 `tests/data/private_names.txt` has the number of such uses in each file that still has some.
 """
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 LIST = ROOT / "tests" / "data" / "private_names.txt"
 PRODUCT = ("broker_service", "proto/rocketsim_proto", "rocketsim_cli", "rocketsim_client", "rocketsim_console")
 PRODUCT += ("rocketsim_source", "rocketsim_testing")
-PATCHES = ("setattr", "delattr", "setitem", "object")  # of monkeypatch and mock.patch: they take names as text
+PATCHES = ("setattr", "delattr", "setitem", "object")  # functions of monkeypatch and mock.patch that take names as text
 OF_NAMED_TUPLES = ("_replace", "_asdict", "_fields")  # public, whatever their names look like
 
 
@@ -53,7 +53,7 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 
 def counts() -> dict[str, int]:
-    """Returns, for each file of the tests, how many uses of private names of the product it has."""
+    """Returns how often each test file uses private names of the product."""
     of_product = {name for tree in parsed(PRODUCT) for name in defined(tree[1])}
     found = {}
     for path, tree in parsed(("tests",)):

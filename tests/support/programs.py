@@ -1,4 +1,4 @@
-"""A client in a process of its own.  It runs until its standard input ends, and prints a line for each event."""
+"""Runs a client in a process of its own, until its standard input ends.  It prints a line for each event."""
 
 import os
 import socket
@@ -17,7 +17,9 @@ def free_ports(count: int) -> list[int]:
 
 
 class Program:
-    """`lines` are what it has printed so far; what it says of errors is in a file in `home`."""
+    """A running client.  `lines` are what it has printed so far.  A file in `home` has what it
+    wrote to standard error.
+    """
 
     def __init__(self, home: Path, command: Sequence[str], name: str = "program") -> None:
         self._errors = (home / f"{name}.errors").open("a+")
@@ -44,7 +46,7 @@ class Program:
         self.process.stdin.flush()
 
     def end(self) -> list[str]:
-        """Its input ends; all that it has printed."""
+        """Ends the program's input, and returns all lines that it has printed."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self._reading.join()

@@ -1,4 +1,4 @@
-"""A real Prometheus (Debian's package `prometheus`) that scrapes a test's brokers, and promtool."""
+"""Runs a real Prometheus (Debian's package `prometheus`) that scrapes a test's brokers."""
 
 import json
 import shutil
@@ -29,12 +29,12 @@ class Prometheus:
         self._address = address
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The samples now; an AssertionError for an expression that Prometheus refuses."""
+        """Returns the samples now.  Raises AssertionError if Prometheus refuses the expression."""
         found: list[dict[str, Any]] = self._get("query", query=expression)["result"]
         return found
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire now."""
+        """Returns the names of the alerts that fire now."""
         return {one["labels"]["alertname"] for one in self._get("alerts")["alerts"] if one["state"] == "firing"}
 
     def _get(self, path: str, **parameters: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Prometheus:
 
 @contextmanager
 def running_prometheus(folder: Path, targets: Sequence[str], rules: str = "") -> Iterator[Prometheus]:
-    """It scrapes the targets (host:port) each second, under the job `rocketsim`, and evaluates the rules as often."""
+    """Scrapes the targets (host:port) each second, under the job `rocketsim`, and evaluates the rules as often."""
     folder.mkdir()
     (folder / "rules.yml").write_text(rules or "groups: []")
     config: Mapping[str, object] = {

@@ -1,6 +1,6 @@
-"""The ten lines that docs/clients.md has for an official client, made a program of its language.
+"""Makes a program of the ten lines that docs/clients.md has for each official client.
 
-The clients come from where tests/support/official_clients.py has them.
+tests/support/official_clients.py fetches the clients.
 """
 
 import os
@@ -66,7 +66,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 
 def lines_of(language: str, endpoints: str) -> str:
-    """Those in a block of that language, with another address."""
+    """Returns the lines of the block in this language, with another address."""
     text = (ROOT / "docs" / "clients.md").read_text()
     (lines,) = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
     assert "127.0.0.1:8081" in lines

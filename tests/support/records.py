@@ -18,7 +18,7 @@ topics = st.text(st.characters(codec="utf-8"), min_size=1, max_size=30)
 names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "ü", "", "😀", "TAG", "TAGSS"])
 values = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), max_size=20)
 property_pairs = st.lists(st.tuples(names, values), max_size=4).map(record.encode_properties)
-# What no encoder of ours writes, but another might: no separator, separators in values, bytes that are no UTF-8.
+# Property bytes that our encoders do not write, but others might: without separators, or not UTF-8.
 odd_properties = st.lists(
     st.sampled_from(
         [b"TAGS", b"\x01", b"\x02", b"KEYS", b"\x01a\x02", b"\xed\xa0\x80", b"\xff", b"TAGS\x01", "ü".encode()]
@@ -50,7 +50,9 @@ def record_bytes() -> st.SearchStrategy[bytes]:
 
 
 def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> bytes:
-    """As `record.encode`, with unchanged property bytes and, on request, the 2-byte topic size of version 2."""
+    """Encodes like `record.encode`, with unchanged property bytes and, on request, the 2-byte topic
+    size of version 2.
+    """
     plain = record.encode(replace(one, topic="", properties={}))
     topic = one.topic.encode()
     head, magic = plain[:-3], record.MESSAGE_MAGIC_V2 if version_2 else record.MESSAGE_MAGIC
@@ -59,12 +61,12 @@ def encode_raw(one: Record, properties: bytes, *, version_2: bool = False) -> by
 
 
 def in_bulk(batch: list[One]) -> list[One]:
-    """The records repeated until they are too many for the per-record path."""
+    """Returns the records repeated until they are too many for the code that handles each record by itself."""
     return batch * (FEW // len(batch) + 1) if batch else batch
 
 
 def decode_all(data: bytes) -> Iterator[Record]:
-    """Record by record, with every length and checksum checked."""
+    """Yields record by record, with every length and checksum checked."""
     at = 0
     while at < len(data):
         yield record.decode(data, at)

@@ -1,4 +1,4 @@
-"""A scripted client of RocketMQ's remoting protocol, and name server and broker that speak it."""
+"""A scripted client of RocketMQ's remoting protocol, and a broker that serves it."""
 
 import asyncio
 import itertools
@@ -19,7 +19,7 @@ from tests.support.brokers import running
 
 
 class Refused(Exception):
-    """An answer with a code other than success."""
+    """The server has answered with a code other than success."""
 
     def __init__(self, header: Header) -> None:
         super().__init__(f"{header.code}: {header.remark}")
@@ -28,7 +28,7 @@ class Refused(Exception):
 
 
 class Client:
-    """One connection.  `told`: the requests of the server's own."""
+    """One connection.  `told` has the requests that the server has sent."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, user: Credentials | None) -> None:
         self._reader = reader
@@ -68,7 +68,7 @@ class Client:
         return answer
 
     async def call(self, code: int, body: bytes = b"", form: Form = Form.JSON, **fields: object) -> Any:
-        """The answer's fields and body.  Raises Refused."""
+        """Returns the answer's fields and body.  Raises Refused."""
         async with asyncio.timeout(PATIENCE_S):
             header, answered = await self.ask(code, fields, body, form)
         if header.code:
@@ -79,7 +79,7 @@ class Client:
         return loose_json.loads((await self.call(code, **fields))[1])
 
     async def refused(self, code: int, body: bytes = b"", **fields: object) -> int:
-        """The code of the refusal."""
+        """Returns the code of the refusal."""
         try:
             found = await self.call(code, body, **fields)
         except Refused as refusal:
@@ -87,7 +87,7 @@ class Client:
         raise AssertionError(f"answered with {found}")
 
     async def send(self, topic: str, *bodies: bytes, queue_id: int = 0, **properties: str) -> dict[str, str]:
-        """One message, or a batch of several; the answer's fields."""
+        """Sends one message, or a batch of several.  Returns the answer's fields."""
         encoded = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
         body, rest = bodies[0], {"i": encoded} if encoded else {}
         if len(bodies) > 1:
@@ -99,7 +99,7 @@ class Client:
         return dict(fields)
 
     async def pull(self, topic: str, offset: int, queue_id: int = 0, **fields: object) -> tuple[Header, bytes]:
-        """The header and the records, of whatever code."""
+        """Returns the header and the records, whatever the answer's code is."""
         given = {
             "consumerGroup": "readers",
             "topic": topic,
@@ -131,7 +131,7 @@ class Client:
 
 
 async def closed(writer: asyncio.StreamWriter) -> None:
-    """Closes a connection and drops what is still to be sent."""
+    """Closes a connection, and drops bytes that are not yet sent."""
     writer.transport.abort()
     with suppress(OSError):
         await writer.wait_closed()
@@ -139,7 +139,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def remoting_broker(root: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, Client]]:
-    """A broker with the port, and a client of it."""
+    """Runs a broker with a remoting port, and a client that is connected to it."""
     async with running(root, remoting_port=0, **keys) as node:
         async with await Client.connect(port_of(node)) as client:
             yield node, client

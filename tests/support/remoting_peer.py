@@ -2,8 +2,8 @@
 
     python -m tests.support.remoting_peer record NAME_SERVER > tests/data/remoting/5.5.0.json
 
-makes a topic and a group at a real cluster and writes down the requests and answers of one short visit.  Addresses of
-the real broker become that of the peer.
+creates a topic and a group at a real cluster, and records the requests and answers of a short session.  Addresses of
+the real broker are replaced by that of the peer.
 """
 
 import base64
@@ -25,9 +25,9 @@ from rocketsim_proto.remoting.frame import IS_ANSWER, Form, Header
 RECORDED = Path(__file__).parents[1] / "data" / "remoting"
 BROKER = "broker:1"  # in a recording
 TOPIC, GROUP = "recorded", "recorded_group"
-MESSAGES = 40  # in queue 0: more than a broker gives a pull
+MESSAGES = 40  # in queue 0: more than a broker returns for one pull
 
-# By which fields of a request the peer finds its answer.
+# The fields of a request by which the peer finds its answer.
 KEYS = ("topic", "queueId", "queueOffset", "consumerGroup", "b", "e", "key", "timestamp", "subscription")
 Answer = Callable[[Header, bytes], "bytes | None"]
 
@@ -37,8 +37,9 @@ def key_of(code: int, fields: Mapping[str, str]) -> str:
 
 
 class RemotingPeer:
-    """Listens while the context is open.  `answer` makes the bytes to send for a request; None: nothing is sent.
-    `tls`: a folder with the server's certificate and key.  `client_ca`: clients need a certificate of this CA."""
+    """Listens while the context is open.  `answer` makes the bytes to send for a request, or returns None to send
+    nothing. `tls`: a folder with the server's certificate and key.  `client_ca`: clients need a certificate of this CA.
+    """
 
     def __init__(
         self, answer: Answer, *, greeting: bytes = b"", tls: Path | None = None, client_ca: Path | None = None
@@ -110,7 +111,7 @@ def answer_to(request: Header, code: int = 0, remark: str = "", body: bytes = b"
 
 
 class Recording:
-    """What one version has answered; `form`: how the answers' headers are written."""
+    """The answers of one version.  `form`: how the answers' headers are written."""
 
     def __init__(self, version: str, form: Form = Form.JSON) -> None:
         self._answers: dict[str, Any] = json.loads((RECORDED / f"{version}.json").read_text())
@@ -129,7 +130,7 @@ class Recording:
 def replaying(
     version: str, form: Form = Form.JSON, *, tls: Path | None = None, client_ca: Path | None = None
 ) -> RemotingPeer:
-    """A name server and broker in one."""
+    """Returns a peer that is name server and broker in one."""
     recording = Recording(version, form)
     peer = RemotingPeer(recording, tls=tls, client_ca=client_ca)
     recording.address = peer.address

@@ -16,7 +16,7 @@ HEAD = struct.Struct(">qi")
 
 
 class HaPort:
-    """Sends `log` to each slave, in frames of `frame_bytes`.  A test may change everything meanwhile."""
+    """Sends `log` to each slave, in frames of `frame_bytes`.  A test may change every attribute while it serves."""
 
     def __init__(self, log: bytes, min_offset: int = 0) -> None:
         self.log = bytearray(log)
@@ -25,7 +25,7 @@ class HaPort:
         self.reports: list[int] = []
         self.connections = 0
         self.port = 0
-        self.raw: bytes | None = None  # what is sent instead of frames, before the connection ends
+        self.raw: bytes | None = None  # sent in place of frames, before the connection ends
         self.silent = False
         self._grown = asyncio.Event()
 
@@ -90,7 +90,7 @@ class RocketMQState:
         self.groups: dict[str, Any] = {"readers": {"groupName": "readers", "retryMaxTimes": 3}}
         self.offsets = '{"t@readers":{0:1}}'
         self.instead: dict[int, bytes] = {}  # request code -> the body that is sent in place of the right one
-        self.bounds: tuple[int, int] | None = None  # None: those of the HA port's log
+        self.bounds: tuple[int, int] | None = None  # None: the bounds of the HA port's log
 
     def answer(self, request: Header, _body: bytes) -> bytes:
         version = '{"counter":1,"timestamp":1}'

@@ -1,8 +1,8 @@
-"""Makes the pictures of the web console for the documents: `python -m tests.support.screenshots`.
+"""Takes the pictures of the web console for the documents: `python -m tests.support.screenshots`.
 
-It starts two pairs, producers and consumers, kills and replaces a master, and takes docs/images/*.png on the way, which
-takes about two minutes.  With `--looks FOLDER` it also takes each picture in dark and at a phone's width, into that
-folder, for somebody who changes the pages.
+It starts two pairs, producers and consumers, kills and replaces a master, and writes docs/images/*.png on the way,
+which takes about two minutes.  With `--looks FOLDER` it also takes each picture with dark colours and at a phone's
+width into that folder, for those who change the pages.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def order(number: int) -> Message:
 
 @contextmanager
 def traffic(name_server: str) -> Iterator[None]:
-    """Sends orders, which group `billing` settles at once and group `reports` too slowly."""
+    """Sends orders, which group `billing` consumes at once and group `reports` too slowly."""
     ends = threading.Event()
 
     def send() -> None:
@@ -81,7 +81,9 @@ def traffic(name_server: str) -> Iterator[None]:
 
 
 def in_palette(picture: Image.Image) -> Image.Image:
-    """The picture with its 256 most frequent colours: those of the style are exact, and edges of letters are close."""
+    """Returns the picture with its 256 most frequent colours.  Those of the style are exact, and edges of letters are
+    close.
+    """
     counted: Any = picture.getcolors(picture.width * picture.height) or []
     colours = [colour for _, colour in sorted(counted, reverse=True)[:256]]
     palette = Image.new("P", (1, 1))

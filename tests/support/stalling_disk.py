@@ -1,5 +1,6 @@
-"""`python -m tests.support.stalling_disk broker -c FILE`: a broker whose flush thread hangs in the disk for as long as
-there is a file `the-disk-stalls` beside FILE.
+"""A broker whose flush thread hangs in `fdatasync` while the file `the-disk-stalls` exists beside FILE.
+
+`python -m tests.support.stalling_disk broker -c FILE` starts it.
 """
 
 import os

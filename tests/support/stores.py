@@ -1,4 +1,4 @@
-"""Small stores for tests, and the invariants of every store."""
+"""Makes small stores for tests, and checks the invariants of every store."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +22,9 @@ MINUTE = 60_000  # in milliseconds, between two thorough flushes
 
 
 def config(root: Path, **changes: Any) -> StoreConfig:
-    """4 KiB log files, queue files of 8 entries, index files of 20 entries in 7 slots; no retention."""
+    """Returns a configuration with 4 KiB log files, queue files of 8 entries and index files of 20 entries in 7 slots,
+    without retention.
+    """
     values: dict[str, Any] = {
         "mapped_file_size_commit_log": LOG_FILE,
         "mapped_file_size_consume_queue": 160,
@@ -45,7 +47,7 @@ def batch(
     properties: list[tuple[str, str]] | None = None,
     sys_flags: Any = 0,
 ) -> Batch:
-    """Records as a client sends them."""
+    """Returns records as a client sends them."""
     bodies = list(bodies)
     encoded = record.encode_properties(properties if properties is not None else [("TAGS", "TagA")])
     data, _ = columnar.encode(
@@ -72,7 +74,7 @@ def put(
 
 
 def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
-    """Syncs queues and index, too, as the store does once a minute; a second call needs a time that is a minute later.
+    """Syncs queues and index, too, as the store does once a minute.  A second call needs a time that is a minute later.
 
     Only the first 64 queue files are synced.
     """
@@ -81,7 +83,7 @@ def flush_thoroughly(store: MessageStore, now_ms: int = NOW) -> None:
 
 
 def delete_topic(store: MessageStore, topic: str) -> dict[int, int]:
-    """As an operator's command does it; returns where its queues go on."""
+    """Deletes a topic as an operator's command does.  Returns the offsets at which its queues continue."""
     ends = store.queues.ends(topic)
     store.forget_before({topic: ends})
     return ends
@@ -99,7 +101,7 @@ def log_bytes(store: MessageStore, begin: int | None = None, end: int | None = N
 
 
 def replay(data: bytes, begin: int, file_size: int = LOG_FILE) -> list[record.Record]:
-    """The records in log bytes that start at `begin`: plainly, one by one."""
+    """Returns the records in log bytes that start at `begin`, decoded one by one."""
     found, at = [], 0
     while at < len(data):
         size, magic = record.BLANK.unpack_from(data, at)
@@ -122,7 +124,7 @@ def bodies(store: MessageStore) -> list[bytes]:
 
 
 def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
-    """What a consumer of the queue reads from its beginning to its end."""
+    """Returns what a consumer of the queue reads from its beginning to its end."""
     found: list[bytes] = []
     low, high = store.queues.bounds(topic, queue_id)
     while low < high:
@@ -136,7 +138,7 @@ def queue_bodies(store: MessageStore, topic: str, queue_id: int) -> list[bytes]:
 def read_range(
     store: MessageStore, topic: str, queue_id: int, first: int, until: int, max_bytes: int, tags: TagsCodes = None
 ) -> tuple[RangeAnswer, bytes]:
-    """One range: its first segment in the frame, and its records."""
+    """Reads one range.  Returns its first segment in the frame, and its records."""
     found = store.queues.read_ranges([(topic, queue_id, first, until)], max_bytes, tags)
     answer = found.answers[0]
     return answer, b"".join(found.records)
@@ -155,7 +157,7 @@ def expected_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int
 
 
 def queues_of(records: Iterable[record.Record]) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
-    """Every queue's entries, as the log has them: (queue offset, log offset, tags code)."""
+    """Returns the entries that each queue must have by the log: (queue offset, log offset, tags code)."""
     queues: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for one in records:
         if one.sys_flag & record.SYS_FLAG_TRANSACTION_MASK in (4, 12):
@@ -166,7 +168,7 @@ def queues_of(records: Iterable[record.Record]) -> dict[tuple[str, int], list[tu
 
 
 def queue_entries(store: MessageStore, topic: str, queue_id: int) -> tuple[int, Entries]:
-    """A queue's first offset, and its entries as its files have them."""
+    """Returns a queue's first offset, and the entries in its files."""
     directory = store.config.root / "consumequeue" / topic / str(queue_id)
     first, end = store.queues.bounds(topic, queue_id)[0], store.queues.end(topic, queue_id)
     found = np.zeros(end, ENTRY)
@@ -190,7 +192,7 @@ def actual_queues(store: MessageStore) -> dict[tuple[str, int], list[tuple[int, 
 
 
 def check_sound(store: MessageStore) -> None:
-    """The queues are what a replay of the log gives, and every record can be read through them."""
+    """Checks that the queues equal a replay of the log, and that every record can be read through them."""
     expected = expected_queues(store)
     assert actual_queues(store) == expected
     for topic, queue_id in expected:
@@ -198,7 +200,7 @@ def check_sound(store: MessageStore) -> None:
 
 
 def tree(files: Files, directory: Path) -> dict[str, bytes]:
-    """Every file below a directory."""
+    """Returns every file below a directory, by path."""
     found: dict[str, bytes] = {}
     for name in files.names(directory):
         path = directory / name

@@ -1,9 +1,9 @@
-"""The public surface as lines of text, each line a fact that a user's program, script or file may rely on.
+"""Lists the public surface as lines of text.  Each line is a fact on which a user's program, script or file may rely.
 
-`python -m tests.support.surface` adds what is new to the golden files in tests/data/surface; tests/test_surface.py
-compares.  A line does not say where something is implemented, so that a move inside a package changes no line.  What
-must be given (arguments, options) stands in its owner's line, what may be given has a line of its own: a compatible
-addition only adds lines.
+`python -m tests.support.surface` adds new lines to the golden files in tests/data/surface; tests/test_surface.py
+compares.  A line does not say where something is implemented, so a move inside a package changes no line.  Required
+arguments and options are in their owner's line, and optional ones have lines of their own.  A compatible addition
+therefore only adds lines.
 """
 
 import argparse
@@ -34,8 +34,9 @@ OPERATORS += ("__aenter__", "__aexit__", "__aiter__", "__anext__")
 
 
 def client() -> Iterator[str]:
-    """The exported names of `rocketsim_client`, of its room for asyncio and of `rocketsim_testing`, what their public
-    members take and give, and all errors."""
+    """Yields the exported names of `rocketsim_client`, `rocketsim_client.aio` and `rocketsim_testing`, what their
+    public members take and return, and all errors.
+    """
     package = importlib.import_module("rocketsim_client")
     packages = [package, *map(importlib.import_module, ("rocketsim_client.aio", "rocketsim_testing"))]
     errors = importlib.import_module("rocketsim_client.errors")
@@ -58,7 +59,7 @@ def client() -> Iterator[str]:
 
 
 def can_be_imported(line: str) -> bool:
-    """`from MODULE import NAME`: the place of an error may change where the old one remains as an alias."""
+    """Returns True if `from MODULE import NAME` works: an error may move if its old place remains as an alias."""
     _, module, _, name = line.split()
     try:
         return hasattr(importlib.import_module(module), name)
@@ -67,12 +68,12 @@ def can_be_imported(line: str) -> bool:
 
 
 def subclasses(kind: type) -> set[type]:
-    """The class and all below it."""
+    """Returns the class and all its subclasses."""
     return {kind}.union(*map(subclasses, kind.__subclasses__()))
 
 
 def closed(kinds: Iterable[type]) -> list[type]:
-    """These classes, and those of the values that their public members give."""
+    """Returns these classes, and the classes of the values that their public members return."""
     found: set[type] = set()
     waiting = list(kinds)
     while waiting:
@@ -114,7 +115,7 @@ def our_bases(kind: type) -> list[type]:
 
 
 def members_of(kind: type) -> list[str]:
-    """The public names of a class that it does not have from Python's own."""
+    """Returns the public names that a class does not have from Python's own classes."""
     names = {name for base in our_bases(kind) for name in vars(base)}
     slots = {name for base in our_bases(kind) for name in getattr(base, "__slots__", ())}
     return sorted(name for name in names - slots - set(field_names(kind)) if is_public(name) or name in OPERATORS)
@@ -125,7 +126,7 @@ def is_public(name: str) -> bool:
 
 
 def of_exception(kind: type[BaseException]) -> Iterator[str]:
-    """Its place in the hierarchy, its code, and what it has beside its parents'."""
+    """Yields an error's place in the hierarchy, its code, and its members that its parents do not have."""
     name = kind.__qualname__
     yield from (f"{name} is a {base.__name__}" for base in kind.__mro__[1:-2] if is_public(base.__name__))
     yield f"{name}.code = {kind.code}"  # type: ignore[attr-defined]
@@ -160,7 +161,7 @@ def of_class(kind: type, *, is_made_by_users: bool) -> Iterator[str]:
 
 
 def field_names(kind: type) -> list[str]:
-    """The public attributes of an instance: fields, slots, and what `__init__` sets."""
+    """Returns the public attributes of an instance: fields, slots, and what `__init__` sets."""
     if issubclass(kind, tuple):
         return list(kind._fields)  # type: ignore[attr-defined]
     names: set[str] = set()
@@ -181,7 +182,7 @@ def set_on_self(function: Callable[..., Any]) -> Iterator[str]:
 
 
 def of_function(name: str, function: Any, bound: bool = False) -> Iterator[str]:
-    """`bound`: the first argument is the instance's."""
+    """Yields the lines of a function.  `bound`: the first argument is the instance."""
     parameters = list(inspect.signature(function).parameters.values())[bound:]
     needed = [spelled_parameter(one) for one in parameters if one.default is one.empty and one.kind not in OPEN]
     yield f"{name}({', '.join(needed)})"
@@ -202,7 +203,7 @@ def spelled_parameter(one: inspect.Parameter) -> str:
 
 
 def spelled(value: Any) -> str:
-    """A default or constant, the same in every process and under every Python."""
+    """Returns a default or constant as text that is the same in every process and every Python version."""
     if isinstance(value, enum.Enum):
         return f"{type(value).__name__}.{value.name}"
     if value is None or isinstance(value, bool | int | float | str | bytes):
@@ -219,14 +220,14 @@ def spelled(value: Any) -> str:
         return f"{{{', '.join(f'{spelled(key)}: {spelled(of)}' for key, of in value.items())}}}"
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)
-    return "<a value of its own>"  # such as a dataclass's default factory
+    return "<a value of its own>"  # for example a dataclass's default factory
 
 
 # --- gRPC ------------------------------------------------------------------------------------------------------------
 
 
 def grpc() -> Iterator[str]:
-    """The generated modules: services, methods, messages, fields and numbers from their descriptors."""
+    """Yields the services, methods, messages, fields and numbers of the generated modules."""
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     package = importlib.import_module("rocketsim_proto")
@@ -273,7 +274,7 @@ def of_message(name: str, message: Any) -> Iterator[str]:
         chosen = field.HasField("oneof_index") and not field.proto3_optional
         choice = f", one of {message.oneof_decl[field.oneof_index].name}" if chosen else ""
         yield f"field {name}.{field.name} = {field.number}: {label} {kind}{choice}"
-        if field.proto3_optional:  # a field may become so: the bytes stay the same
+        if field.proto3_optional:  # a line of its own, because a field may become optional: its bytes stay the same
             yield f"field {name}.{field.name} is set or not"
     for inner in message.nested_type:
         yield from of_message(f"{name}.{inner.name}", inner)
@@ -291,7 +292,7 @@ def of_enum(name: str, words: Any) -> Iterator[str]:
 
 
 def commands() -> Iterator[str]:
-    """`rocketsim` with its commands and options, and the servers' own command line."""
+    """Yields `rocketsim` with its commands and options, and the servers' own command line."""
     import typer
 
     from rocketsim_cli.main import app
@@ -319,7 +320,7 @@ def of_command(name: str, command: Any) -> Iterator[str]:
 
 
 def taken_by(one: Any, hints: dict[str, Any]) -> str:
-    """The kind of a value, its default and the environment's variable."""
+    """Returns the kind of a value, its default and its environment variable."""
     kinds = [kind for kind in classes_in(hints.get(one.name)) if kind is not type(None)]
     words = [spelled([word.value for word in kind]) if issubclass(kind, enum.Enum) else kind.__name__ for kind in kinds]
     several = " each time it is given" if one.multiple else " several" if one.nargs == -1 else ""
@@ -357,7 +358,9 @@ def of_parser(name: str) -> Iterator[str]:
 
 
 def spark() -> Iterator[str]:
-    """The data source: its options with defaults, the columns of its schemas, those that the sink takes."""
+    """Yields the data source's options with defaults, the columns of its schemas, and the columns
+    that the sink takes.
+    """
     from pyspark_rocketsim import DefaultSource
     from rocketsim_source import RocketSimDataSource
     from rocketsim_source.options.sink_options import FROM_SPARK_STREAMS, SinkOptions
@@ -412,7 +415,7 @@ def of_options(side: str, kind: type) -> Iterator[str]:
             yield from (f"{side} option {name} takes {word}" for word in words if is_accepted(option.parse, word))
 
 
-# Of options that are not a choice of words, texts that documents and users' jobs contain.
+# Values that documents and users' jobs contain, for options that are no choice of words.
 TEXTS = {
     "assign": ['{"T":{"broker-a":[0,1]}}'],
     "commitFailurePolicy": ["warn", "fail", "failAfter:3"],
@@ -453,7 +456,9 @@ def accepted(part: str, check_type: Callable[[str, str, Any], None]) -> Iterator
 
 
 def configuration() -> Iterator[str]:
-    """The keys of a broker and a name server with their defaults, and RocketMQ's that may have one value only."""
+    """Yields the keys of a broker and a name server with their defaults, and RocketMQ's keys that may have only one
+    value.
+    """
     from broker_service.config.broker_config import BrokerConfig
     from broker_service.config.loading import RESTRICTIONS
     from broker_service.config.namesrv_config import NamesrvConfig
@@ -494,7 +499,7 @@ def golden(part: str) -> list[str]:
 
 
 def difference(before: Iterable[str], now: Iterable[str]) -> str:
-    """What to tell the author of a change; empty if the surface is as it was."""
+    """Returns what to tell the author of a change.  It is empty if the surface is unchanged."""
     gone, new = sorted(set(before) - set(now)), sorted(set(now) - set(before))
     told = [f"- {line}" for line in gone] + [f"+ {line}" for line in new]
     if gone:
@@ -508,7 +513,7 @@ def difference(before: Iterable[str], now: Iterable[str]) -> str:
 
 
 def main() -> int:
-    """Adds what is new; removes nothing."""
+    """Adds new lines to the golden files, and removes none."""
     status = 0
     for part in PARTS:
         now = lines_of(part)

@@ -21,7 +21,7 @@ _CHUNK = 64 << 10
 
 
 class TcpProxy:
-    """Runs on an event loop of its own in a thread; its methods are called from any other."""
+    """A proxy that runs on an event loop in a thread of its own.  Other threads call its methods."""
 
     def __init__(self, target: str | Callable[[], str]) -> None:
         self._target = target if callable(target) else lambda: target
@@ -50,11 +50,13 @@ class TcpProxy:
     # --- faults ------------------------------------------------------------------------------------------
 
     def delay(self, seconds: float) -> None:
-        """Delay every byte from now on, in each direction."""
+        """Delays every byte from now on, in each direction."""
         self._delay_s = seconds
 
     def cut(self, *directions: str) -> None:
-        """Hold all bytes of these directions (none given: both) from now on; connections stay and can be opened."""
+        """Holds all bytes of these directions (by default both) from now on.  Connections stay, and new ones can be
+        opened.
+        """
 
         async def close() -> None:
             for direction in directions or (FROM_CLIENT, FROM_SERVER):
@@ -63,7 +65,7 @@ class TcpProxy:
         self._call(close())
 
     def heal(self) -> None:
-        """Remove all faults."""
+        """Removes all faults."""
         self._delay_s = 0.0
 
         async def reopen() -> None:
@@ -73,7 +75,7 @@ class TcpProxy:
         self._call(reopen())
 
     def reset(self) -> None:
-        """Close every connection, as a router does that has lost its table."""
+        """Closes every connection, as a router does that has lost its table."""
 
         async def abort() -> None:
             for writer in list(self._writers):
@@ -102,7 +104,7 @@ class TcpProxy:
                 self._pump(reader, server_writer, FROM_CLIENT), self._pump(server_reader, writer, FROM_SERVER)
             )
         except (OSError, ValueError, asyncio.CancelledError):
-            pass  # the server is not there, or has no address yet; the proxy ends, and nobody awaits this
+            pass  # the server does not run, or has no address yet, or the proxy ends
         finally:
             for end in ends:
                 end.transport.abort()
@@ -132,13 +134,13 @@ class TcpProxy:
             pass
         finally:
             delivering.cancel()
-            # One end is closed: close the other one, after the bytes under way have arrived.
+            # One end is closed, so the other one is closed when the bytes between them have arrived.
             writer.transport.abort() if delivering.cancelled() else writer.close()
 
     async def _close(self) -> None:
         assert self._server is not None
         self._server.close()
-        # Also of connections that were accepted just now.
+        # This includes tasks of connections that were accepted just now.
         while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in tasks:
                 task.cancel()

@@ -1,6 +1,7 @@
-"""The certificates of tests/data/tls: `ca` has signed `server`, `renewed` and `client`; `other-ca` has signed
-`stranger`.  All are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has
-expired.
+"""The certificates of tests/data/tls.  `ca` has signed `server`, `renewed` and `client`; `other-ca` has signed
+`stranger`.
+
+All are for localhost, 127.0.0.1 and ::1.  gRPC does not support the key of `ed25519`, and `expired` has expired.
 """
 
 import os
@@ -18,12 +19,12 @@ OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 
 def keys_of(name: str = "server") -> dict[str, Any]:
-    """Of BrokerConfig and NamesrvConfig."""
+    """Returns the TLS keys of BrokerConfig or NamesrvConfig for this certificate."""
     return {"tls_cert": DATA / f"{name}.pem", "tls_key": DATA / f"{name}.key", "tls_ca": CA}
 
 
 def replace(name: str, cert: Path, key: Path) -> None:
-    """The files get the certificate `name`, the key last."""
+    """Replaces the files with those of the certificate `name`, the key last."""
     for source, target in ((DATA / f"{name}.pem", cert), (DATA / f"{name}.key", key)):
         new = target.with_name("new")
         shutil.copy(source, new)
@@ -31,20 +32,20 @@ def replace(name: str, cert: Path, key: Path) -> None:
 
 
 def credentials(ca: Path = CA, name: str = "") -> grpc.ChannelCredentials:
-    """Of a client that has the certificate `name`, or none."""
+    """Returns the credentials of a client that has the certificate `name`, or none."""
     pair = [(DATA / f"{name}{suffix}").read_bytes() for suffix in (".key", ".pem")] if name else [None, None]
     return grpc.ssl_channel_credentials(ca.read_bytes(), *pair)
 
 
 def channel(address: str, ca: Path | None = CA, name: str = "") -> grpc.aio.Channel:
-    """Plaintext without a CA."""
+    """Opens a channel, in plaintext without a CA."""
     if ca is None:
         return grpc.aio.insecure_channel(address, OPTIONS)
     return grpc.aio.secure_channel(address, credentials(ca, name), OPTIONS)
 
 
 def certificate_of(address: str) -> str:
-    """Who the server says it is."""
+    """Returns the common name in the server's certificate."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=CA)
     with (

@@ -1,4 +1,4 @@
-"""Calls of `apache.rocketmq.v2` against a broker in the test's process, as a client of that protocol makes them."""
+"""Makes calls of `apache.rocketmq.v2`, as a client of that protocol does, to a broker in the test's process."""
 
 import itertools
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ DIALLED = d.Endpoints(scheme=d.DOMAIN_NAME, addresses=[d.Address(host="mq.exampl
 
 
 class Client:
-    """Calls with a client id; `calls` are the stub's, without one."""
+    """Makes calls with a client id.  `calls` is the stub, which sends none."""
 
     def __init__(self, channel: grpc.aio.Channel, client_id: str = "client-1") -> None:
         self.calls: Any = MessagingServiceStub(channel)
@@ -50,7 +50,7 @@ async def client_of(node: BrokerNode, client_id: str = "client-1") -> AsyncItera
 
 @asynccontextmanager
 async def v2_broker(root: Path, **keys: Any) -> AsyncIterator[tuple[BrokerNode, Client]]:
-    """A master with the topics T (NORMAL), and F, D, X, M of the other types."""
+    """Runs a master with topic T (NORMAL), and with F, D, X and M of the other types."""
     async with running(root, grpc_server_port=0, **keys) as node, client_of(node) as client:
         make_topics(node)
         yield node, client
@@ -67,7 +67,7 @@ def resource(name: str) -> d.Resource:
 
 
 def receive(topic: str = "T", *, size: int = 32, poll_s: int = 50) -> s.ReceiveMessageRequest:
-    """For group `g`."""
+    """Returns a request to receive for group `g`."""
     return s.ReceiveMessageRequest(
         group=resource("g"),
         message_queue=d.MessageQueue(topic=resource(topic)),
@@ -80,7 +80,7 @@ def receive(topic: str = "T", *, size: int = 32, poll_s: int = 50) -> s.ReceiveM
 def message(
     topic: str = "T", body: bytes = b"hello", *, user: dict[str, str] | None = None, **system: Any
 ) -> d.Message:
-    """As the official clients fill it, with an id of its own; `system` are system properties."""
+    """Returns a message as the official clients fill it, with a new id.  `system` are system properties."""
     defaults: dict[str, Any] = {
         "message_id": f"01{next(_NUMBERS):032X}",
         "message_type": d.NORMAL,

@@ -12,11 +12,13 @@ import pytest
 
 
 class Watchdog:
-    """A plugin: `timeout_s` without a report end the process, with status 1 and a traceback of every thread."""
+    """A plugin that ends the process after `timeout_s` without a report, with status 1 and a
+    traceback of every thread.
+    """
 
     def __init__(self, config: pytest.Config, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._stderr = os.dup(2)  # a copy: pytest captures and closes the original
+        self._stderr = os.dup(2)  # a copy, because pytest captures and closes the original
         self._crashed = False
         # Without worker processes pytest itself uses the timer, for each test.
         self._waits_for_others = not hasattr(config, "workerinput") and bool(config.getoption("numprocesses", None))

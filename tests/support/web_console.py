@@ -1,4 +1,4 @@
-"""A real browser, and the real `rocketsim console` as a process, for tests and for the pictures of the documents."""
+"""Runs a real browser and the real `rocketsim console`, for tests and for the pictures in the documents."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def browser() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # Chromium refuses to run as root with its sandbox, which only root's containers have to do without.
+        # Chromium refuses to run as root with its sandbox.
         started = playwright.chromium.launch(executable_path=chromium(), chromium_sandbox=os.getuid() != 0)
         try:
             yield started
@@ -71,7 +71,7 @@ class ConsoleProcess:
                 command, env=self._environment, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()  # its last one, too: requests are not logged
+        line = self._process.stdout.readline()  # its only line, because requests are not logged
         with self.log.open("a") as log:
             log.write(line)
         assert line.startswith("console on http"), f"the console does not start: {self.log.read_text()}"
@@ -93,7 +93,7 @@ class ConsoleProcess:
 
 @contextlib.contextmanager
 def sending(name_server: str, topic: str, every_s: float = 0.02) -> Iterator[None]:
-    """A thread sends messages to the topic until the block ends."""
+    """Sends messages to the topic from a thread until the block ends."""
     ends = threading.Event()
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""rocketsim_testing on real processes: the pair, its pytest fixtures, and that nothing of it is left behind."""
+"""rocketsim_testing on real processes: the pair, its pytest fixtures, and that it leaves nothing behind."""
 
 import os
 import signal

@@ -1,9 +1,9 @@
-"""A master whose own clients send transactions, end them, and say what was answered OK; to be killed.
+"""A master whose own clients send and end transactions, and print what was answered OK, until a test kills it.
 
     python -m tests.v2.committing_broker FOLDER [NAME_SERVER]
 
 With a name server it is a SYNC_MASTER, which begins when a slave is in sync.  Of three transactions one is committed,
-one is rolled back, one stays open.
+one is rolled back, and one stays open.
 """
 
 import asyncio

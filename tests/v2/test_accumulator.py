@@ -1,4 +1,4 @@
-"""Calls that come together are stored with one put, and none of them is worse off for it."""
+"""Concurrent calls are stored with one put, and none of them is worse off for it."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Who counts as connected: by streams, by calls, and for how long after the last of them."""
+"""A client counts as connected while it has streams or makes calls, and for some time after the last of them."""
 
 import asyncio
 from typing import Any

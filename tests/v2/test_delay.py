@@ -1,4 +1,4 @@
-"""Messages with a delivery time and RecallMessage: what clients send, get, and are refused."""
+"""Messages with a delivery time, and RecallMessage: sends, deliveries and refusals."""
 
 import base64
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a client receives of a record, whoever has sent it."""
+"""A client receives a record as a message, whichever client has sent it."""
 
 import gzip
 import zlib

@@ -1,4 +1,4 @@
-"""Topics, groups and clients as calls name them: every call refuses the same ones, with the same code."""
+"""Every call refuses the same names of topics, groups and clients, with the same code."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The port is open while its broker is a master that takes writes, and at no other time."""
+"""The port is open only while its broker is a master that takes writes."""
 
 import asyncio
 import socket

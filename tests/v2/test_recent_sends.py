@@ -1,4 +1,4 @@
-"""What is remembered of sends: for a minute, and not more than so many."""
+"""Sends are remembered for a minute, up to a limit."""
 
 from broker_service.wire.v2 import recent_sends
 from broker_service.wire.v2.recent_sends import REMEMBERED_S, RecentSends, SendId, Stored

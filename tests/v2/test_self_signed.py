@@ -1,4 +1,6 @@
-"""Without a configured certificate the port for RocketMQ 5's clients takes TLS, with one that the broker has made."""
+"""Without a configured certificate, the port for RocketMQ 5's clients uses TLS with a certificate that the broker
+makes.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""SendMessage: what is stored, what is refused and with which code, and who reads it."""
+"""SendMessage: which messages are stored, which are refused with which code, and which consumers read them."""
 
 import asyncio
 import gzip

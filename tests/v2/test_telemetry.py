@@ -1,4 +1,4 @@
-"""Telemetry: settings both ways, and never a precondition of anything."""
+"""Telemetry: settings are exchanged both ways, and no other call depends on them."""
 
 import asyncio
 from pathlib import Path

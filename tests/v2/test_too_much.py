@@ -1,4 +1,4 @@
-"""Requests with more in them than any client sends: refused before anything is done for each part of them."""
+"""Requests with more parts than any client sends are refused before work is done for each part."""
 
 from pathlib import Path
 from typing import Any

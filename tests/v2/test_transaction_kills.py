@@ -1,4 +1,6 @@
-"""A broker that is killed amid transactions: what was answered stays so, nothing is delivered twice or for nothing."""
+"""A broker that is killed during transactions: what was answered stays, and no message is delivered twice or without a
+commit.
+"""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""Transactions of RocketMQ 5's clients: half messages, commit, rollback, checks back, what a crash leaves."""
+"""Transactions of RocketMQ 5's clients: half messages, commit, rollback, the broker's questions, and crashes."""
 
 import asyncio
 from collections.abc import AsyncIterator
