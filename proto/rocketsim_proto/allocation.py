@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Any
 
-_LEARNED_BYTES = 16 << 20  # more than a usual frame and its copies; glibc adapts up to 32 MiB
+_LEARNED_BYTES = 16 << 20  # a block of this size holds a usual frame and its copies; glibc adapts up to 32 MiB
 _KEPT_BYTES = 128 << 20  # an amount of freed memory that a process may keep
 _M_ARENA_MAX = -8  # glibc's malloc.h
 
@@ -19,7 +19,8 @@ _M_ARENA_MAX = -8  # glibc's malloc.h
 def keep_freed_memory() -> None:
     """Frees one large block, so that glibc keeps blocks of that size.
 
-    It costs nothing, since the pages are never touched.  It has no effect with another malloc.
+    The block costs nothing, because its pages are never touched.  With another malloc than glibc's, the call has no
+    effect.
     """
     bytes(_LEARNED_BYTES)
 
@@ -56,7 +57,7 @@ class FreedMemory:
         return bool(self._libc.mallinfo2().fordblks > _KEPT_BYTES)
 
     def give_back(self) -> None:
-        """Returns the memory to the kernel.  It takes 0.2 s per GiB, so a separate thread should call it."""
+        """Returns the memory to the kernel.  The call takes 0.2 s per GiB, so a separate thread should make it."""
         self._libc.malloc_trim(0)
         self._left = _resident_bytes()
 

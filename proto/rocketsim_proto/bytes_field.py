@@ -36,7 +36,7 @@ def deserializer(kind: type[M]) -> Callable[[bytes], Received[M]]:
 
 
 def join(number: int, slices: Iterable[bytes | memoryview], others: bytes) -> bytes:
-    """Encodes a message: field `number` (below 16) has the slices back to back, and `others` are its encoded fields."""
+    """Encodes a message.  Field `number` (below 16) gets the slices.  `others` are the other encoded fields."""
     slices = list(slices)
     return b"".join((head(number, sum(map(len, slices))), *slices, others))
 

@@ -71,7 +71,7 @@ class ConsumptionServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeInvisible(self, request, context):
-        """Moves deadlines, to keep messages longer or to return them.
+        """Moves deadlines, to keep messages longer or to give them back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -2,7 +2,8 @@
 
 
 def goes_on_at(position: int, first: int) -> int:
-    """Returns where a group continues to read in a queue whose first message is `first`; earlier ones have expired.
+    """Returns where a group continues to read in a queue whose first message is `first`.  Earlier messages have
+    expired.
 
     `position` is negative for a group that has read nothing of the queue.
     """

@@ -5,4 +5,4 @@ MAX_BODY_BYTES = 128 << 20  # the body of one message, compressed or not; the la
 FRAME_BYTES = 8 << 20  # the largest size that may be configured for a frame of several messages
 # The largest gRPC message has a record with the longest body, or a frame, and other fields beside it.
 MAX_RPC_BYTES = MAX_BODY_BYTES + FRAME_BYTES
-MAX_INVISIBLE_MS = 12 * 3600 * 1000  # how long a message may be with a consumer that has not acknowledged it
+MAX_INVISIBLE_MS = 12 * 3600 * 1000  # the longest time that a consumer may keep a message without acknowledging it

@@ -1,4 +1,4 @@
-"""Value types of calls that broker and client share.  It imports no generated code."""
+"""Value types of calls that broker and client share.  This module imports no generated code."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class GetMessageStatus(IntEnum):
 
 
 class LogEpoch(NamedTuple):
-    """The term of the master that wrote the end of a log, like Kafka's leader epoch; (0, 0) means unknown.
+    """The term of the master that wrote the end of a log, like Kafka's leader epoch. (0, 0) means unknown.
 
     A newer epoch has a higher number.
     """

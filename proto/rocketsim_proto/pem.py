@@ -1,6 +1,6 @@
 """Reads and checks the PEM files of TLS: a certificate, its key, and the CAs with which the other side is checked.
 
-Errors name them by their configuration keys `tlsCert`, `tlsKey` and `tlsCa`, which Spark's options have, too.
+Errors name the files by their configuration keys `tlsCert`, `tlsKey` and `tlsCa`, which Spark's options have, too.
 """
 
 import re
@@ -15,8 +15,8 @@ READS = 3  # attempts to read the files while somebody is replacing them
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 # The kinds of keys that gRPC supports, by their identifiers in a certificate: RSA, P-256, P-384.
 _KINDS = tuple(bytes.fromhex(oid) for oid in ("06092a864886f70d010101", "06082a8648ce3d030107", "06052b81040022"))
-# The end of a certificate's validity.  Two times follow each other, each with a year of two or four digits; the groups
-# are in the second one.
+# The validity of a certificate is two times, each with a year of two or four digits.  The groups match the second time,
+# which is its end.
 _VALIDITY = re.compile(rb"\x30[\x1e-\x22](?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)(?:\x17\x0d(\d{12})Z|\x18\x0f(\d{14})Z)")
 
 Stamps = tuple[tuple[int, int, int] | None, ...]  # time, inode and size of each file
@@ -27,7 +27,7 @@ class PemError(ValueError):
 
 
 class Pem(NamedTuple):
-    """The text of the files.  `context` is made from it, for connections that do not use gRPC."""
+    """The text of the files.  `context` is made from the files, for connections that do not use gRPC."""
 
     cert: bytes | None
     key: bytes | None
@@ -36,7 +36,7 @@ class Pem(NamedTuple):
 
     @property
     def expires_at_s(self) -> float | None:
-        """The last second (since 1970) at which the certificate is valid; None without a certificate."""
+        """The last second (since 1970) at which the certificate is valid, or None without a certificate."""
         found = _VALIDITY.search(_der(self.cert)) if self.cert is not None else None
         if found is None:
             return None
@@ -62,7 +62,7 @@ class PemFiles:
         return tuple(_stamp(path) for path in (self.cert, self.key, self.ca))
 
     def read(self, *, server: bool) -> tuple[Stamps, Pem]:
-        """Reads the files in a consistent state; raises PemError."""
+        """Reads the files in a consistent state.  Raises PemError."""
         for _ in range(READS):
             stamps = self.stamps()
             found = Pem(
@@ -79,7 +79,7 @@ class PemFiles:
         raise PemError(f"tlsCert={self.cert}, tlsKey={self.key}: they were being replaced while they were read")
 
     def _load_pair(self, context: ssl.SSLContext) -> None:
-        """Loads certificate and key; a key with a passphrase is refused, since nobody could type it."""
+        """Loads certificate and key.  A key with a passphrase is refused, because nobody could type it."""
         if self.cert is None:
             return
         try:
@@ -119,7 +119,7 @@ def _stamp(path: Path | None) -> tuple[int, int, int] | None:
 
 
 def _der(cert: bytes) -> bytes:
-    """Returns the DER bytes of the first certificate in a PEM text, which is the key's; empty without one."""
+    """Returns the DER bytes of the first certificate in a PEM text, which belongs to the key, or b"" without one."""
     found = _CERTIFICATE.search(cert.decode("latin-1"))
     return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 

@@ -7,12 +7,12 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Returns `text` with these characters escaped, as \\n, \\x1b or \\u202e, except for those in `keep`."""
+    """Returns `text` with unprintable characters escaped, as \\n, \\x1b or \\u202e, except for those in `keep`."""
     return _UNPRINTABLE.sub(lambda found: found[0] if found[0] in keep else _escaped(found[0]), text)
 
 
 def printable_json(line: str) -> str:
-    """Escapes these characters in one line of JSON, so that it is still the same JSON."""
+    """Escapes unprintable characters in one line of JSON, so that the line is still the same JSON."""
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 

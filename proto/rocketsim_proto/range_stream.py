@@ -31,10 +31,12 @@ MAGIC = b"RSpr"
 REQUEST_HEAD = struct.Struct("<4sI")
 ANSWER_HEAD = struct.Struct("<B3xIQ")
 MAX_REQUEST_BYTES = 4 << 20  # gRPC's own default; a call with more ranges uses gRPC
-MAX_MESSAGE_BYTES = FRAME_BYTES  # the sizes and segments of a frame
+MAX_MESSAGE_BYTES = FRAME_BYTES  # enough for the sizes and segments of a frame
 MAX_RECORDS_BYTES = MAX_RPC_BYTES
 MIN_TCP_SEND_BYTES = 64 << 10  # bytes of records; smaller frames use gRPC, whose connection is open already
-MAX_SEND_BYTES = 16 << 20  # the largest frame that a broker takes here; frames with a larger message use gRPC
+MAX_SEND_BYTES = (
+    16 << 20
+)  # the largest frame that a broker takes over a plain socket; frames with a larger message use gRPC
 
 
 class Kind(IntEnum):
@@ -53,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Illegal(ValueError):
-    """The received head is not of this protocol, or announces too many bytes; nothing behind it has been read."""
+    """The received head is not of this protocol, or announces too many bytes.  No byte after it has been read."""
 
 
 def request(message: bytes) -> bytes:

@@ -27,12 +27,12 @@ SYSTEM_TOPICS = frozenset(
         "SELF_TEST_TOPIC",
     }
 )
-RETRY_PREFIX = "%RETRY%"  # of topics with a group's messages that are delivered again
-DLQ_PREFIX = "%DLQ%"  # of topics with a group's dead letters
+RETRY_PREFIX = "%RETRY%"  # the prefix of topics with a group's messages that are delivered again
+DLQ_PREFIX = "%DLQ%"  # the prefix of topics with a group's dead letters
 SYSTEM_PREFIXES = (INTERNAL_PREFIX, RETRY_PREFIX, DLQ_PREFIX)
 
 MESSAGE_TYPE = "message.type"  # the attribute of a topic that says which messages it accepts; NORMAL by default
-# MIXED accepts all of them.  RocketMQ also has LITE and PRIORITY, which are not supported here.
+# A topic of type MIXED accepts all messages.  RocketMQ also has LITE and PRIORITY, which are not supported here.
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
@@ -48,7 +48,7 @@ def _names(text: str, use: PropertyUse) -> dict[str, PropertyUse]:
     return dict.fromkeys(text.split(), use)
 
 
-# The only table of these properties; every sender uses it.
+# The only table of properties that have a meaning in RocketMQ.  Every sender uses it.
 PROPERTIES: dict[str, PropertyUse] = (
     _names("TAGS KEYS UNIQ_KEY WAIT DELAY TIMER_DELIVER_MS __SHARDINGKEY", PropertyUse.ARGUMENT)
     | _names(

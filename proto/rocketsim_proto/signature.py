@@ -27,12 +27,12 @@ class Credentials:
 
 
 def signature(secret_key: str, method: str, date: str) -> str:
-    """Signs a call of `method`, which is `/package.Service/Method`; returns 64 hex digits."""
+    """Signs a call of `method` (`/package.Service/Method`) and returns the signature, 64 hex digits."""
     return hmac.new(secret_key.encode(), f"{method}\n{date}".encode(), hashlib.sha256).hexdigest()
 
 
 def v2_signature(secret_key: str, date: str) -> str:
-    """Makes the signature of RocketMQ 5's clients: 40 hex digits."""
+    """Returns the signature of RocketMQ 5's clients, 40 hex digits."""
     return hmac.new(secret_key.encode(), date.encode(), hashlib.sha1).hexdigest()
 
 

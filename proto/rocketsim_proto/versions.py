@@ -2,7 +2,7 @@
 
 A version is raised only when an older program would misunderstand a newer one.  A new field or call that may be missing
 does not raise it.  Equal versions therefore work together, a newer program knows older versions, and an older program
-refuses a newer version with a reason.  On the wire, 0 is sent by programs up to 9157579, and means version 1.
+refuses a newer version with a reason.  Programs up to commit 9157579 send 0, which means version 1.
 """
 
 WIRE = 1
@@ -13,7 +13,7 @@ REPLICATION = 1
 
 
 def too_new(who: str, what: str, theirs: int, ours: int) -> str:
-    """Returns why this side cannot work with `who`; "" if it can."""
+    """Returns why this side cannot work with `who`, or "" if it can."""
     if theirs <= ours:
         return ""
     return f"{who} speaks version {theirs} of {what}, this side knows versions up to {ours}: upgrade this side first"

@@ -15,7 +15,7 @@ SECURITY_TOKEN = "SecurityToken"
 
 
 def signature(secret_key: str, fields: Mapping[str, str], body: bytes | memoryview = b"") -> str:
-    """Signs the values of the fields, sorted by name, and then the body; the fields must have the access key."""
+    """Signs the values of the fields, sorted by name, and then the body.  The fields must include the access key."""
     mac = hmac.new(secret_key.encode(), digestmod=hashlib.sha1)
     for name in sorted(fields, key=_code_units):
         if name != SIGNATURE:

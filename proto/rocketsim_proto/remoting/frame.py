@@ -64,7 +64,7 @@ class Lengths(NamedTuple):
 @dataclass(slots=True)
 class Header:
     """The header of a request or an answer.  `code` is a RequestCode or a ResponseCode.  All values of `fields` travel
-    as text; an absent remark is empty."""
+    as text.  An absent remark is empty."""
 
     code: int
     opaque: int = 0
@@ -102,7 +102,7 @@ def encode_without_body(header: Header, body_bytes: int, form: Form = Form.JSON)
 
 
 def with_head(header: bytes, body_bytes: int, form: Form = Form.JSON) -> bytes:
-    """Returns an encoded header behind the eight bytes that begin its frame."""
+    """Returns the eight bytes that begin a frame, followed by its encoded header."""
     total = 4 + len(header) + body_bytes
     if len(header) > MAX_HEADER_BYTES or total > MAX_FRAME_BYTES:
         raise FrameError(
@@ -125,7 +125,7 @@ def lengths(head: bytes | bytearray | memoryview) -> Lengths:
 
 
 def decode_header(form: Form, header: bytes | bytearray | memoryview) -> Header:
-    """Decodes a header; raises FrameError if the bytes are no header of this form."""
+    """Decodes a header.  Raises FrameError if the bytes are no header of this form."""
     return _of_json(bytes(header)) if form is Form.JSON else _of_binary(bytes(header))
 
 
@@ -219,7 +219,7 @@ def _as_binary(header: Header) -> bytes:
         key, encoded = name.encode(errors="replace"), value.encode(errors="replace")
         if len(key) > 0x7FFF:
             raise FrameError(f"a field's name of {len(key)} bytes does not fit into a binary header")
-        if key and encoded:  # the other side takes an empty value for an absent one
+        if key and encoded:  # the other side reads an empty value as absent
             parts += [_SHORT.pack(len(key)), key, _INT.pack(len(encoded)), encoded]
     fields = b"".join(parts)
     language = _LANGUAGES.index(header.language) if header.language in _LANGUAGES else _OTHER

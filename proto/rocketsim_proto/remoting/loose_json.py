@@ -7,7 +7,7 @@ an object as a key is an `ObjectKey`.
 
 import json
 import re
-from json.decoder import scanstring  # type: ignore[attr-defined]  # what json itself reads texts with
+from json.decoder import scanstring  # type: ignore[attr-defined]  # json itself reads texts with it
 from typing import Any
 
 MAX_DEPTH = 64  # RocketMQ's deepest body has seven levels
@@ -18,15 +18,15 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class LooseJsonError(ValueError):
-    """The text is neither JSON nor RocketMQ's variant of it; the message says at which character."""
+    """The text is neither JSON nor RocketMQ's variant of it.  The message says at which character."""
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """A key that is an object: its names and values, sorted by name.  `dict(key)` has them by name."""
+    """A key that is an object, as its names and values, sorted by name.  `dict(key)` makes a dict of them."""
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:
-    """Decodes a body; raises LooseJsonError.  Strict JSON is decoded by `json`, which is faster."""
+    """Decodes a body.  Raises LooseJsonError.  Strict JSON is decoded by `json`, which is faster."""
     try:
         source = body if isinstance(body, str) else bytes(body).decode()
     except UnicodeDecodeError as error:
@@ -49,7 +49,7 @@ def _skip(source: str, at: int) -> int:
 
 
 def _value(source: str, at: int, depth: int) -> tuple[Any, int]:
-    """Decodes the value at `at`; returns it, and where the next token begins."""
+    """Decodes the value at `at`.  Returns the value, and the position of the next token."""
     if depth > MAX_DEPTH:
         raise LooseJsonError(f"nested more than {MAX_DEPTH} deep at character {at}")
     first = source[at : at + 1]
@@ -112,7 +112,7 @@ def _key(source: str, at: int, depth: int) -> tuple[str | ObjectKey, int]:
 
 
 def _separator(source: str, at: int, end: str) -> int:
-    """Skips a comma; returns where the next element begins, or where the list or object ends."""
+    """Skips a comma.  Returns the position of the next element, or of the end of the list or object."""
     if source[at : at + 1] == ",":
         at = _skip(source, at + 1)
         if source[at : at + 1] != end:

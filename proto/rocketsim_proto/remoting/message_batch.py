@@ -1,6 +1,6 @@
 """Encodes and decodes the body of a request with a batch of messages.  Pure.
 
-For each message it has:
+The body has for each message:
 
     size 4 | magic 4 | crc 4 | flag 4 | body length 4 | body | properties length 2 | properties
 
@@ -20,11 +20,11 @@ OVERHEAD_BYTES = _HEAD.size + _PROPERTIES.size  # the size of a message without 
 
 
 class BatchError(ValueError):
-    """The lengths in a batch are inconsistent; the message says at which byte."""
+    """The lengths in a batch are inconsistent.  The message says at which byte."""
 
 
 class BatchMessage(NamedTuple):
-    """One message of a batch; its properties are encoded."""
+    """One message of a batch, with encoded properties."""
 
     flag: int
     body: bytes
@@ -40,7 +40,7 @@ def encode(messages: Iterable[BatchMessage]) -> bytes:
 
 
 def decode(batch: bytes | bytearray | memoryview) -> list[BatchMessage]:
-    """Decodes a batch; raises BatchError if its lengths are inconsistent."""
+    """Decodes a batch.  Raises BatchError if its lengths are inconsistent."""
     view, at, messages = memoryview(batch), 0, []
     while at < len(view):
         left = len(view) - at

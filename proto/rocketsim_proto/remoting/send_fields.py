@@ -22,5 +22,5 @@ NAMES = {letter: name for name, letter in LETTERS.items()}
 
 
 def long_names(fields: Mapping[str, str]) -> dict[str, str]:
-    """Renames the fields of a SEND_MESSAGE_V2 to the names of SEND_MESSAGE; other fields stay as they are."""
+    """Renames the fields of a SEND_MESSAGE_V2 to the names of SEND_MESSAGE.  Other fields stay as they are."""
     return {NAMES.get(letter, letter): value for letter, value in fields.items()}
