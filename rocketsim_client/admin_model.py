@@ -44,7 +44,7 @@ class SubscriptionGroupConfig:
     `which_broker_when_consume_slowly` when they fall behind.
 
     `group_retry_policy` is RocketMQ's JSON for the times after which a message that was not acknowledged is delivered
-    again.  If it is empty, RocketMQ's default holds.  `commit_status` says which brokers have stored the change.
+    again.  An empty policy means RocketMQ's default.  `commit_status` says which brokers have stored the change.
     COMMIT_OK of a SYNC_MASTER means that a slave has it as well.
     """
 
@@ -117,7 +117,7 @@ class ResetOffset:
     queue: MessageQueue
     offset: int
     previous: int
-    status: CommitStatus = CommitStatus.UNSAID  # which brokers have the offset
+    status: CommitStatus = CommitStatus.UNSAID  # says which brokers have stored the offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ class RecordDecoder:
         return int(self._kept[rows]) if rows < len(self._kept) else self._frame_rows
 
     def unreadable(self, records: Records) -> list[int]:
-        """Returns the numbers of the records from which `batches` cannot make rows.  It is for use after `batches`
-        has failed, because it checks each record by itself, which is slow."""
+        """Returns the numbers of the records from which `batches` cannot make rows.  Call this only after `batches` has
+        failed, because checking each record by itself is slow."""
         return [row for row in range(len(records)) if not self._is_readable(records[row : row + 1])]
 
     def _is_readable(self, one: Records) -> bool:

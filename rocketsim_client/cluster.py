@@ -158,11 +158,11 @@ class Cluster:
     # --- routes ---------------------------------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """All topics that the name server knows."""
+        """Returns all topics that the name server knows."""
         return self.transport.routes.topic_list(self.timeout_s)
 
     def members(self) -> list[BrokerData]:
-        """All brokers that the name server knows."""
+        """Returns all brokers that the name server knows."""
         return self.transport.routes.cluster_list(self.timeout_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
@@ -204,7 +204,7 @@ class Cluster:
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:
-        """The addresses that recently did not answer."""
+        """Returns the addresses that recently did not answer."""
         return self._unreachable.current(self._clock())
 
     def failed(self, address: str, error: RocketSimError) -> None:
@@ -299,7 +299,8 @@ class Cluster:
         return self._ask_name(broker_name, call, all_slaves=False)[0]
 
     def ask_master_or_slaves(self, broker_name: str, call: Callable[[str], T]) -> list[T]:
-        """Calls the master of a broker name.  If it does not answer, returns the answers of all slaves that do."""
+        """Calls the master of a broker name.  If the master does not answer, returns the answers of all slaves that
+        do."""
         return self._ask_name(broker_name, call, all_slaves=True)
 
     def _ask_name(self, broker_name: str, call: Callable[[str], T], *, all_slaves: bool) -> list[T]:
@@ -465,8 +466,8 @@ class Cluster:
         early (`Segment.status`) is not asked for again, because only the caller can decide that.
 
         `read_in` has for each queue the leader epoch of the log when `until_offset` was read (`QueueBounds.log_epoch`).
-        If that epoch ended before `until_offset`, the range ends there with OFFSET_TRUNCATED, because other messages
-        may follow now.
+        If that epoch ended before `until_offset`, the range ends with OFFSET_TRUNCATED where the epoch ended, because
+        other messages may follow now.
         """
         expression = TagExpression.parse(expression).text
         progress = RangeProgress(ranges)

@@ -1,7 +1,8 @@
 """Where a cluster is, and how its servers are called.  A Connection is a plain value, which every client takes and
 which Spark sends to executors.
 
-It opens no connections.  A `Cluster` does so at its first call, so a process may have a Connection and fork.
+A Connection opens no network connections.  A `Cluster` does so at its first call, so a process may have a Connection
+and fork.
 """
 
 import re
@@ -36,7 +37,7 @@ class Connection:
     name_servers: tuple[str, ...] = ()
     brokers: tuple[tuple[str, Members], ...] = ()  # given instead of name servers
     timeout_s: float = TIMEOUT_S  # the limit of each call to one server
-    poll_interval_s: float = POLL_INTERVAL_S  # how long a route is used
+    poll_interval_s: float = POLL_INTERVAL_S  # a route is asked for again after this time
     channel_options: tuple[tuple[str, int | str], ...] = ()  # gRPC's own channel arguments
     range_streams: bool = True  # use plain sockets beside gRPC, if brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
@@ -76,8 +77,8 @@ class Connection:
     ) -> "Connection":
         """Makes a Connection, and raises InvalidParameter, which names the wrong argument.
 
-        `name_server` (`host:port;host:port`) says where the cluster is.  If it is empty, `brokers` says it: broker name
-        -> broker id -> `host:port`, where broker id 0 is the master.
+        `name_server` (`host:port;host:port`) says where the cluster is.  Without a name server, `brokers` says where
+        the brokers are: broker name -> broker id -> `host:port`, where broker id 0 is the master.
 
         `timeout_s` is the limit of each call to one server.  If another server is asked next, that is a further call.
         A route is asked for again after `poll_interval_s`, or as soon as it proves wrong.  `channel_options` are gRPC's
@@ -86,11 +87,11 @@ class Connection:
         with, for servers with access control.
 
         With `tls`, connections use TLS.  `tls_ca` is a PEM file of the CAs with which servers' certificates are
-        checked.  Without it these are the public CAs.  `tls_cert` and `tls_key` are PEM files of this client's own
+        checked.  Without `tls_ca` the public CAs are used.  `tls_cert` and `tls_key` are PEM files of this client's own
         certificate, for servers that ask for one.
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
-        of them a server speaks.  The other arguments are for RocketMQ's servers only.  `security_token` belongs to
+        of them a server speaks.  The arguments below are for RocketMQ's servers only.  `security_token` belongs to
         temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
         reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
         means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's

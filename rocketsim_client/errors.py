@@ -59,7 +59,8 @@ class RowIllegal(MessageIllegal):
 
 
 class QueueNotExist(MessageIllegal):
-    """A broker does not have this queue of the topic.  If it had the queue before, the client's route is old."""
+    """A broker does not have this queue of the topic.  If the broker had the queue before, the client's route is
+    old."""
 
     code = 29
 
@@ -158,7 +159,7 @@ class ServiceNotAvailable(BrokerRefused):
 
 
 class SystemBusy(BrokerRefused):
-    """The broker is too busy to take the call now; the same call may succeed later."""
+    """The broker is too busy to take the call now.  The same call may succeed later."""
 
     code = 2
 

@@ -20,7 +20,7 @@ Mask = Any  # npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class TagExpression:
-    """Selects messages with one of these tags; all messages if `tags` is empty."""
+    """Selects messages with one of these tags, or all messages if `tags` is empty."""
 
     text: str
     tags: frozenset[str]
@@ -76,7 +76,7 @@ class SqlExpression:
 
     @property
     def asked(self) -> str:
-        """The expression that the broker gets.  It selects everything, because the client evaluates the condition."""
+        """The expression that the broker gets, which selects everything, because the client evaluates the condition."""
         return ALL
 
     @property

@@ -169,7 +169,7 @@ class FoundMessages(list[MessageView]):
 
 
 class Messages(Sequence[MessageView]):
-    """Received messages.  Those of a pull are in queue order.  `records` has the same messages as columns."""
+    """Received messages.  The messages of a pull are in queue order.  `records` has the same messages as columns."""
 
     def __init__(self, records: Records, data: bytes, broker_name: str) -> None:
         self.records = records

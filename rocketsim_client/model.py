@@ -1,4 +1,4 @@
-"""The values that callers use: messages, queues and results.  It uses neither gRPC nor generated code.
+"""The values that callers use: messages, queues and results.  This module uses neither gRPC nor generated code.
 
 A queue offset counts the messages of one queue.  An offset to commit or to pull from is that of the next message to
 read.
@@ -85,13 +85,13 @@ class MessageQueue(NamedTuple):
 
 class Message:
     """A message to send.  `keys` may be several keys, separated by spaces or given as a list.  `properties` are the
-    caller's own.  Their names and values are text that is not empty, and no name is one to which RocketMQ gives a
-    meaning.
+    caller's own.  Names and values of properties are text that is not empty, and no name is one to which RocketMQ gives
+    a meaning.
 
     The message is delivered after a delay if `delay_level` is set (1 to 18 with RocketMQ's levels: 1 s to 2 h), or at
     the time `deliver_at`, a datetime or seconds since 1970, but not both.  Messages with the same `message_group` go to
-    one queue, in the order of their sends.  `Producer.send` says what delivery times and message groups promise.  It
-    also has arguments for both, for messages that do not have them.
+    one queue, in the order of their sends.  `Producer.send` says what delivery times and message groups promise.
+    `Producer.send` also has arguments for both, for messages that have neither.
     """
 
     __slots__ = (
@@ -222,7 +222,7 @@ class SendResults(Sequence[SendResult]):
 
     @property
     def send_status(self) -> SendStatus:
-        """The least safe status of all parts; SEND_OK for an empty batch."""
+        """The least safe status of all parts, or SEND_OK for an empty batch."""
         return max((part.send_status for part in self._parts), default=SendStatus.SEND_OK)
 
     def __len__(self) -> int:

@@ -75,21 +75,22 @@ class Producer:
     bytes that are accepted and not acknowledged.  A send waits while they are reached.
 
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
-    is on this machine's disk, of which the spool uses `spool_bytes` at most.  It is sent later, if this producer ends
-    by the next one with the same directory.  The constructor raises SpoolUnusable if the spool cannot be opened.
-    `spool_until` has the statuses with which a message may leave the spool.  With any other status the message stays,
-    and is sent again under the same id.
+    is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later, if this
+    producer ends by the next one with the same directory.  The constructor raises SpoolUnusable if the spool cannot be
+    opened.  `spool_until` has the statuses with which a message may leave the spool.  With any other status the message
+    stays, and is sent again under the same id.
 
     `access_key` and `secret_key` are the user and password that calls are signed with, for servers with access control.
 
     `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster.
 
-    `checker` is called with a message when a broker asks how its transaction, which nobody has ended, should end.  It
-    returns True to commit the transaction, False to roll it back, or None if that is not known yet.  It is called in a
-    thread of the producer, also for transactions of other producers of the topic.
+    `checker` is called with a message when a broker asks how its transaction, which nobody has ended, should end.  The
+    checker returns True to commit the transaction, False to roll it back, or None if that is not known yet.  The
+    checker is called in a thread of the producer, also for transactions of other producers of the topic.
 
-    The other options have RocketMQ's names and meanings.  `send_msg_timeout_ms`, `send_msg_max_timeout_per_request_ms`,
-    `linger_ms` and `poll_name_server_interval_ms` are older names of the durations, in milliseconds.
+    Options that are not described here have RocketMQ's names and meanings.  `send_msg_timeout_ms`,
+    `send_msg_max_timeout_per_request_ms`, `linger_ms` and `poll_name_server_interval_ms` are older names of the
+    durations, in milliseconds.
     """
 
     def __init__(
@@ -249,11 +250,11 @@ class Producer:
         their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key` is an
         older name of `message_group`.  The message itself may also have its message group and delivery time.
 
-        With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.  It
-        is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most three days ahead.
-        A time that has passed means no delay.  The result's offset is then that of the topic where the message waits.
-        Delayed messages of one `message_group` are delivered in the order of their times, and within a second in the
-        order of their sends.
+        With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.
+        `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most
+        three days ahead.  A time that has passed means no delay.  The result's offset is then that of the topic where
+        the message waits.  Delayed messages of one `message_group` are delivered in the order of their times, and
+        within a second in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  With a spool
         only SpoolFailed is raised.  Raises MessageIllegal if the message breaks a rule.
@@ -279,7 +280,7 @@ class Producer:
         key: str | None = None,
         deliver_at: datetime | float | None = None,
     ) -> "Future[SendResult]":
-        """Accepts the message and returns at once.  It waits only while `buffer_bytes` are accepted and not
+        """Accepts the message and returns at once.  The call waits only while `buffer_bytes` are accepted and not
         acknowledged.  The timeout begins when the message's batch leaves.  Callbacks run in a sender thread, so they
         must not send and wait.  `deliver_at` is as for `send`."""
         return self._accept(message, queue, one_of(message_group, key), Kind.ASYNC, deliver_at=deliver_at)
@@ -402,8 +403,8 @@ class Producer:
     # --- transactions ---------------------------------------------------------------------------------------------
 
     def transaction(self, *, timeout_s: float | None = None) -> Transaction:
-        """Begins one of RocketMQ's transactions: one message that readers see only when it is committed.  It is never
-        spooled.  The end of a `with` block commits the message, unless the block ends with an exception.
+        """Begins one of RocketMQ's transactions: one message that readers see only when it is committed.  The message
+        is never spooled.  The end of a `with` block commits the message, unless the block ends with an exception.
 
             with producer.transaction() as transaction:
                 transaction.send(Message("Orders", b"paid"))

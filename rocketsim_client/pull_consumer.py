@@ -1,5 +1,5 @@
-"""The pull consumer, whose caller decides what to pull and when to commit.  Its calls block, and any thread may make
-them."""
+"""The pull consumer, whose caller decides what to pull and when to commit.  The calls of a PullConsumer block, and any
+thread may make them."""
 
 import threading
 import time
@@ -36,8 +36,8 @@ from rocketsim_client.tls import File
 from rocketsim_client.transport.reads import PullAnswer, PullCall
 
 SUSPEND_S = 15.0  # RocketMQ's brokerSuspendMaxTimeMillis
-MAX_REMEMBERED = 10_000  # how many positions keep their leader epoch
-CALL_MARGIN_S = 3.0  # how much longer than its `suspend` time a call may take
+MAX_REMEMBERED = 10_000  # the leader epochs of this number of positions are kept
+CALL_MARGIN_S = 3.0  # a call may take longer than its `suspend` time by this
 
 _STATUS_BY_CODE = {
     0: PullStatus.FOUND,

@@ -120,7 +120,7 @@ class Backoff:
     longest_s: float = math.inf
 
     def pause_s(self, failures: int) -> float:
-        """Returns the pause after `failures` failures in a row; 0 without a failure."""
+        """Returns the pause after `failures` failures in a row, which is 0 without a failure."""
         return min(self.first_s * 2.0 ** min(failures - 1, 64), self.longest_s) if failures else 0.0
 
 

@@ -51,7 +51,7 @@ class TopicRoute:
         return "; ".join(brokers)
 
     def readable_queues(self) -> list[MessageQueue]:
-        """All queues of brokers with read permission, sorted by broker name and queue id."""
+        """Returns all queues of brokers with read permission, sorted by broker name and queue id."""
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in sorted(self.queues, key=lambda data: data.broker_name)

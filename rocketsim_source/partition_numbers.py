@@ -1,5 +1,5 @@
-"""The number of a queue in Kafka's column `partition`.  It depends only on the queue's broker name and id, so it does
-not change when other queues are read, too.  Pure.
+"""The number of a queue in Kafka's column `partition`.  The number depends only on the queue's broker name and id, so
+it does not change when other queues are read, too.  Pure.
 
     number = 65,536 * (1 to 32,767, by the CRC-32 of the broker name) + queue id
 

@@ -7,7 +7,7 @@ is_heap_frozen = False
 
 def freeze_loaded_modules() -> None:
     """Excludes the modules that are loaded by now (Spark, Arrow, numpy, gRPC and this package) from garbage collection.
-    It is called at the end of each task, and does something only the first time.
+    This function is called at the end of each task, and does something only the first time.
 
     Spark's daemon calls `gc.collect()` after each task, and the worker's next task waits for it.  Scanning 66,000
     objects, none of which was garbage, took more CPU than reading 75,000 rows.  The freeze is done only once, so that

@@ -23,8 +23,8 @@ Place = tuple[str, str]  # topic, broker name
 class RecordWaits:
     """Makes one waiting call for each topic at each broker name.  The first answer ends the wait.
 
-    The other calls go on until their own time is over, and the next wait uses them.  So no broker name has more than
-    one call for a topic, and a message that comes between two waits is not missed.
+    Calls that were not answered go on until their own time is over, and the next wait uses them.  So no broker name has
+    more than one call for a topic, and a message that comes between two waits is not missed.
     """
 
     def __init__(self, cluster: "Cluster") -> None:

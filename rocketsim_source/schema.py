@@ -111,8 +111,8 @@ def known_name(name: str, columns: Mapping[str, DataType]) -> str:
 def check_schema(schema: StructType, options: SourceOptions) -> None:
     """Checks a user's schema, which must name known columns with their types.
 
-    It may declare a column NOT NULL only if every message has a value, because Spark would otherwise read a null as
-    some value.
+    The schema may declare a column NOT NULL only if every message has a value, because Spark would otherwise read a
+    null as some value.
     """
     columns = all_columns(options)
     if not schema.fields:

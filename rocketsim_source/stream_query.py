@@ -60,8 +60,8 @@ class StreamQuery:
         self._lag_clock = LagClock()
         self._transports = TransportsUsed()
         self._ends: Offsets = {}
-        self._idle_at: Offsets | None = None  # where the last wait for records found none
-        self._plan_due = 0.0  # when an idle query plans again
+        self._idle_at: Offsets | None = None  # the offsets at which the last wait for records found none
+        self._plan_due = 0.0  # the time at which an idle query plans again
 
     # --- where to start -----------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class StreamQuery:
         """
         if self._initial is None:
             queues = self._watch.discover(must_exist=True)
-            # This refuses names that do not exist.  It is done only now, because later a broker may just be down.
+            # Names that do not exist are refused here, and not later, because later a broker may just be down.
             ends = wanted_ends(self.options, queues)
             starts = self._resolve(wanted_starts(self.options, queues, streaming=True), ends)
             self._initial = StreamOffset(starts, read_in=read_in(StreamOffset({}), starts, self._states.bounds))
@@ -223,8 +223,8 @@ class StreamQuery:
     def _learn_ends(self, asked: Sequence[MessageQueue], states: QueueStates) -> None:
         """Looks up the ends of queues that the options name by timestamp.
 
-        Such an end is known when the queue has a record after that time, and it does not change then.  While no broker
-        answers, the queue waits.
+        An end by timestamp is known when the queue has a record after that time, and it does not change then.  While no
+        broker answers, the queue waits.
         """
         wanted = wanted_ends(self.options, asked, strangers=False)
         open_ends = {
@@ -270,8 +270,8 @@ class StreamQuery:
     def _refuse_unknown_starts(self, queues: set[MessageQueue]) -> None:
         """Raises an error if a batch without starts is run again while a queue has no answer.
 
-        Such a batch is the query's first one, and the brokers must be asked where it starts.  A queue for which no
-        broker answers must not count as a new one, because nothing is read from new queues.
+        A batch without starts is the query's first one, and the brokers must be asked where it starts.  A queue for
+        which no broker answers must not count as a new one, because nothing is read from new queues.
         """
         states = self._watch.states(sorted(queues))
         for queue in sorted(queues):

@@ -1,9 +1,9 @@
 """The operator's client.  Each method is a command of mqadmin, with its name in snake_case.
 
 Where mqadmin takes `-b` or `-c`, a method takes `broker_addr` or `cluster_name`.  Without either it uses all clusters.
-A command that changes something is sent to masters, because slaves get changes from their master.  It is sent to all
-masters, even if one of them refuses it (`at_each`).  A command that shows something is sent to masters, or to a slave
-while its master is away.
+A command that changes something is sent to masters, because slaves get changes from their master.  Such a command is
+sent to all masters, even if one of them refuses it (`at_each`).  A command that shows something is sent to masters, or
+to a slave while its master is away.
 """
 
 from rocketsim_client.admin.brokers import BrokerCommands

@@ -69,8 +69,8 @@ class BrokerCommands(Commands):
         while the old master answers, or while another slave has a longer log or does not answer.  The answer says what
         is lost.
 
-        `broker_role` is SYNC_MASTER or ASYNC_MASTER.  If it is empty, the new master gets the old master's role, so
-        that `SEND_OK` keeps its meaning.
+        `broker_role` is SYNC_MASTER or ASYNC_MASTER.  An empty role means the old master's role, so that `SEND_OK`
+        keeps its meaning.
         """
         if broker_name is None:
             named = [member for member in self.cluster_list() if member.address == broker_addr]

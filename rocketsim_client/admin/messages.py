@@ -42,9 +42,9 @@ class MessageCommands(Commands):
         begin_timestamp: int = 0,
         end_timestamp: int | None = None,
     ) -> FoundMessages:
-        """Returns the newest messages with the key, newest first, from all brokers of the topic, and at most 64.
-        They were stored from `begin_timestamp` to `end_timestamp` (ms; None: now).  If the result's `more` is True,
-        older messages may exist."""
+        """Returns the newest messages with the key, newest first, from all brokers of the topic, and at most 64.  Only
+        messages that were stored from `begin_timestamp` to `end_timestamp` (ms; None: now) are searched.  If the
+        result's `more` is True, older messages may exist."""
         if not 0 < max_num <= MAX_QUERY_MESSAGES:
             raise InvalidParameter(f"max_num {max_num}: it must be 1 to {MAX_QUERY_MESSAGES}")
         until = time.monotonic() + self._timeout_s
@@ -81,7 +81,7 @@ class MessageCommands(Commands):
 
 
 def _page(broker_name: str, answer: Any) -> tuple[Messages, int | None]:
-    """Returns messages, newest first, and the `before` of the next request for older messages.  It is None if no
+    """Returns messages, newest first, and the `before` of the next request for older messages, which is None if no
     older messages exist."""
     return _messages(broker_name, answer), answer.more_before if answer.HasField("more_before") else None
 

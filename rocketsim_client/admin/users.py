@@ -83,7 +83,7 @@ class UserCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, AclInfo]:
-        """Changes the policies of a user that already has some.  It is otherwise the same as `create_acl`."""
+        """Changes the policies of a user that already has policies, otherwise like `create_acl`."""
         request = pb.UpdateAclRequest(acl=_acl_message(subject, policies))
         return self._call_masters(request, broker_addr, cluster_name, _changed_acl)
 

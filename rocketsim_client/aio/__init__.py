@@ -1,5 +1,5 @@
-"""Producer and consumers for programs that use asyncio.  They use the same clients, and make their blocking calls in
-threads.
+"""Producer and consumers for programs that use asyncio.  These classes use the ordinary clients, and make their
+blocking calls in threads.
 
 If a task is cancelled, the call that it waits for continues in its thread, and only the wait ends.  A receive takes
 messages in the task itself, so a cancelled receive has taken none.

@@ -1,7 +1,7 @@
 """The consumer of a group for asyncio.
 
-Tasks that wait for a message share one thread, which asks brokers.  It puts messages into the inbox of the Consumer,
-and wakes the tasks, which take them from there.
+Tasks that wait for a message share one thread, which asks brokers.  The thread puts messages into the inbox of the
+Consumer, and wakes the tasks, which take them from the inbox.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ MOST_THREADS = 8  # threads that make acks and similar calls
 
 
 class AsyncConsumer:
-    """A Consumer whose calls are awaited.  It takes the arguments of Consumer, and belongs to one event loop.
+    """A Consumer whose calls are awaited.  The constructor takes the arguments of Consumer.  An object belongs to one
+    event loop.
 
         async with AsyncConsumer(name_server, "billing", "TopicTest") as consumer:
             async for message in consumer:
@@ -51,7 +52,7 @@ class AsyncConsumer:
 
     @property
     def blocking(self) -> Consumer:
-        """The Consumer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
+        """The Consumer that this object uses.  Call the Consumer's other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -153,7 +154,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Gives back messages that could not be processed.  It is the same as `Consumer.nack`."""
+        """Gives back messages that could not be processed, like `Consumer.nack`."""
         return await self._settle(partial(self._blocking.nack, messages, delay_s, timeout_s=timeout_s))
 
     async def extend(
@@ -163,7 +164,7 @@ class AsyncConsumer:
         *,
         timeout_s: float | None = None,
     ) -> CommitStatus:
-        """Keeps the messages for `invisible_s` from now on.  It is the same as `Consumer.extend`."""
+        """Keeps the messages for `invisible_s` from now on, like `Consumer.extend`."""
         return await self._settle(partial(self._blocking.extend, messages, invisible_s, timeout_s=timeout_s))
 
     async def _settle(self, call: "partial[CommitStatus]") -> CommitStatus:

@@ -15,7 +15,8 @@ MOST_THREADS = 8  # threads for calls that wait for brokers: batches, columns, f
 
 
 class AsyncProducer:
-    """A Producer whose calls are awaited.  It takes the arguments of Producer, and belongs to one event loop.
+    """A Producer whose calls are awaited.  The constructor takes the arguments of Producer.  An object belongs to one
+    event loop.
 
         async with AsyncProducer(name_server, group="orders") as producer:
             result = await producer.send(Message("TopicTest", b"a body"))
@@ -39,7 +40,7 @@ class AsyncProducer:
 
     @property
     def blocking(self) -> Producer:
-        """The Producer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
+        """The Producer that this object uses.  Call the Producer's other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -71,7 +72,7 @@ class AsyncProducer:
     async def send_batch(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None, timeout_s: float | None = None
     ) -> SendResults:
-        """Sends messages of one topic into one queue.  It is the same as `Producer.send_batch`."""
+        """Sends messages of one topic into one queue, like `Producer.send_batch`."""
         return await self._calls.result(partial(self._blocking.send_batch, messages, queue=queue, timeout_s=timeout_s))
 
     async def send_columns(
@@ -87,7 +88,7 @@ class AsyncProducer:
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> SendResults:
-        """Sends Arrow columns, one message for each row.  It is the same as `Producer.send_columns`."""
+        """Sends Arrow columns, one message for each row, like `Producer.send_columns`."""
         send = partial(
             self._blocking.send_columns,
             topic,

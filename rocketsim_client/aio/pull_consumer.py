@@ -16,7 +16,8 @@ MOST_CALLS = 8  # threads for calls that brokers answer at once
 
 
 class AsyncPullConsumer:
-    """A PullConsumer whose calls are awaited.  It takes the arguments of PullConsumer, and belongs to one event loop.
+    """A PullConsumer whose calls are awaited.  The constructor takes the arguments of PullConsumer.  An object belongs
+    to one event loop.
 
         async with AsyncPullConsumer(name_server, group="billing") as consumer:
             for queue in await consumer.message_queues("TopicTest"):
@@ -42,7 +43,7 @@ class AsyncPullConsumer:
 
     @property
     def blocking(self) -> PullConsumer:
-        """The PullConsumer that this object uses.  Its other methods can be called with `asyncio.to_thread`."""
+        """The PullConsumer that this object uses.  Call the PullConsumer's other methods with `asyncio.to_thread`."""
         return self._blocking
 
     @property
@@ -66,7 +67,7 @@ class AsyncPullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Pulls once.  It is the same as `PullConsumer.pull`."""
+        """Pulls once, like `PullConsumer.pull`."""
         pull = partial(
             self._blocking.pull,
             queue,

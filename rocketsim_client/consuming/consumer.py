@@ -1,8 +1,8 @@
 """The consumer of a group: receives messages, and acknowledges each.  The broker knows which messages are being
 processed.
 
-`Poller` asks brokers, `Settler` acknowledges messages and gives them back, and `Renewal` extends deadlines.  They share
-an `Inbox`.
+`Poller` asks brokers, `Settler` acknowledges messages and gives them back, and `Renewal` extends deadlines.  These
+three share an `Inbox`.
 """
 
 import logging
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 BATCH = 32  # messages of one call, as in RocketMQ
 RENEW_FOR_S = 3 * 3600.0
-MAX_IN_FLIGHT_BYTES = 64 << 20  # as in RocketMQ 5's push consumers
+MAX_IN_FLIGHT_BYTES = 64 << 20  # the same as in RocketMQ 5's push consumers
 
 
 class Consumer:
@@ -52,9 +52,9 @@ class Consumer:
                 consumer.ack(message)
 
     `name_server` is `host:port;host:port`, or a Connection, which says where the cluster is and how its servers are
-    called.  It is empty with `brokers` (broker name -> broker id -> `host:port`).  `topics` is a topic, or several, or
-    topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`, which brokers evaluate (their
-    `enablePropertyFilter`).  Durations are in seconds:
+    called.  `name_server` is empty if `brokers` (broker name -> broker id -> `host:port`) is given.  `topics` is a
+    topic, or several, or topic -> filter.  A filter is tags, as in "TagA || TagB", or an `SqlExpression`, which brokers
+    evaluate (their `enablePropertyFilter`).  Durations are in seconds:
 
     For `invisible_s` (60) the broker gives a message to no other consumer.  After half of that time this consumer asks
     for more, until `renew_for_s` after it received the message (three hours; 0: never).  `timeout_s` (3) is the longest
@@ -194,11 +194,11 @@ class Consumer:
         is final in the broker's mode.  `SLAVE_NOT_AVAILABLE` means that a SYNC_MASTER had no slave.  If that master is
         lost before a slave has caught up, the messages are delivered again.
 
-        Raises InvalidReceiptHandle if some deliveries were over.  Their messages are delivered again, and the others
-        are acknowledged.  Raises TopicNotExist if the topic was deleted, and the messages are not delivered again.
-        After any other error it is unknown which messages are acknowledged.  The consumer keeps them, so acknowledge
-        them again.  Such an error is also raised if a disk or slave does not confirm the ack before `timeout_s` is
-        over.
+        Raises InvalidReceiptHandle if some deliveries were over.  The messages of these deliveries are delivered again,
+        and all others are acknowledged.  Raises TopicNotExist if the topic was deleted, and the messages are not
+        delivered again.  After any other error it is unknown which messages are acknowledged.  The consumer keeps the
+        messages, so acknowledge them again.  An error is also raised if a disk or slave does not confirm the ack before
+        `timeout_s` is over.
         """
         self._inbox.check_open()
         return self._settler.ack(_listed(messages), timeout_s)

@@ -25,8 +25,8 @@ class _Held:
 
 
 class InFlight:
-    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  While it holds
-    `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order in which
+    """Holds at most `most` messages, or more if a pop returns the batch of an earlier attempt.  While the held messages
+    have `most_bytes` or more, no further messages are asked for.  Messages are handed out once, in the order in which
     they came.  In a group that consumes in order, one message of a message group is handed out at a time."""
 
     def __init__(self, most: int, most_bytes: int, invisible_s: float, renew_for_s: float) -> None:
@@ -47,7 +47,7 @@ class InFlight:
 
     @property
     def room(self) -> int:
-        """How many more messages may be asked for.  It is 0 at one of the two limits."""
+        """How many more messages may be asked for, which is 0 at one of the two limits."""
         return self._most - len(self._held) if self.size_bytes < self._most_bytes else 0
 
     @property
@@ -125,7 +125,7 @@ class InFlight:
         ]
 
     def settle_with_those_behind(self, handle: str) -> None:
-        """Forgets the message and those behind it in its group.  They are all delivered again."""
+        """Forgets the message and those behind it in its group.  The broker delivers all of these messages again."""
         for message in self.behind(handle):
             self._remove(message.receipt_handle)
         self.settle(handle)

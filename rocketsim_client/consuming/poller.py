@@ -219,9 +219,9 @@ class Poller:
         """Ends the call of the thread that asks brokers, and waits for that thread, which keeps the messages that the
         brokers answer.
 
-        The broker is asked to answer its long poll.  If it does not within a second, the call is cancelled, and
-        messages that were on their way are delivered again after their invisible time.  A signal handler may close the
-        consumer in the very thread that asks.  Then this does not wait for the thread.
+        The broker is asked to answer its long poll.  If the broker does not answer within a second, the call is
+        cancelled, and messages that were on their way are delivered again after their invisible time.  A signal handler
+        may close the consumer in the very thread that asks.  Then this does not wait for the thread.
         """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()

@@ -13,8 +13,8 @@ class Suggestions:
     answer updates the suggestion, and a failure to reach a broker does not.
 
     In addition to RocketMQ: after an answer PULL_RETRY_IMMEDIATELY with the same offset, the next pull goes to the
-    master.  Such an answer comes from a slave that is behind the offset that this client has read.  Before that pull
-    comes a pause, which doubles each time until an answer moves the offset.
+    master.  An answer like that comes from a slave that is behind the offset that this client has read.  Before that
+    pull comes a pause, which doubles each time until an answer moves the offset.
     """
 
     _broker_ids: dict[MessageQueue, int] = field(default_factory=dict)

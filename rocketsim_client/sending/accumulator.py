@@ -1,9 +1,10 @@
 """Gathers messages into batches, in one lane for each broker, topic, kind and WAIT flag, and decides which batch may be
 sent.  Pure: it has no lock and no clock.
 
-A batch is sent in three cases.  It is full.  Or its first message has waited for the linger time, and at most one other
-batch of the lane is unanswered.  Or no batch of the lane is unanswered, and a caller waits for the result (SYNC,
-ORDERED).  So batches grow with the load, which matters because a call costs as much as some hundred messages.
+A batch is sent when it is full.  A batch is also sent when its first message has waited for the linger time, and at
+most one other batch of the lane is unanswered.  If a caller waits for the result (SYNC, ORDERED), a batch is sent as
+soon as no other batch of the lane is unanswered.  So batches grow with the load, which matters because a call costs as
+much as some hundred messages.
 
 An ordered lane has one unanswered batch at a time, so that neither the network nor a retry can reorder two messages of
 a group.

@@ -1,6 +1,7 @@
 """A batch of messages as columns, which a transport sends.  Pure.
 
-A batch keeps its message ids over all attempts and brokers.  When it moves to another broker, only its queues change.
+A batch keeps its message ids over all attempts and brokers.  When the batch moves to another broker, only its queues
+change.
 """
 
 import zlib
@@ -80,7 +81,8 @@ class OutgoingBatch:
         return self._selected(lambda values: values[start:end])
 
     def take(self, rows: npt.NDArray[np.int64]) -> "OutgoingBatch":
-        """Returns a batch of these rows.  It works only for a batch of columns, because it takes from arrays."""
+        """Returns a batch of these rows.  This works only for a batch of columns, because rows are taken from
+        arrays."""
         return self._selected(
             lambda values: values.take(numbers(rows)) if isinstance(values, pa.Array) else values[rows]
         )

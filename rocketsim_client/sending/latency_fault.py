@@ -1,9 +1,9 @@
 """Fault avoidance: which brokers a producer avoids after slow or failed sends.  Pure: the caller passes the time.
 
-It follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.  After each send
-its broker is avoided for a time that depends on how long the send took: not at all below 550 ms, for 30 seconds from
-550 ms on, and for up to ten minutes from 15 s on.  A failed send counts as one that took 30 s.  If all brokers are
-avoided, one of the better half is used.
+Fault avoidance follows RocketMQ 4.9's MQFaultStrategy (table D8) and is used only with `send_latency_fault_enable`.
+After each send its broker is avoided for a time that depends on how long the send took: not at all below 550 ms, for 30
+seconds from 550 ms on, and for up to ten minutes from 15 s on.  A failed send counts as one that took 30 s.  If all
+brokers are avoided, one of the better half is used.
 """
 
 from dataclasses import dataclass, field

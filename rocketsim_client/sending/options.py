@@ -16,8 +16,8 @@ class ProducerOptions:
     group: str
     timeout_s: float  # the limit of a send over all attempts
     attempt_timeout_s: float  # if negative, an attempt may take the rest of `timeout_s`
-    retries: int  # of sends whose caller waits
-    async_retries: int  # of all other sends
+    retries: int  # for sends whose caller waits
+    async_retries: int  # for all other sends
     retry_another_broker_when_not_store_ok: bool
     send_latency_fault_enable: bool
     compress_over: int  # bytes; larger bodies are compressed

@@ -1,5 +1,5 @@
-"""Keeps accepted messages until they are sent, and runs the few threads that send them.  It adds a lock and threads to
-the accumulator.
+"""Keeps accepted messages until they are sent, and runs the few threads that send them.  The outbox adds a lock and
+threads to the accumulator.
 
 A thread is started when a message has to be sent and all other threads are busy.  `close` sends everything first.
 """
@@ -30,8 +30,8 @@ class Outbox:
         *,
         waits_for_room: bool,
     ) -> None:
-        """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Otherwise it waits as long
-        as a send may take."""
+        """With `waits_for_room`, `accept` waits for space in the buffer without a limit.  Otherwise `accept` waits as
+        long as a send may take."""
         self._options = options
         self._sender = sender
         self._timeout_s = options.timeout_s
@@ -163,4 +163,4 @@ class Outbox:
                 if self._idle:
                     self._work.notify()
                 elif not self._senders and (batch.lane.open or batch.lane.full):
-                    self._notify_a_sender()  # for entries that came while a caller's thread sent its own batch
+                    self._notify_a_sender()  # entries may have come while a caller's thread sent its own batch

@@ -103,7 +103,7 @@ class Pending(Future[Any]):
 
 
 def succeed_all(futures: Sequence[Pending], results: Iterable[Any]) -> None:
-    """Completes all futures of a batch, like `succeed`.  It takes the lock once for all futures that no thread waits
+    """Completes all futures of a batch, like `succeed`.  The lock is taken once for all futures that no thread waits
     for, which are most."""
     with_callbacks: list[Pending] = []
     awaited: list[tuple[Pending, Any]] = []

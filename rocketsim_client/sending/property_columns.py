@@ -55,8 +55,8 @@ def entries(column: pa.Array) -> tuple[pa.Array, pa.Array, Positions]:
 
 
 def unfit(names: pa.Array, values: pa.Array, places: Positions) -> Mask:
-    """Marks the properties that a message cannot have.  Those are the ones for which `property_problem` finds a
-    reason, and those whose name a later property of the row has again."""
+    """Marks the properties that a message cannot have, because `property_problem` finds a reason, or because a later
+    property of the row has the same name."""
     import pyarrow.compute as pc
 
     names, values = binary_view(names), binary_view(values)

@@ -160,8 +160,8 @@ class Replay:
         return True
 
     def _work(self, name: str, parts: Sequence[Queues], lanes: Set[Lane]) -> None:
-        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while.  Its lanes
-        may go to other brokers meanwhile."""
+        """Sends the oldest records of each part.  After a failure the broker gets nothing for a while.  The broker's
+        lanes may go to other brokers meanwhile."""
         stored, failure = self._send_parts(name, parts)
         if failure is None and stored:
             pause_s = 0.0

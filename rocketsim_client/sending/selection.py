@@ -50,8 +50,8 @@ class RoundRobin:
 
 
 def by_group(queues: Sequence[MessageQueue], message_group: str | bytes) -> MessageQueue:
-    """Returns the queue of a message group.  It is the same in every process and run, as long as the queues are the
-    same."""
+    """Returns the queue of a message group.  The queue of a group is the same in every process and run, as long as the
+    topic's queues are the same."""
     return queues[group_hash(message_group) % len(queues)]
 
 

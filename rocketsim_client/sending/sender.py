@@ -26,17 +26,17 @@ from rocketsim_client.sending.publish_info import PublishTable
 _MESSAGE_OF_FRAME = re.compile(r"message (\d+) of the frame (.*)", re.S)
 Cuts = Iterable[tuple[OutgoingBatch, Positions]]  # the parts of a batch, each with its rows
 
-NEW_ROUTES = 2  # how often an ordered send gets new queues after the topic's queues have changed
+NEW_ROUTES = 2  # times that an ordered send gets new queues after the topic's queues have changed
 MAY_MOVE = frozenset({Kind.SYNC, Kind.ASYNC, Kind.ONEWAY, Kind.ALONE})
 
 
 class Lot(NamedTuple):
-    """Messages that are sent together.  It is a tuple, because every send makes one and tuples are cheap."""
+    """Messages that are sent together.  A lot is a tuple, because every send makes a lot and tuples are cheap."""
 
     entries: Sequence[Pending]
     kind: Kind
     deadline: float
-    routes: int = NEW_ROUTES  # how often message groups may still get new queues
+    routes: int = NEW_ROUTES  # times that message groups may still get new queues
     msg_ids: Sequence[str] | None = None  # the ids of an earlier attempt
 
     def part(self, rows: Sequence[int]) -> "Lot":
@@ -87,8 +87,8 @@ class Sender:
         return self._id_maker().next(count, now_ms)
 
     def _id_maker(self) -> UniqIds:
-        """Returns the maker of message ids.  It is made at the first message, because finding this machine's address
-        may need a name service."""
+        """Returns the maker of message ids.  The maker is made at the first message, because finding this machine's
+        address may need a name service."""
         made = self._ids
         if made is None:
             made = self._ids = UniqIds(local_ipv4(self._peer))
@@ -122,9 +122,10 @@ class Sender:
     def attempt(self, lot: Lot, outgoing: OutgoingBatch) -> list[Lot]:
         """Sends `outgoing`, which is made of the lot, and completes the entries once a broker has acknowledged it.
 
-        Otherwise it completes no entry: it raises, or returns parts that the caller has to send instead.  If a broker
-        refuses a message of the batch as illegal, it returns the two halves of the batch, so that the other messages
-        are sent.  If the queues of message groups are gone, it returns the groups with new queues.
+        Without an acknowledgement no entry is completed: the method raises, or returns parts that the caller has to
+        send instead.  If a broker refuses a message of the batch as illegal, it returns the two halves of the batch, so
+        that the other messages are sent.  If the queues of message groups are gone, it returns the groups with new
+        queues.
         """
         entries = lot.entries
         by_group = lot.routes and any(entry.by_group for entry in entries)

@@ -6,8 +6,8 @@ topic that may go to any queue are one more lane, but they need no order.
 
 The sender puts a message into the spool when no broker has taken it, or when older messages of its lane are still in
 the spool, so that no message overtakes another.  Replay (`replay.py`) takes the oldest records of each lane, and sends
-them to brokers.  It deletes those that a broker has stored, and moves those that a broker has refused for good to the
-dead ones.
+them to brokers.  Replay deletes records that a broker has stored, and moves records that a broker has refused for good
+to the dead ones.
 
 Senders and replay reach the database through one thread, which commits the jobs of all callers together.  If a file of
 the spool is deleted or moved, the spool takes no more records.  If the lock file is gone as well, or the database is
@@ -152,9 +152,9 @@ class Spool:
         return bool(self._lanes)
 
     def holds(self, lane: Lane) -> bool:
-        """Returns True if later messages of the lane have to go into the spool, too.  Messages that may go to any
-        queue need no order.  They go to brokers again as soon as a broker has taken a message of their lane, or if
-        the spool takes no more."""
+        """Returns True if later messages of the lane have to go into the spool, too.  Messages that may go to any queue
+        need no order.  Such messages go to brokers again as soon as a broker has taken a message of their lane, or if
+        the spool takes no more records."""
         backlog = self._lanes.get(lane)
         if backlog is None or lane.name != ANY_QUEUE:
             return backlog is not None

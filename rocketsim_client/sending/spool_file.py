@@ -263,8 +263,8 @@ def _identity(file: int | str | Path) -> tuple[int, int] | None:
 
 
 class _Lock:
-    """The lock of the directory, in a file of its own, because SQLite's own lock would keep readers out.  It is held
-    until `release` or the end of this process.  A forked child does not hold it."""
+    """The lock of the directory, in a file of its own, because SQLite's own lock would keep readers out.  The lock is
+    held until `release` or the end of this process.  A forked child does not hold it."""
 
     def __init__(self, directory: Path) -> None:
         """Raises SpoolUnusable if another process has the lock, and OSError if the file cannot be opened or written."""

@@ -88,8 +88,8 @@ class Transaction:
 
     @property
     def status(self) -> CommitStatus | None:
-        """The status of the last `commit` or `rollback`, also of the one at the end of the block.  It says which
-        brokers have stored it.  None if neither was answered yet."""
+        """The status of the last `commit` or `rollback`, also of the one at the end of the block.  The status says
+        which brokers have stored the commit or rollback.  None means that neither was answered yet."""
         return self._status
 
     def send(

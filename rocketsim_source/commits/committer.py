@@ -1,4 +1,4 @@
-"""The thread that commits the group's offsets.  It commits only the newest offsets, so that a slow or dead broker
+"""The thread that commits the group's offsets.  Only the newest offsets are committed, so that a slow or dead broker
 never delays a batch."""
 
 import logging
@@ -23,7 +23,7 @@ def now_ms() -> int:
 class Committer:
     """Commits in a thread, which starts with the first offset.
 
-    Its locks are reentrant, because a signal handler may run in the very thread that holds them.
+    The committer's locks are reentrant, because a signal handler may run in the very thread that holds them.
     """
 
     def __init__(self, cluster: SourceCluster, options: SourceOptions, clock: Callable[[], int] = now_ms) -> None:
@@ -40,11 +40,11 @@ class Committer:
         self._closed = False
         self._flush_now = False
         self._fatal: Exception | None = None
-        self._result = CommitResult()  # what the last commit returned
+        self._result = CommitResult()  # the result of the last commit
         self._warned: set[MessageQueue] = set()
 
     def start_at(self, offsets: Offsets) -> None:
-        """Notes where a new query starts.  These offsets are committed for queues without a committed offset."""
+        """Notes the offsets at which a new query starts.  They are committed for queues without a committed offset."""
         with self._changed:
             self._ledger.want_start(offsets)
         self._notify()

@@ -38,11 +38,11 @@ class CommitLedger:
     wanted: Offsets = field(default_factory=dict)
     starts: Offsets = field(
         default_factory=dict
-    )  # where a new query starts; these are committed for the queues in `vacant`
+    )  # the start of a new query, which is committed for the queues in `vacant`
     # The queues of `starts` for which the group has no committed offset.
     vacant: set[MessageQueue] = field(default_factory=set)
-    broker_offsets: Offsets = field(default_factory=dict)  # what the brokers last said that the group has committed
-    ours: Offsets = field(default_factory=dict)  # what this query last committed
+    broker_offsets: Offsets = field(default_factory=dict)  # the group's committed offsets, as the brokers last said
+    ours: Offsets = field(default_factory=dict)  # the offsets that this query last committed
     on_slave: set[str] = field(default_factory=set)  # broker names whose last commit was taken by a slave
     failures: int = 0  # failed rounds in a row
     dirty: bool = False

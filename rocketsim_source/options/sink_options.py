@@ -61,7 +61,7 @@ class SinkOptions:
     sink_name: str | None = option("sinkName", text)
     id_version: int | None = option("idVersion", integer(0, ID_VERSION))
     partitioner: str = option("partitioner", choice("roundRobin", "key"), "roundRobin")
-    # How many rows are sent as one batch; None: those of one batch of Spark's.
+    # Rows that are sent as one batch; None: the rows of one batch of Spark's.
     send_batch_size: int | None = option("sendBatchSize", integer(1, 1 << 30))
     send_timeout_ms: int = option("sendTimeoutMs", milliseconds(1), 3000, "sendMsgTimeout")
     retries: int = option("retryTimesWhenSendFailed", integer(0, 1000), 5)

@@ -126,19 +126,19 @@ class SourceOptions:
     pull_retry_backoff_ms: int = option("pullRetryBackoffMs", milliseconds(1), 100)
     slave_behind_wait_ms: int = option(
         "slaveBehindWaitMs", milliseconds(), 30_000
-    )  # how long to wait for the master when a slave lacks planned records
+    )  # a task waits this long for the master when a slave lacks planned records
     read_from: str = option("readFrom", choice("suggested", "master", "slave", "masterOnly"), "suggested")
     suggest_scope: frozenset[str] = option(
         "suggestScope", words("task", "worker", "driver"), frozenset({"task", "worker"})
     )
     prefetch_pulls: int = option("prefetchPulls", integer(0, 64), 1)
     check_crcs: bool = option("checkCrcs", boolean, False)
-    # what to do with records that no broker has in readable form
+    # Says if records that no broker has in readable form fail the query or are left out.
     corrupt: str = option("corrupt", choice("fail", "skip"), "fail")
     metadata_refresh_ms: int = option("metadataRefreshMs", milliseconds(), 1000)
     idle_poll_ms: int = option("idlePollMs", milliseconds(), 200)
     queue_discovery_interval_ms: int = option("queueDiscoveryIntervalMs", milliseconds(), 30_000)
-    # how long a query goes on while no broker answers
+    # A query fails when no broker has answered for this time.
     broker_down_timeout_ms: int = option("brokerDownTimeoutMs", milliseconds(), 300_000)
 
     include_properties: bool = option("includeProperties", boolean, True)

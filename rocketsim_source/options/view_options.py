@@ -24,7 +24,7 @@ from rocketsim_source.options.source_options import FROM_SPARK, SourceOptions, t
 
 MESSAGES = "messages"
 VIEWS = ("lag", "offsets", "queues", "groups", "brokers")
-# Which views can be narrowed to one group, and to topics.
+# The views that can be narrowed to one group, and those that can be narrowed to topics.
 OF_A_GROUP = frozenset({"lag", "offsets", "groups"})
 OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 

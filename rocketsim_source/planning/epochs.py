@@ -1,5 +1,5 @@
-"""The leader epoch (a broker's term as master) in which each queue was read.  With it the source can tell a restart,
-which loses nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
+"""The leader epoch (a broker's term as master) in which each queue was read.  With this epoch the source can tell a
+restart, which loses nothing, from the promotion of a slave that lacked some of the records that were read.  Pure.
 
 An offset alone cannot show the difference, because the promoted slave's log soon grows past that offset again, with
 other records.  So the checkpoint keeps beside each offset the newest epoch at the time of reading, and the brokers are

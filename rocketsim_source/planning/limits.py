@@ -19,7 +19,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
     if limit <= len(waiting):
         first = turn * limit % len(waiting)
         return dict.fromkeys((waiting + waiting)[first : first + limit], 1)
-    # Each queue gets one record; the rest is divided by the largest remainder method.
+    # Each queue gets one record.  The rest is divided by the largest remainder method.
     rest = {queue: backlogs[queue] - 1 for queue in waiting}
     spare, total = limit - len(waiting), sum(rest.values())
     shares = {queue: 1 + spare * left // total for queue, left in rest.items()}
@@ -31,7 +31,7 @@ def share(backlogs: Mapping[MessageQueue, int], limit: int, turn: int = 0) -> di
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of one trigger; None means no limit."""
+    """The limits of one trigger, where None means no limit."""
 
     max_offsets: int | None = None
     max_offsets_per_queue: int | None = None
@@ -43,8 +43,8 @@ class Limits:
         """Returns how many records of each queue to take.  `record_bytes` is the mean size of a queue's records, if
         known.
 
-        The byte limit is soft, because sizes are means.  It becomes the number of records that fit at the mean size of
-        this backlog, and a batch always has at least one record.
+        The byte limit is soft, because sizes are means.  The byte limit becomes the number of records that fit at the
+        mean size of this backlog, and a batch always has at least one record.
         """
         taken = {queue: backlog for queue, backlog in backlogs.items() if backlog > 0}
         if self.max_offsets_per_queue is not None:
@@ -68,7 +68,7 @@ class TriggerDelay:
         self._min_offsets = min_offsets
         self._max_delay_ms = max_delay_ms
         self._last_ms: int | None = (
-            None  # when the last batch ran; None before the first, which is not delayed, as in Kafka's source
+            None  # the time of the last batch; None before the first one, which is not delayed, as in Kafka's source
         )
 
     def lets_through(self, count: int, now_ms: int) -> bool:

@@ -10,7 +10,7 @@ cuts it in the same way.  Checkpoints of older versions have no `split`.
 When Spark replays a query's first batch, it asks for the initial offset again.  By then `latest` may have moved, and
 the records in between would be lost silently.  Therefore the end offset of the first batch also says where that batch
 starts (`start`).  While a query has nothing to read, its first batch is empty and only writes the start into the
-checkpoint.  Such an offset is marked `"anchor":1`.
+checkpoint.  The offset of an empty first batch is marked `"anchor":1`.
 """
 
 from dataclasses import dataclass, field

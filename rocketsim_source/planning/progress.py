@@ -41,8 +41,8 @@ class LagClock:
 
 
 class TransportsUsed:
-    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the
-    first pull.  They are derived from the brokers' counters, without what the brokers counted before this query
+    """The transports that tasks use to pull from each broker name: `stream`, `grpc` or both, or None before the first
+    pull.  The transports are derived from the brokers' counters, without what the brokers counted before this query
     began."""
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ class StreamPlanner:
     options: SourceOptions
     delay: TriggerDelay
     turn: int = 0
-    target: Offsets | None = None  # where availableNow ends; None until it is known
+    target: Offsets | None = None  # the end of an availableNow run, or None until it is known
     _warned: set[tuple[str, MessageQueue]] = field(default_factory=set)
     _closed: Offsets = field(default_factory=dict)  # the ends of queues that were closed for writing when last seen
 

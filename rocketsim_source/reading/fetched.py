@@ -29,8 +29,8 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """The records from which a decoder could not make rows.  It has used the first `used` records of the frame, and
-    cannot read `rows`."""
+    """The records from which a decoder could not make rows.  The decoder has used the first `used` records of the
+    frame, and cannot read `rows`."""
 
     used: int
     rows: list[int]  # empty if only the frame as a whole cannot be decoded

@@ -39,7 +39,7 @@ class Unreadable:
     why: dict[Place, object] = field(default_factory=dict)
     sent_by: dict[Place, set[int]] = field(default_factory=dict)
     left_out: dict[MessageQueue, set[int]] = field(default_factory=dict)
-    count: int = 0  # how many records were left out
+    count: int = 0  # the number of records that were left out
 
     def add(self, places: Iterable[Place], broker_id: int, why: object) -> None:
         for place in places:

@@ -40,7 +40,7 @@ class OutgoingRows:
 
 
 class RowProblem(ValueError):
-    """Raised for a row that cannot become a message.  It has the row's number in the batch, and the reason."""
+    """Raised for a row that cannot become a message, with the row's number in the batch, and the reason."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"row {row}: {problem}")

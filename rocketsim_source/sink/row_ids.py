@@ -6,8 +6,8 @@
                 for these ids with a `sinkName`
 
 ColumnIds and PlaceIds are 32 hex digits, like RocketMQ's ids.  A scheme is never changed, because a batch that is
-repeated after an upgrade has to get the same ids again.  A new scheme gets a new number (`idVersion`); the default
-stays 1, which means these two.  Version 0 (`OldIds`) finishes batches that an older release began.
+repeated after an upgrade has to get the same ids again.  A new scheme gets a new number (`idVersion`).  The default
+stays 1, which means ColumnIds and PlaceIds.  Version 0 (`OldIds`) finishes batches that an older release began.
 """
 
 import decimal
@@ -34,7 +34,8 @@ class RowIds(Protocol):
 
 
 def digest(size: int, *parts: str) -> bytes:
-    """Returns a hash of several texts.  Their sizes are hashed, too, so that ("ab", "c") and ("a", "bc") differ."""
+    """Returns a hash of several texts.  The sizes of the texts are hashed, too, so that ("ab", "c") and ("a", "bc")
+    differ."""
     data = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)
     return hashlib.blake2b(data, digest_size=size).digest()
 

@@ -1,4 +1,4 @@
-"""One task of a write, in an executor's Python worker.  It sends Arrow batches as messages, and ends when every
+"""One task of a write, in an executor's Python worker.  The task sends Arrow batches as messages, and ends when every
 message is acknowledged."""
 
 import os
@@ -71,8 +71,8 @@ def row_ids(plan: SinkPlan) -> RowIds | None:
 def worker_producer(options: SinkOptions) -> Producer:
     """Returns this worker's producer.
 
-    The producer is made after the fork and kept, so that later tasks use its channels and routes, too.  It is never
-    closed, which loses nothing, because a task waits for all of its acknowledgements.
+    The producer is made after the fork and kept, so that later tasks use its channels and routes, too.  The producer is
+    never closed, which loses nothing, because a task waits for all of its acknowledgements.
     """
     bodies = options.compress_over, options.compress_type, options.max_message_size
     key = os.getpid(), options.connection, options.group, options.retries, options.max_inflight, bodies
@@ -126,7 +126,7 @@ class RowSender:
         except RowProblem as error:
             raise ValueError(f"{place(self._rows_before + error.row)}: {error.problem}") from None
         self._rows_before += batch.num_rows
-        # Each broker has its own limit of frames in flight.  This one only limits the memory for waiting frames.
+        # Each broker has its own limit of frames in flight.  This limit only bounds the memory for waiting frames.
         while len(self._waiting) > 4 * self._plan.options.max_inflight:
             self._settle()
 

@@ -1,6 +1,6 @@
 """Makes the rows of each view.  All brokers are asked when a query runs.
 
-It is an error if a broker does not answer, or if a name server knows no broker, because a table that lacks some rows
+A broker that does not answer, or a name server that knows no broker, is an error, because a table that lacks some rows
 would hide problems.
 """
 
@@ -122,7 +122,7 @@ def _progress(admin: Admin, options: ViewOptions) -> Iterator[ConsumeProgress]:
 
 
 def _time(ms: int) -> datetime | None:
-    """Returns the time of milliseconds since 1970; None for 0, which means that no such message exists."""
+    """Returns the time of milliseconds since 1970, or None for 0, which means that no such message exists."""
     return datetime.fromtimestamp(ms / 1000, UTC) if ms else None
 
 

@@ -191,8 +191,9 @@ class StreamCall:
         return self._socket
 
     def _limit(self, option: int) -> None:
-        """Limits the socket's next read or write to the time that is left until the deadline.  It sets the kernel's
-        timeout, because Python's own timeout would call `poll` before each read, which then returns fewer bytes."""
+        """Limits the socket's next read or write to the time that is left until the deadline.  The limit is the
+        kernel's timeout, because Python's own timeout would call `poll` before each read, which then returns fewer
+        bytes."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise self._timed_out()

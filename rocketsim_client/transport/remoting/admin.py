@@ -35,8 +35,8 @@ GROUP_FIELDS = {
 
 
 class RemotingAdmin:
-    """Implements the commands of `AdminCalls` that RocketMQ has.  The others raise NotSupported, which names the
-    command."""
+    """Implements the commands of `AdminCalls` that RocketMQ has.  Commands that RocketMQ does not have raise
+    NotSupported, which names the command."""
 
     def __init__(self, connections: Connections, members: KnownMembers) -> None:
         self._connections = connections

@@ -94,5 +94,6 @@ def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
 
 
 def pull_status(code: int, remark: str) -> GetMessageStatus:
-    """Returns the status of a pull.  RocketMQ 4 and 5 write it into the remark.  If it is missing, the code decides."""
+    """Returns the status of a pull.  RocketMQ 4 and 5 write the status into the remark.  If the remark has none, the
+    response code decides."""
     return _STATUSES.get(remark) or _BY_PULL_CODE[ResponseCode(code)]

@@ -6,8 +6,8 @@ offsets of a queue are consecutive.  So it is known where the next pulls begin b
 several pulls are in flight at once.
 
 The first pull asks for more than 32 messages, to find out how many the broker returns (the step).  The window begins
-with four pulls.  It grows while the reader has to wait for answers, and halves when the broker asks for fewer pulls.
-Its limits are 32 pulls and 8 MiB of answers.
+with four pulls.  The window grows while the reader has to wait for answers, and halves when the broker asks for fewer
+pulls.  The window's limits are 32 pulls and 8 MiB of answers.
 
 Answers may come in another order, with fewer messages than asked for, twice, or not at all.  A short answer leaves a
 gap, which is asked for next.  Each offset of [from, until) is returned once, in order, and no pull begins at or after
@@ -27,11 +27,11 @@ from rocketsim_client.model import GetMessageStatus, OffsetRange, QueueRange
 
 T = TypeVar("T")
 
-USUAL_STEP = 32  # how many messages brokers return for a pull by default
+USUAL_STEP = 32  # messages that brokers return for a pull by default
 FIRST_PULL = 1024  # the first pull asks for more, to find out how many the broker returns
 FEWEST = 4  # pulls in flight at the start
 MOST = 32  # pulls in flight at the most
-MOST_BYTES = 8 << 20  # of answers in flight, by the mean size of earlier answers
+MOST_BYTES = 8 << 20  # bytes of answers in flight, estimated by the mean size of earlier answers
 RANGES_AHEAD = 8  # filtered ranges that are read at once, each with one pull
 STEADY = 32  # after this many full answers in a row, a pull asks for more messages again
 ENDS = frozenset(GetMessageStatus) - {

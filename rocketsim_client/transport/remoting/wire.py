@@ -16,7 +16,7 @@ _AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Wire:
-    """One thread calls `receive_into`; any thread may call `send` and `close`."""
+    """A socket of which one thread calls `receive_into`, while any thread may call `send` and `close`."""
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
@@ -75,7 +75,7 @@ class Wire:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes the socket; the reader calls it when it ends."""
+        """Closes the socket.  The thread that reads calls this when it ends."""
         self._socket.close()
 
     def _wait(self, for_writing: bool, deadline: float | None) -> bool:
