@@ -53,7 +53,7 @@ class Records:
 
     @classmethod
     def of_parts(cls, data: Bytes, parts: list[record.Parts]) -> "Records":
-        """Makes Records from parts that were located one by one; even `starts` and `sizes` are computed later."""
+        """Makes Records from parts that were located one by one.  Even `starts` and `sizes` are computed later."""
         records = cls.__new__(cls)
         records.data = data
         records.parts = parts
@@ -97,7 +97,7 @@ class Records:
         return len(self.parts) if "starts" not in self.__dict__ else len(self.starts)
 
     def __getitem__(self, rows: "slice | npt.NDArray[Any]") -> "Records":
-        """Selects records by slice, index array or mask; the result shares the buffer."""
+        """Selects records by slice, index array or mask.  The result shares the buffer."""
         return Records(self.data, self.starts[rows], self.sizes[rows])
 
     @cached_property
@@ -188,7 +188,7 @@ class Records:
 
     @cached_property
     def _places(self) -> tuple[Positions, Positions, Positions, Positions, Positions, Positions]:
-        """The (start, size) of body, topic and properties, after a check of magic numbers and all lengths.
+        """Returns the (start, size) of body, topic and properties, after a check of magic numbers and all lengths.
 
         In later steps a wrong length counts as 0, so that all records can be checked and the first bad one is named.
         """
@@ -269,7 +269,7 @@ class Records:
     # --- checks -------------------------------------------------------------------------------------------------------
 
     def check(self, *, crc: bool = True) -> None:
-        """Checks magic numbers, all lengths, and the bodies' checksums; RecordError names the first bad record."""
+        """Checks magic numbers, all lengths, and the bodies' checksums.  RecordError names the first bad record."""
         _ = self._places
         if crc:
             wrong = slice_crcs(self.data, self.body_start, self.body_size) != self.body_crc
@@ -329,7 +329,7 @@ class Records:
             raise
 
     def bodies(self) -> pa.BinaryArray:
-        """The bodies as stored; those that `sys_flag` marks are still compressed."""
+        """Returns the bodies as stored.  Bodies that `sys_flag` marks are still compressed."""
         return binary_slices(self.data, self.body_start, self.body_size)
 
     def bodies_uncompressed(
@@ -439,10 +439,10 @@ class Records:
     def message_ids(self) -> pa.StringArray:
         """Returns each record's UNIQ_KEY, or its offset message id if it has none."""
         ids = self.property(record.PROPERTY_UNIQ_KEY)
-        missing = np.diff(offsets(ids)) == 0  # null or empty
+        missing = np.diff(offsets(ids)) == 0  # the id is null or empty
         if not missing.any():
             return ids
-        import pyarrow.compute as pc  # as above
+        import pyarrow.compute as pc  # imported here for the same reason as above
 
         return pc.replace_with_mask(ids, booleans(missing), self[missing].offset_message_ids())
 
@@ -456,7 +456,7 @@ class Records:
         return hex_strings(np.hstack((hosts, offsets)))
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
-        """Returns Java's hash of TAGS, which consume queues have; 0 for records without TAGS."""
+        """Returns Java's hash of TAGS, which consume queues have, and 0 for records without TAGS."""
         if len(self) <= FEW:
             return np.array(
                 [record.tags_code(tag or "") for tag in self._properties.texts(record.PROPERTY_TAGS)], np.int64
@@ -468,7 +468,7 @@ class Records:
     def stamp(
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
-        """Writes the broker's fields into the records in place; `data` must be writable."""
+        """Writes the broker's fields into the records in place.  `data` must be writable."""
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):

@@ -29,7 +29,7 @@ class CompressionError(ValueError):
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> bytes:
-    """Uncompresses a body; CompressionError if it is damaged, of an unknown type, or larger than `max_size`."""
+    """Uncompresses a body.  Raises CompressionError if it is damaged, of an unknown type, or larger than `max_size`."""
     kind = sys_flag & SYS_FLAG_COMPRESSION_TYPE or ZLIB
     if kind != ZLIB and kind not in _CODECS:
         raise CompressionError(f"compression type {kind >> 8}")

@@ -1,6 +1,6 @@
 """Encodes a batch of messages of one topic into record bytes.  Pure.
 
-Queue offset, log offset, store timestamp and store host are zero; the broker fills them in (`Records.stamp`).
+Queue offset, log offset, store timestamp and store host are zero.  The broker fills them in (`Records.stamp`).
 """
 
 from array import array
@@ -156,7 +156,7 @@ def encode(
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Makes a column of the values; of one value for all records, a column with one element."""
+    """Makes a column of the values.  One value for all records becomes a column with one element."""
     return np.ascontiguousarray(values, dtype)
 
 

@@ -18,7 +18,8 @@ from rocketsim_proto.records.arrays import mask
 from rocketsim_proto.records.record import tags_code
 from rocketsim_proto.records.slices import Bytes, Positions, extremes, flat, gather
 
-# With a string of this size, or with more different sizes than _MANY, `_hash_of_any` handles all characters at once.
+# If a string has this size, or if there are more different sizes than _MANY, `_hash_of_any` hashes all characters at
+# once.
 _LONG = 128
 _MANY = 16
 
@@ -26,7 +27,7 @@ Hashes = npt.NDArray[np.uint32]
 
 
 def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0) -> npt.NDArray[np.int32]:
-    """Returns the hashCode of each string; 0 for null, and for the empty string as in Java.
+    """Returns the hashCode of each string, and 0 for null.  The empty string has 0 in Java, too.
 
     `before` is the hash of a prefix.  The result is then the hash of prefix and string, without joining them.
     """
@@ -56,7 +57,7 @@ def java_hash(strings: pa.StringArray, before: "int | npt.NDArray[np.int32]" = 0
 
 
 def hash_rows(table: Bytes, low: Bytes, high: Bytes, before: int = 0) -> npt.NDArray[np.int32]:
-    """Returns the hashCode of each row of ASCII characters; `low` and `high` are the `extremes` of the table."""
+    """Returns the hashCode of each row of ASCII characters.  `low` and `high` are the `extremes` of the table."""
     hashes = np.full(len(table), before & 0xFFFFFFFF, np.uint32)
     return _go_on(hashes, table, low, high).view(np.int32)
 
@@ -75,7 +76,7 @@ def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes |
 
 
 def _powers(count: int) -> Hashes:
-    """Returns 31^0, 31^1, ...; callers must not write to it."""
+    """Returns the array 31^0, 31^1, ... Callers must not write to it."""
     if count <= _KEPT:
         return _KEPT_POWERS[:count]
     return np.cumprod(np.r_[np.uint32(1), np.full(count - 1, 31, np.uint32)], dtype=np.uint32)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _VARIABLE = "ROCKETSIM_KERNELS"
-_VERSION = 1  # of the functions' arguments and results; a module that an older checkout has left behind is not used
+_VERSION = 1  # version of the functions' arguments and results; a module that an older checkout has left is not used
 
 # Eight rows: start and size of each record, of its body, its topic and its properties.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
 
 
 class Kernels(Protocol):
-    """What `_kernels.pyx` has; it describes the functions.  Arrays that are passed must be contiguous."""
+    """The functions of `_kernels.pyx`, which also describes them.  Arrays that are passed must be contiguous."""
 
     def choose_crc(self, hardware: bool = True) -> str: ...
     def walk(self, data: Any, sizes: Any = None, count: int = -1, crc: bool = False) -> "Columns | None": ...

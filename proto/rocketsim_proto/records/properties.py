@@ -54,7 +54,7 @@ class Properties:
         return self._columns[name]
 
     def java_hash(self, name: str) -> npt.NDArray[np.int32]:
-        """Returns Java's hashCode of one property; 0 for records that do not have it."""
+        """Returns Java's hashCode of one property, and 0 for records that do not have it."""
         if (matrix := self.matrix) is not None and (hashes := matrix.java_hash(name.encode())) is not None:
             return hashes
         column = self.column(name)
@@ -170,14 +170,14 @@ class Matrix:
 
 
 def _in_turn(pieces: Bytes, sizes: list[int], count: int) -> pa.BinaryArray:
-    """Makes an array of pieces that lie back to back; their sizes repeat `sizes` `count` times."""
+    """Makes an array of pieces that lie back to back.  The pieces' sizes are `sizes`, repeated `count` times."""
     offsets = np.zeros(count * len(sizes) + 1, np.int32)
     np.cumsum(np.tile(sizes, count), out=offsets[1:])
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(pieces)])
 
 
 def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
-    """Makes a Matrix; None unless all records have the first record's names, and values of the same sizes."""
+    """Makes a Matrix.  Returns None unless all records have the first record's names, and values of the same sizes."""
     size = int(sizes[0])
     if not size or (sizes != size).any():
         return None
@@ -194,7 +194,7 @@ def _matrix(data: Bytes, starts: Positions, sizes: Positions) -> Matrix | None:
 
 
 def _values_of(properties: bytes) -> dict[bytes, slice] | None:
-    """Returns where the values lie in one record's properties; None if they are not in the usual form."""
+    """Returns where the values are in one record's properties, or None if they are not in the usual form."""
     values: dict[bytes, slice] = {}
     begin = 0
     for piece in properties.removesuffix(bytes((_PROPERTY_END,))).split(bytes((_PROPERTY_END,))):
@@ -317,7 +317,7 @@ class _Pieces:
         return pa.MapArray.from_arrays(numbers(offsets), names, values)
 
     def _some_name_twice(self, names: pa.StringArray, offsets: npt.NDArray[np.int32]) -> bool:
-        """Returns True if a record may have a name twice; also if there are too many names to find out quickly."""
+        """Returns True if a record may have a name twice, or if it has too many names to find that out quickly."""
         codes = names.dictionary_encode()
         if len(codes.dictionary) > 64:
             return True

@@ -104,6 +104,6 @@ def _row(widths: tuple[int, ...]) -> np.dtype:
 
 
 def _width(array: pa.BinaryArray) -> int | None:
-    """Returns the size of all elements; None if their sizes differ."""
+    """Returns the size of all elements, or None if their sizes differ."""
     sizes = np.diff(offsets(array))
     return None if array.null_count or not len(sizes) or (sizes != sizes[0]).any() else int(sizes[0])

@@ -57,12 +57,14 @@ PROPERTY_UNIQ_KEY = "UNIQ_KEY"
 PROPERTY_WAIT = "WAIT"
 PROPERTY_DELAY = "DELAY"
 PROPERTY_DELIVER_MS = "TIMER_DELIVER_MS"  # the delivery time that a client sets
-PROPERTY_DELAY_S = "TIMER_DELAY_SEC"  # RocketMQ's other ways to say it, which brokers here refuse
+PROPERTY_DELAY_S = (
+    "TIMER_DELAY_SEC"  # RocketMQ's other ways to give a delivery time, which brokers of this project refuse
+)
 PROPERTY_DELAY_MS = "TIMER_DELAY_MS"
 PROPERTY_REAL_TOPIC = "REAL_TOPIC"
 PROPERTY_REAL_QUEUE_ID = "REAL_QID"
 PROPERTY_SHARDING_KEY = "__SHARDINGKEY"
-# What clients and brokers set for one attempt to send a message.
+# Properties that clients and brokers set for one attempt to send a message.
 PROPERTY_PRODUCER_GROUP = "PGROUP"
 PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
 PROPERTY_TRACE_CONTEXT = "TRACE_CONTEXT"
@@ -100,7 +102,8 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """UNIQ_KEY, which the client makes and keeps across retries; the offset message id of a record without it."""
+        """The property UNIQ_KEY, which the client makes and keeps across retries.  A record without it has the offset
+        message id."""
         return self.properties.get(PROPERTY_UNIQ_KEY) or offset_message_id(self.store_host, self.commit_log_offset)
 
 
@@ -110,7 +113,7 @@ def body_crc(body: bytes | bytearray | memoryview) -> int:
 
 
 def property_fault(name: str, value: str) -> str:
-    """Returns why readers would not get this property as it was sent; "" if they would.
+    """Returns why readers would not get this property as it was sent, or "" if they would.
 
     This is the only rule for what a property can contain.  Code that accepts a message from a user refuses other
     properties.  Code that reads records is tolerant (`decode_properties`).
@@ -133,7 +136,7 @@ def encode_properties(properties: Mapping[str, str] | Iterable[tuple[str, str]])
 
 
 def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
-    """Decodes properties; it is as tolerant as RocketMQ.
+    """Decodes properties, as tolerantly as RocketMQ.
 
     A piece without a separator, a name or a value is dropped.  If a name occurs twice, the last value counts.
     """
@@ -146,7 +149,7 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def size_of(record: Record) -> int:
-    """The size in bytes of a record when it is encoded."""
+    """Returns the size in bytes of the encoded record."""
     return _size(record, len(record.topic.encode()), len(encode_properties(record.properties)))
 
 
@@ -207,7 +210,7 @@ class Parts(NamedTuple):
     commit_log_offset: int
     sys_flag: int
     born_timestamp: int
-    born_end: int  # where the born host ends and the store timestamp starts
+    born_end: int  # the position where the born host ends and the store timestamp starts
     store_end: int
     body_start: int
     body_end: int
@@ -221,7 +224,7 @@ class Parts(NamedTuple):
 
 
 def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
-    """Locates the parts of the record at `at`; raises RecordError unless all its lengths are consistent."""
+    """Locates the parts of the record at `at`.  Raises RecordError unless all its lengths are consistent."""
     if kernels.compiled is not None and (found := kernels.compiled.locate(data, at)) is not None:
         return Parts._make(found)
     left = len(data) - at
@@ -321,7 +324,7 @@ def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
-    """Splits an offset message id into (address, port, commit_log_offset); ValueError for other text."""
+    """Splits an offset message id into (address, port, commit_log_offset).  Raises ValueError for other text."""
     data = bytes.fromhex(message_id)
     if len(data) not in (16, 28):
         raise ValueError(f"{message_id!r} is not an offset message id: 32 or 56 hex digits")
@@ -330,7 +333,7 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int, int]:
 
 
 def tags_code(tags: str) -> int:
-    """Returns Java's String.hashCode of the tags, which consume queues have; 0 without tags."""
+    """Returns Java's String.hashCode of the tags, which consume queues have, or 0 without tags."""
     if not tags:
         return 0
     code = 0

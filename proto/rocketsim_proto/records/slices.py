@@ -25,14 +25,14 @@ Positions = npt.NDArray[np.int64]
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
-FEW = 64  # up to this number of slices a loop is faster than numpy and Arrow, which have a fixed cost
-LITTLE = 64 << 10  # but only up to this number of bytes, since the loop copies them twice
+FEW = 64  # up to this number of slices a loop is faster than numpy and Arrow, because these have a fixed cost
+LITTLE = 64 << 10  # a loop is used only up to this number of bytes, because it copies them twice
 _FOLD = 32  # rows
-MAX_BUFFER = 2**31 - 1  # Arrow counts in 32 bits here
+MAX_BUFFER = 2**31 - 1  # Arrow counts the bytes of a buffer in 32 bits
 
 
 def as_bytes(data: object) -> Bytes:
-    """Returns a flat uint8 view of a contiguous buffer, without a copy; a read-only buffer stays read-only."""
+    """Returns a flat uint8 view of a contiguous buffer, without a copy.  A read-only buffer stays read-only."""
     if isinstance(data, np.ndarray):
         return data.reshape(-1).view(np.uint8)
     return np.frombuffer(data, dtype=np.uint8)  # type: ignore[call-overload, no-any-return]
@@ -45,7 +45,7 @@ def windows(data: Bytes, itemsize: int) -> npt.NDArray[np.void]:
 
 
 def gather(data: Bytes, starts: Positions, dtype: npt.DTypeLike) -> npt.NDArray[np.void]:
-    """Returns the slices of `dtype`'s size at `starts`; raises IndexError if one is not inside the buffer."""
+    """Returns the slices of `dtype`'s size at `starts`.  Raises IndexError if one is not inside the buffer."""
     dtype = np.dtype(dtype)
     return windows(data, dtype.itemsize)[starts].view(dtype)
 
@@ -72,7 +72,8 @@ def _folded(pick: np.ufunc, rows: Bytes) -> Bytes:
 def binary_slices(
     data: Bytes, starts: Positions, sizes: Positions, valid: npt.NDArray[np.bool_] | None = None
 ) -> pa.BinaryArray:
-    """Copies data[start : start + size] for each pair; null where `valid` is False.  The caller has checked bounds."""
+    """Copies data[start : start + size] for each pair.  An element is null where `valid` is False.  The caller has
+    checked bounds."""
     count = len(starts)
     if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
         bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)

@@ -10,8 +10,8 @@ both.  tests/proto/test_sql_filter.py compares them case by case.  Users of SQL 
 - If the evaluation fails, for example because a text is no number, the record is not selected.  This holds even if
   another operand of OR is true.
 
-There are two differences.  RocketMQ ignores text behind the end of an expression, which is refused here.  RocketMQ
-refuses the number 0.0, which is accepted here.
+There are two differences.  RocketMQ ignores text after the end of an expression, and this parser refuses such text.
+RocketMQ refuses the number 0.0, and this parser accepts it.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,11 +37,11 @@ LONGS = range(-(2**63), 2**63)
 # The results that a condition can have for a record. FAILED stands for an exception in RocketMQ, which does not select
 # the record.
 FALSE, TRUE, NULL, FAILED = 0, 1, 2, 3
-Truth = npt.NDArray[np.int8]  # one of the four for each record
+Truth = npt.NDArray[np.int8]  # one of the four results for each record
 
 
 class SqlFilterInvalid(ValueError):
-    """The text is no valid SQL92 filter; the message says where and why."""
+    """The text is no valid SQL92 filter.  The message says where and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +283,8 @@ def _parser() -> Lark:
 
 
 def _depth(expression: Any) -> int:
-    """Returns the depth of nested expressions; without recursion, because it limits the depth of later recursions."""
+    """Returns the depth of nested expressions.  It uses no recursion, because its result limits the depth of later
+    recursions."""
     deepest, waiting = 0, [(expression, 1)]
     while waiting:
         one, depth = waiting.pop()
@@ -325,7 +326,7 @@ def _operands(expression: Any) -> tuple[Expression, ...]:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> Expression:
-    """Parses a filter; raises SqlFilterInvalid.  Results are cached, since consumers send it with each request."""
+    """Parses a filter.  Raises SqlFilterInvalid.  Results are cached, because each request has the filter."""
     if len(text) > MOST_CHARACTERS:
         raise SqlFilterInvalid(f"a filter of {len(text)} characters; at most {MOST_CHARACTERS} are allowed")
     try:
@@ -459,7 +460,7 @@ class _Evaluation:
                 return self._texts_equal(left, right), failed
             kind = "double"
         elif kinds == ("truth", "text"):
-            return failed, ~failed  # RocketMQ casts the wrong side, which fails
+            return failed, ~failed  # RocketMQ casts the wrong operand, which fails
         elif "truth" in kinds:
             if kinds not in (("truth", "truth"), ("text", "truth")):
                 return _SYMBOLS[symbol](np.full(self._size, -1), 0), failed
@@ -561,7 +562,7 @@ _DOUBLE = rf"^[\x00-\x20]*(?P<sign>[+-]?)(?P<number>NaN|Infinity|{_DECIMAL})[\x0
 
 
 def _integers(column: Column, allowed: range) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Parses texts as Integer.valueOf and Long.valueOf do; also returns a mask of texts that are no such number."""
+    """Parses texts as Integer.valueOf and Long.valueOf do.  Also returns a mask of texts that are no such number."""
     column = pc.if_else(pc.match_substring_regex(column, _DIGITS), column, None)
     column = pc.replace_substring_regex(column, r"^(\+|(-))?0*([0-9])", r"\2\3")
     column = pc.if_else(pc.less_equal(pc.binary_length(column), 20), column, None)
@@ -575,7 +576,7 @@ def _decimal(value: int) -> pa.Scalar:
 
 
 def _doubles(column: Column) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Parses texts as Double.valueOf does, except for hexadecimal floats; also returns a mask of invalid texts."""
+    """Parses texts as Double.valueOf does, except for hexadecimal floats.  Also returns a mask of invalid texts."""
     parts = pc.extract_regex(column, _DOUBLE)
     number = pc.replace_substring_regex(pc.struct_field(parts, "number"), r"([0-9.])[fFdD]$", r"\1")
     sign = pc.replace_substring(pc.struct_field(parts, "sign"), "+", "")

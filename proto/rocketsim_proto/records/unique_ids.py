@@ -3,9 +3,10 @@
     0         4       6         10                           14          16
     | IPv4 4  | pid 2 | random 4 | ms since the month began 4 | counter 2 |     as 32 upper-case hex digits
 
-The random bytes distinguish processes on one host; RocketMQ has a class loader's hash there.  The last six bytes are
-one number that only rises.  It runs ahead of the clock if more than 65,536 ids are made per millisecond.  In a new
-month this number starts again, and so new random bytes are drawn.  After a fork they are drawn again as well.
+The random bytes distinguish processes on one host.  RocketMQ uses a class loader's hash in their place.  The last six
+bytes are one number that only rises.  This number runs ahead of the clock if more than 65,536 ids are made per
+millisecond.  In a new month the number starts again, and so new random bytes are drawn.  After a fork the random bytes
+are drawn again as well.
 """
 
 import os
@@ -37,7 +38,7 @@ def _strings(digits: npt.NDArray[np.uint16]) -> pa.StringArray:
 
 
 def _month(now_ms: int) -> tuple[int, int]:
-    """Returns when the month of `now_ms` began and when it ends, in ms; UTC."""
+    """Returns when the month of `now_ms` (UTC) began and when it ends, in ms."""
     now = datetime.fromtimestamp(now_ms / 1000, UTC)
     began = datetime(now.year, now.month, 1, tzinfo=UTC)
     ends = datetime(now.year + now.month // 12, now.month % 12 + 1, 1, tzinfo=UTC)
@@ -71,7 +72,7 @@ class UniqIds:
         return (prefix + number.to_bytes(6, "big")).hex().upper()
 
     def _reserve(self, count: int, now_ms: int) -> tuple[bytes, int]:
-        """Reserves `count` numbers; returns the prefix and the first number."""
+        """Reserves `count` numbers.  Returns the prefix and the first number."""
         with self._lock:
             if now_ms >= self._month_ends or self._next + count > _WRAP:
                 self._month_began, self._month_ends = _month(now_ms)
@@ -83,6 +84,6 @@ class UniqIds:
             return self._prefix, first
 
     def _after_fork(self) -> None:
-        """Gives a forked child a new prefix and a new lock; a thread of the parent may hold the copied lock."""
+        """Gives a forked child a new prefix, and a new lock, because a thread of the parent may hold the copied one."""
         self._lock = threading.Lock()
         self._month_ends = 0
