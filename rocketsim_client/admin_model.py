@@ -162,8 +162,8 @@ class HaStatus:
 
 @dataclass(frozen=True, slots=True)
 class Forfeit:
-    """The bytes of log that only this broker has, and loses when it follows the new master.  None if the number is
-    not known."""
+    """The bytes of log that only this broker has, and loses when it follows the new master.  `bytes` is None if the
+    number is not known."""
 
     broker_id: int
     address: str

@@ -166,8 +166,9 @@ class Cluster:
         return self.transport.routes.cluster_list(self.timeout_s)
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later
-        if no name server answers.  With `fresh` it always asks the name servers, and raises if none answers."""
+        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later if
+        no name server answers.  With `fresh` the name servers are always asked, and NameServerUnavailable is raised if
+        none answers."""
         return self._routes.route(topic, fresh=fresh)
 
     def route_within(self, wait_s: float, topic: str) -> TopicRoute:
@@ -200,7 +201,7 @@ class Cluster:
 
     @property
     def has_bad_addresses(self) -> bool:
-        """False if `bad_addresses` would be empty.  This is cheaper than calling it."""
+        """False if `bad_addresses` would be empty.  This property is cheaper than a call of `bad_addresses`."""
         return bool(self._unreachable)
 
     def bad_addresses(self) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """Where a cluster is, and how its servers are called.  A Connection is a plain value, which every client takes and
 which Spark sends to executors.
 
-A Connection opens no network connections.  A `Cluster` does so at its first call, so a process may have a Connection
-and fork.
+A Connection opens no network connections.  A `Cluster` opens connections at its first call, so a process may have a
+Connection and fork.
 """
 
 import re

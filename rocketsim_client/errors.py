@@ -44,7 +44,7 @@ def _rebuilt(kind: type[RocketSimError], args: tuple[Any, ...], facts: dict[str,
 
 
 class MessageIllegal(RocketSimError):
-    """A message breaks a rule.  Sending it again cannot help."""
+    """A message breaks a rule.  Sending the message again cannot help."""
 
     code = 13
 
@@ -110,7 +110,7 @@ class ExpressionInvalid(RocketSimError):
 
 
 class InvalidParameter(RocketSimError):
-    """An argument is wrong, whatever the state of the cluster.  The message names it."""
+    """An argument is wrong, whatever the state of the cluster.  The message names the argument."""
 
     code = 29
 
@@ -224,7 +224,8 @@ class SpoolUnusable(RocketSimError):
 
 
 class CommitFailed(RocketSimError):
-    """At least one broker name did not take the commit.  `result` says what the other broker names did."""
+    """At least one broker name did not take the commit.  `result` says which broker names took the commit, and which
+    refused."""
 
     def __init__(self, message: str, result: "CommitResult") -> None:
         super().__init__(message)

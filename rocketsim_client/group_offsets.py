@@ -16,8 +16,8 @@ COMMIT_TARGETS = ("masterFirst", "masterOnly", "both")
 
 def newest_offsets(answers: Sequence[OffsetsAnswer]) -> dict[tuple[str, int], int]:
     """Returns the offsets of one broker name by (topic, queue id).  The master answers last, and if it is among the
-    answers, its offsets count.  Otherwise the newest offset of each queue counts, by generation and then by offset.
-    Pure."""
+    answers, its offsets count.  Without the master's answer the newest offset of each queue counts, by generation and
+    then by offset.  Pure."""
     newest: dict[tuple[str, int], tuple[int, int]] = {}
     for answer in answers:
         if answer.broker_id == MASTER_ID:

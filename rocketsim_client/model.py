@@ -149,7 +149,7 @@ class Message:
         deliver_at: datetime | float | None = None,
         message_group: str | None = None,
     ) -> "Message":
-        """Makes a message whose body is the value as JSON in UTF-8.  `MessageView.json` reads it.  Raises
+        """Makes a message whose body is the value as JSON in UTF-8.  `MessageView.json` reads the value back.  Raises
         MessageIllegal if JSON cannot express the value, for example a datetime or NaN."""
         try:
             body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -402,9 +402,9 @@ class ProducerStats:
 class SpoolStatus:
     """The state of a producer's spool.  `size_bytes` includes dead records, and `spool_bytes` is its limit.
     `oldest_timestamp` is when the oldest waiting record was spooled (ms), or 0 if none waits.  `replayed` counts the
-    records that this producer has sent from the spool to brokers.  `less_safe` counts those of them that a broker
-    stored with another status than SEND_OK, as `spool_until` allows.  `last_error` says why the spool takes no more,
-    or why the last replay failed, and is empty otherwise."""
+    records that this producer has sent from the spool to brokers.  `less_safe` counts the replayed records that a
+    broker stored with another status than SEND_OK, as `spool_until` allows.  `last_error` says why the spool takes no
+    more, or why the last replay failed, and is empty otherwise."""
 
     records: int
     size_bytes: int

@@ -66,13 +66,14 @@ class Producer:
 
     Durations are in seconds:
 
-    `timeout_s` (3) is the limit of a send over all attempts.  For an asynchronous message it begins when its batch
-    leaves.  `attempt_timeout_s` is the limit of one attempt, and there is none by default.  An asynchronous message
-    waits for `linger_s` (0.002) for others to share its batch.  A route is used for `poll_interval_s` (30).
+    `timeout_s` (3) is the limit of a send over all attempts.  For an asynchronous message the timeout begins when the
+    message's batch leaves.  `attempt_timeout_s` is the limit of one attempt, and there is none by default.  An
+    asynchronous message waits for `linger_s` (0.002) for others to share its batch.  A route is used for
+    `poll_interval_s` (30).
 
     `batch_bytes` is the size of a batch.  Columns travel in frames of eight times that size, 4 MiB at most.
     `max_in_flight` limits the batches that a lane (broker, topic, kind) may have under way.  `buffer_bytes` limits the
-    bytes that are accepted and not acknowledged.  A send waits while they are reached.
+    bytes that are accepted and not acknowledged.  A send waits while this limit is reached.
 
     `spool` is a directory, for this producer alone, that keeps the messages which no broker takes.  A SPOOLED message
     is on this machine's disk, of which the spool uses `spool_bytes` at most.  A spooled message is sent later, if this
@@ -252,9 +253,9 @@ class Producer:
 
         With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.
         `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most
-        three days ahead.  A time that has passed means no delay.  The result's offset is then that of the topic where
-        the message waits.  Delayed messages of one `message_group` are delivered in the order of their times, and
-        within a second in the order of their sends.
+        three days ahead.  A time that has passed means no delay.  The offset in the result of a delayed message is that
+        of the topic where the message waits.  Delayed messages of one `message_group` are delivered in the order of
+        their times, and within a second in the order of their sends.
 
         Raises SendFailed if no broker has acknowledged the message within the timeout and the retries.  With a spool
         only SpoolFailed is raised.  Raises MessageIllegal if the message breaks a rule.
@@ -443,8 +444,8 @@ class Producer:
 
     def drain_spool(self, timeout_s: float | None = None) -> None:
         """Returns when no message waits in the spool any more.  Raises CallTimeout if some still wait after
-        `timeout_s`.  Raises at once if this producer will not send them: ClientClosed after `close`, or
-        SpoolUnusable if the spool has failed or belongs to the parent process."""
+        `timeout_s`.  Raises at once if this producer will not send the messages, which is ClientClosed after `close`,
+        or SpoolUnusable if the spool has failed or belongs to the parent process."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
             raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")

@@ -150,9 +150,10 @@ class PullConsumer:
         max_msg_bytes: int = 0,
         commit_offset: int | None = None,
     ) -> PullResult:
-        """Pulls once from the broker that was suggested last.  If that broker cannot be reached, pulls from another one
-        of its name.  With `suspend` the broker holds the call while nothing can be read, for 15 seconds or for the
-        given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an `SqlExpression`.
+        """Pulls once from the broker that was suggested last.  If the suggested broker cannot be reached, pulls from
+        another broker of its name.  With `suspend` the broker holds the call while nothing can be read, for 15 seconds
+        or for the given number of seconds.  `expression` selects by tags, as in "TagA || TagB", or by an
+        `SqlExpression`.
 
         OFFSET_ILLEGAL with OFFSET_TRUNCATED means that a slave was promoted which did not have all messages that this
         consumer has read.  The messages from `next_begin_offset` on are others, which were not read yet.
@@ -278,8 +279,8 @@ class PullConsumer:
         first message in queues without one; or a store time in ms since 1970; or an offset for each queue, and then
         other queues are not read.  `end` has for each queue the offset to stop before.  `expression` selects messages
         as in `pull`.  `columns` are some of topic, brokerName, queueId, queueOffset, msgId, keys, tags, body, flag,
-        bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties, bornHost, storeHost.  None means all of
-        these but the hosts.
+        bornTimestamp, storeTimestamp, reconsumeTimes, messageGroup, properties, bornHost, storeHost.  If `columns` is
+        None, the batches have all columns but the hosts.
 
         Raises OffsetIllegal, here or while batches are read, if the queue does not have these offsets, or no longer has
         them.
@@ -371,7 +372,7 @@ class PullConsumer:
         return self._cluster.bounds(topic)
 
     def min_offset(self, queue: MessageQueue) -> int:
-        """Returns the first offset that can be read.  A slave answers while the master does not."""
+        """Returns the first offset that can be read.  A slave is asked while the master does not answer."""
         return self._bounds(queue).min_offset
 
     def max_offset(self, queue: MessageQueue) -> int:

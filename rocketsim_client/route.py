@@ -82,8 +82,8 @@ class TopicRoute:
         return broker.epoch if broker else 0
 
     def for_new_topic(self, topic: str, queue_nums: int) -> "TopicRoute":
-        """Returns the route that `topic` will have once a broker has created it.  This route must be that of the
-        default topic."""
+        """Returns the route that `topic` will have once a broker has created it.  The object itself must be the route
+        of the default topic."""
         queues = tuple(
             QueueData(
                 data.broker_name,

@@ -50,8 +50,8 @@ def read(tls: Tls, address: str) -> tuple[Stamps, Pem]:
 
 
 def why_not(address: str, tls: Tls | None, pem: Pem | None) -> str:
-    """Returns the reason why a server that accepts connections closes them, because gRPC does not say it.  Finds it
-    by test connections.  Returns an empty text if TLS is not the reason."""
+    """Finds out by test connections why a server that accepts connections closes them, because gRPC does not say it.
+    Returns the reason.  Returns an empty text if TLS is not the reason."""
     if tls is None or pem is None:
         return (
             SPEAKS_TLS

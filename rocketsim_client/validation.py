@@ -127,8 +127,8 @@ def check(message: Message, max_message_size: int) -> int:
 
 
 def size_if_usual(messages: Sequence[Message], max_message_size: int) -> int | None:
-    """Returns the sum of `check` over the messages of a batch if all are ordinary.  Returns None if each has to be
-    checked by itself."""
+    """Returns the sum of `check` over the messages of a batch if all are ordinary.  Returns None if each message has to
+    be checked by itself."""
     first, count = messages[0], len(messages)
     bodies = [message.body for message in messages]
     tags, keys = [message.tags for message in messages], [message.keys for message in messages]

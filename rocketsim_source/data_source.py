@@ -1,7 +1,7 @@
 """RocketSim as a Spark data source: its name, and the classes that read and write.
 
-Spark imports this module whenever it looks for data sources.  So it imports only Spark's own interface at once, and
-everything else when it is used.
+Spark imports this module whenever it looks for data sources.  So the module imports only Spark's own interface at once,
+and everything else when it is used.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """The interface that Spark calls for a stream, with method names in camel case.  Spark calls `read` in the executors,
 and the methods about offsets in one process on the driver.
 
-The reader is made in two processes, and pickled from the second one.  So its constructor does nothing.  The channels
-and the committing thread are made by the first call that needs them (`stream_query.py`).
+The reader is made in two processes, and pickled from the second one.  So the reader's constructor does nothing.  The
+channels and the committing thread are made by the first call that needs them (`stream_query.py`).
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 """Encodes and decodes a protobuf message with one large `bytes` field without copying that field.  Pure.
 
-protobuf copies such a field when it is set, encoded, parsed and read.  For frames of a megabyte these copies are the
+protobuf copies a `bytes` field when it is set, encoded, parsed and read.  For frames of a megabyte these copies are the
 largest cost.  The bytes on the wire are the same as protobuf's.  Fields may come in any order, so the large one is
 encoded first, and protobuf encodes the others behind it:
 

@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
 
 class Illegal(ValueError):
-    """The received head is not of this protocol, or announces too many bytes.  No byte after it has been read."""
+    """The received head is not of this protocol, or announces too many bytes.  No byte after the head has been read."""
 
 
 def request(message: bytes) -> bytes:

@@ -1,9 +1,9 @@
 """The operator's client.  Each method is a command of mqadmin, with its name in snake_case.
 
-Where mqadmin takes `-b` or `-c`, a method takes `broker_addr` or `cluster_name`.  Without either it uses all clusters.
-A command that changes something is sent to masters, because slaves get changes from their master.  Such a command is
-sent to all masters, even if one of them refuses it (`at_each`).  A command that shows something is sent to masters, or
-to a slave while its master is away.
+Where mqadmin takes `-b` or `-c`, a method takes `broker_addr` or `cluster_name`.  Without either argument the method
+uses all clusters.  A command that changes something is sent to masters, because slaves get changes from their master.
+A change is sent to all masters, even if one of them refuses it (`at_each`).  A command that shows something is sent to
+masters, or to a slave while its master is away.
 """
 
 from rocketsim_client.admin.brokers import BrokerCommands
@@ -23,9 +23,10 @@ TIMEOUT_S = 5.0
 
 class Admin(TopicCommands, GroupCommands, BrokerCommands, UserCommands, MessageCommands):
     """The operator's client, whose calls block.  `timeout_s` (5) is the limit for each broker that a call asks.
-    `timeout_ms` is its older name, in milliseconds.  `name_server` is `host:port;host:port`, or a Connection, whose
-    timeout is used unless one is given here.  `access_key` and `secret_key` are the user and password that calls are
-    signed with, for servers with access control.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for Cluster."""
+    `timeout_ms` is an older name of `timeout_s`, in milliseconds.  `name_server` is `host:port;host:port`, or a
+    Connection, whose timeout is used unless one is given here.  `access_key` and `secret_key` are the user and password
+    that calls are signed with, for servers with access control.  `tls`, `tls_ca`, `tls_cert` and `tls_key` are as for
+    Cluster."""
 
     def __init__(
         self,

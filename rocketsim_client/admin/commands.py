@@ -119,7 +119,8 @@ class Commands:
         absent: type[RocketSimError] | None = None,
         missing: str = "",
     ) -> dict[str, T]:
-        """Calls all masters (`at_each`).  If all of them raise `absent`, raises it with the text of `missing`."""
+        """Calls all masters (`at_each`).  If all masters raise `absent`, raises this error with the text of
+        `missing`."""
         masters = self.masters(broker_addr, cluster_name)
         answers = at_each(masters, lambda at: read(self._call(at, request)), absent)
         if absent is not None and not answers:

@@ -36,8 +36,8 @@ class GroupCommands(Commands):
         """Deletes the group.  Returns the brokers that had it, and in `statuses` which brokers have stored the
         deletion.
 
-        With `remove_offset` it also deletes the group's offsets, its messages under way, and its retry topics.
-        Otherwise a later group with the same name continues where this one was.
+        With `remove_offset` the broker also deletes the group's offsets, its messages under way, and its retry topics.
+        Without `remove_offset`, a later group with the same name continues at the old group's offsets.
         """
         request = pb.DeleteSubGroupRequest(group=group, remove_offset=remove_offset)
         return self._delete(request, broker_addr, cluster_name, GroupNotExist, f"consumer group {group!r} is not")
@@ -75,8 +75,8 @@ class GroupCommands(Commands):
         queue_ids: Iterable[int] = (),
         broker_name: str | None = None,
     ) -> list[ResetOffset]:
-        """Moves a group to the first message stored at or after the timestamp, or with -1 to the end.  Without
-        `force` the group is only moved backwards.  Only masters can do this."""
+        """Moves a group to the first message stored at or after the timestamp, or with -1 to the end.  Without `force`
+        the group is only moved backwards.  Only masters can reset offsets."""
         request = pb.ResetOffsetByTimeRequest(
             group=group, topic=topic, timestamp=timestamp_ms, queue_ids=queue_ids, force=force
         )

@@ -29,7 +29,7 @@ class TopicCommands(Commands):
         broker_addr: str | None = None,
         cluster_name: str | None = None,
     ) -> dict[str, TopicConfig]:
-        """Creates or changes the topic.  Returns its new settings by broker address.
+        """Creates or changes the topic.  Returns the topic's new settings by broker address.
 
         `attributes` are all attributes of the topic, as in {"message.type": "FIFO"}.
         """

@@ -68,8 +68,8 @@ class InFlight:
 
     def _forget_overdue(self, key: OrderKey, now: float) -> None:
         """Forgets a message of this group that is past its deadline, because it may never be settled.  The messages
-        behind it are forgotten, too, because they are delivered again after it.  Is called when the broker delivers
-        the message group again."""
+        behind such a message are forgotten, too, because the broker delivers them again after it.  Is called when the
+        broker delivers the message group again."""
         handle = self._busy.get(key, "")
         if (held := self._held.get(handle)) is not None and held.deadline <= now:
             self.settle_with_those_behind(handle)
@@ -151,7 +151,7 @@ class InFlight:
             held.renew_at = now + invisible_s / 2
 
     def take_all(self) -> tuple[list[ReceivedMessage], list[ReceivedMessage]]:
-        """Removes all messages.  Returns those that were handed out, and those that were not."""
+        """Removes all messages.  Returns the messages that were handed out, and the messages that were not."""
         held, self._held = list(self._held.values()), {}
         self.size_bytes = 0
         self._waiting.clear()

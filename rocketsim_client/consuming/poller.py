@@ -93,7 +93,7 @@ class Poller:
         return None
 
     def _wait_until(self, look: Callable[[float], T], batch: int, timeout_s: float | None) -> T | None:
-        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  Returns None if it found
+        """Calls `look` until it finds something in the inbox, and asks brokers meanwhile.  Returns None if `look` found
         nothing in time."""
         until = float("inf") if timeout_s is None else self._clock() + timeout_s
         has_asked = was_told = False
@@ -221,7 +221,7 @@ class Poller:
 
         The broker is asked to answer its long poll.  If the broker does not answer within a second, the call is
         cancelled, and messages that were on their way are delivered again after their invisible time.  A signal handler
-        may close the consumer in the very thread that asks.  Then this does not wait for the thread.
+        may close the consumer in the very thread that asks.  In that case `end` does not wait for the thread.
         """
         cancels_at = min(self._clock() + LAST_ANSWER_S, until)
         is_this_thread = self._asks is threading.current_thread()

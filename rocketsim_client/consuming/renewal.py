@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Renewal:
-    """The thread that extends deadlines.  This thread starts with the first messages, and ends when the consumer is
+    """The thread that extends deadlines.  The thread starts with the first messages, and ends when the consumer is
     closed or garbage-collected."""
 
     def __init__(self, settler: Settler, options: ConsumerOptions, inbox: Inbox, clock: Callable[[], float]) -> None:

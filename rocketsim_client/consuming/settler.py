@@ -31,10 +31,10 @@ UNSUPPORTED = 3  # RocketMQ's code of a broker that is too old for these calls
 class Settlement:
     """One of the ways to settle messages.
 
-    `what` names it in errors.  `call` settles messages of one topic and broker, at an address, within a number of
-    seconds.  `done` is called with the receipt handle of each settled message.  With `gives_back` the call ends
-    deliveries, so a repeated call may find that they have ended.  With `renews` no caller waits for the settlement, and
-    messages that were settled meanwhile do not need it.
+    `what` names the settlement in errors.  `call` settles messages of one topic and broker, at an address, within a
+    number of seconds.  `done` is called with the receipt handle of each settled message.  With `gives_back` the call
+    ends deliveries, so a repeated call may find that they have ended.  With `renews` no caller waits for the
+    settlement, and messages that were settled meanwhile do not need it.
     """
 
     what: str
@@ -59,7 +59,7 @@ class Batch:
 
 
 class Settler:
-    """Settles messages for the caller's threads and for renewal.  Status and errors of its calls are those of
+    """Settles messages for the caller's threads and for renewal.  Status and errors of all calls are those of
     `Consumer.ack`.  Thread-safe."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions, inbox: Inbox, clock: Callable[[], float]) -> None:
@@ -222,7 +222,7 @@ class Settler:
         return answer
 
     def _note_settled(self, settlement: Settlement, batch: Batch, valid: Sequence[bool]) -> list[ReceivedMessage]:
-        """Takes settled messages out of the inbox.  Returns those whose deliveries were over before."""
+        """Takes settled messages out of the inbox.  Returns the messages whose deliveries were over before."""
         over: list[ReceivedMessage] = []
         with self._inbox.changed:
             for message, is_valid in zip(batch.messages, valid, strict=True):

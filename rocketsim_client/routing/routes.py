@@ -45,8 +45,9 @@ class Routes:
             thread.join()
 
     def route(self, topic: str, *, fresh: bool = False) -> TopicRoute:
-        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later
-        if no name server answers.  With `fresh` it always asks the name servers, and raises if none answers."""
+        """Returns the topic's route.  A known route is used until it is older than the poll interval, and also later if
+        no name server answers.  With `fresh` the name servers are always asked, and NameServerUnavailable is raised if
+        none answers."""
         known = self._known.get(topic)
         if known and not fresh and not self._known.is_due(topic, self._clock()):
             return known
@@ -80,8 +81,8 @@ class Routes:
         return self._known.get(topic)
 
     def _ask_aside(self, ask: Callable[[str], object], topic: str, wait_s: float) -> None:
-        """Runs `ask` in a thread of its own, and returns after `wait_s` at the latest.  A topic has one such thread
-        at a time."""
+        """Runs `ask` in a thread of its own, and returns after `wait_s` at the latest.  Each topic has at most one
+        thread that asks."""
 
         def run() -> None:
             try:

@@ -111,7 +111,7 @@ class Accumulator(Generic[E]):
         return Batch(lane, [entry], size_bytes)
 
     def take(self, now: float) -> Batch[E] | None:
-        """Returns the next batch that may be sent, or None.  Within a lane it is the oldest one."""
+        """Returns the next batch that may be sent, or None.  Within a lane the oldest batch is returned first."""
         for lane in self._lanes.values():
             if lane.in_flight >= self._limit(lane):
                 continue
@@ -124,8 +124,8 @@ class Accumulator(Generic[E]):
         return None
 
     def due_in(self, now: float) -> float | None:
-        """Returns in how many seconds `take` may return a batch even if no batch under way ends before.  Returns
-        None if it will not."""
+        """Returns in how many seconds `take` may return a batch even if no batch under way ends before.  Returns None
+        if `take` will return none."""
         dues = [
             self._due(lane)
             for lane in self._lanes.values()

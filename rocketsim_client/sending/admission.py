@@ -65,7 +65,7 @@ class Admission:
             kind, entry = Kind.ORDERED, Pending(message, target, message_group, pinned=True, by_group=True)
         if message.delay_level or message.deliver_ms:
             if message.delay_level < 0:
-                raise MessageIllegal(f"delay level {message.delay_level}: 1 or more, or 0 for no delay")
+                raise MessageIllegal(f"delay level {message.delay_level}: it must be 1 or more, or 0 for no delay")
             kind = Kind.ALONE
         return kind, entry, size
 
@@ -134,8 +134,8 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
 
 
 def _given_once(message: Message, name: str, given: Any) -> Any:
-    """Returns the message's own value of this name, or that of the call.  Raises InvalidParameter if both are given
-    and differ."""
+    """Returns the message's own value of this name, or that of the call.  Raises InvalidParameter if message and call
+    give different values."""
     own = getattr(message, name)
     if own is None:
         return given

@@ -42,7 +42,7 @@ OLD_ROUTE_PAUSE_S = 0.2  # the pause before an old route is asked for again
 
 
 class SendAttempts:
-    """Sends batches with retries.  Without `sends` it uses the calls of the cluster's transport.  Thread-safe."""
+    """Sends batches with retries.  Without `sends` the calls of the cluster's transport are used.  Thread-safe."""
 
     def __init__(
         self,

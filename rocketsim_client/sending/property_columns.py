@@ -106,7 +106,7 @@ def _has_a_later_one(names: pa.BinaryArray, places: Positions) -> Mask:
     codes = names.dictionary_encode(null_encoding="encode")
     rows = np.repeat(np.arange(len(places) - 1), np.diff(places))
     keys = rows * max(1, len(codes.dictionary)) + numpy_of(codes.indices)
-    # The first of equal keys in reverse order is the last of its row.
+    # `np.unique` finds the first of equal keys, which in reverse order is the last property with its name in a row.
     distinct, last = np.unique(keys[::-1], return_index=True)
     if len(distinct) < len(keys):
         found[:] = True

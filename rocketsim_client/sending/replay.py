@@ -1,4 +1,4 @@
-"""Sends the records of a spool to brokers, in threads of its own.  This is called replay.
+"""Replay: sends the records of a spool to brokers, in threads of its own.
 
 The oldest records of a lane go first, and the records of a lane keep their order.  A record is deleted when a broker
 has stored it as safely as the producer asks for (`spool_until`).

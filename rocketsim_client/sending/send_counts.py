@@ -25,7 +25,7 @@ class SendCounts:
             self.stats.sent_again += sent_again
 
     def spooled(self, messages: int, *, had_failed: bool) -> None:
-        """Counts spooled messages.  With `had_failed` they are already counted as sent and failed."""
+        """Counts spooled messages.  With `had_failed` the messages are already counted as sent and failed."""
         with self._lock:
             self.stats.spooled += messages
             if had_failed:

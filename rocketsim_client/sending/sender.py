@@ -209,7 +209,7 @@ class Sender:
         self, outgoing: OutgoingBatch, deadline: float, retries: int, split_on: type[RocketSimError] | None
     ) -> BatchPart:
         """Sends a batch and counts its messages.  `split_on` is the error after which the caller sends parts of the
-        batch instead.  Then this batch is not counted."""
+        batch instead.  In that case this batch is not counted."""
         count = self._attempts.counts.add
         count(sent=len(outgoing))
         try:

@@ -262,7 +262,8 @@ class Spool:
                     self._lanes[lane].blocked = False
 
     def delivered(self, rows: Sequence[Row], *, is_safe: bool = True) -> None:
-        """Deletes rows that a broker has stored.  If this process dies before they are deleted, they are sent again."""
+        """Deletes rows that a broker has stored.  If this process dies before the rows are deleted, they are sent
+        again."""
         self._do(lambda file: file.delete(rows))
         self.taken(rows)
         with self._lock:
@@ -302,8 +303,8 @@ class Spool:
             )
 
     def wait_until_empty(self, timeout_s: float | None) -> bool:
-        """Returns True once no message waits for a broker, or False after `timeout_s`.  Raises at once if this
-        process will not send the messages any more: ClientClosed after `close`, or SpoolUnusable if the spool has
+        """Returns True once no message waits for a broker, or False after `timeout_s`.  Raises at once if this process
+        will not send the messages any more, which is ClientClosed after `close`, or SpoolUnusable if the spool has
         failed or belongs to the parent process."""
         with self._lock:
             self._refuse_in_a_child()

@@ -354,8 +354,8 @@ def _prepare(database: sqlite3.Connection, directory: Path) -> None:
 
 
 def _check_version(database: sqlite3.Connection, directory: Path) -> bool:
-    """Returns True if the database is new and empty.  Raises SpoolUnusable if it is not a spool, or if a newer
-    version has written it."""
+    """Returns True if the database is new and empty.  Raises SpoolUnusable if the database is not a spool, or if a
+    newer version has written it."""
     (application,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
     (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()

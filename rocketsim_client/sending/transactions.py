@@ -115,10 +115,10 @@ class Transaction:
         SYNC_MASTER had no slave.  If that broker is lost before a slave has caught up, a broker asks the producer
         again, or the message is lost as well.  A second commit is answered like the first.
 
-        Raises SendFailed if it is not known whether the message is committed.  The broker will then ask.  Raises
-        NotFound if the transaction is not open any more, because the broker has given it up, its topic was deleted, or
-        it was rolled back.  Raises ClientClosed if the producer was closed before.  The broker will then ask another
-        producer.
+        Raises SendFailed if it is not known whether the message is committed.  In that case the broker will ask.
+        Raises NotFound if the transaction is not open any more, because the broker has given it up, its topic was
+        deleted, or it was rolled back.  Raises ClientClosed if the producer was closed before, and the broker will ask
+        another producer.
         """
         return self._end(commit=True)
 
@@ -284,7 +284,11 @@ class Transactions:
                     return
                 failures += 1
                 if failures == 2 or not isinstance(error, Unreachable):
-                    logger.warning("cannot receive questions of broker %s, tried again: %s", broker_name, error)
+                    logger.warning(
+                        "cannot receive the questions of broker %s about transactions, trying again: %s",
+                        broker_name,
+                        error,
+                    )
                 for topic in topics[:1]:
                     self._cluster.refresh_after_failure(topic)
                 self._closed.wait(BACKGROUND.pause_s(failures))

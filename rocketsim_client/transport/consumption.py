@@ -60,8 +60,8 @@ class ConsumptionCalls(Protocol):
         """Raises ClientClosed if another thread cancels the call through `under_way`."""
 
     def end_polls(self, address: str, call: PopCall, timeout_s: float) -> None:
-        """Makes the broker answer at once the pops of this client that it holds.  A client that cancelled such a pop
-        would lose the messages that are on their way."""
+        """Makes the broker answer at once the pops of this client that it holds.  A client that cancelled its pop would
+        lose the messages that are on their way."""
 
     def ack(
         self, address: str, group: str, topic: str, broker_name: str, handles: Sequence[str], timeout_s: float

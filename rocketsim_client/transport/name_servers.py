@@ -51,7 +51,8 @@ class NameServers:
         raise NameServerUnavailable(f"no name server answered ({servers}): {failure}") from failure
 
     def change(self, what: str, change: Callable[[str], int]) -> dict[str, int]:
-        """Makes a change on every name server, and returns their answers by address.  Raises if one of them refuses."""
+        """Makes a change on every name server, and returns their answers by address.  Raises NameServerUnavailable, or
+        the refusal itself, if a name server refuses."""
         changed, refusals = at_once(self._addresses, change)
         if refusals:
             first = next(iter(refusals.values()))

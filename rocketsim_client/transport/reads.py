@@ -96,7 +96,7 @@ class ReadCalls(Protocol):
         """Lets the broker answer when one of the queues has a record at or after its offset in `ends`, which maps queue
         ids to the queues' ends.
 
-        Returns False if no such record came within `hold_s`.  Over a protocol that has no such call it returns False at
+        Returns False if no record came within `hold_s`.  Over a protocol that has no such call it returns False at
         once.
         """
 

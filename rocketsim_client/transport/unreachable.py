@@ -16,13 +16,13 @@ class UnreachableAddresses(dict[str, float]):
     """
 
     def failed(self, address: str, now: float, *, silent: bool) -> bool:
-        """Adds an address that did not answer.  Returns True if it was not in the dict before."""
+        """Adds an address that did not answer.  Returns True if the address was not in the dict before."""
         is_news = address not in self
         self[address] = now + (SILENT_FOR_S if silent else UNREACHABLE_FOR_S)
         return is_news
 
     def answered(self, address: str) -> bool:
-        """Removes an address that has answered.  Returns True if it was in the dict."""
+        """Removes an address that has answered.  Returns True if the address was in the dict."""
         return self.pop(address, None) is not None
 
     def current(self, now: float) -> frozenset[str]:

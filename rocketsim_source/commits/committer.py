@@ -44,7 +44,8 @@ class Committer:
         self._warned: set[MessageQueue] = set()
 
     def start_at(self, offsets: Offsets) -> None:
-        """Notes the offsets at which a new query starts.  They are committed for queues without a committed offset."""
+        """Notes the offsets at which a new query starts.  A start offset is committed if its queue has no committed
+        offset."""
         with self._changed:
             self._ledger.want_start(offsets)
         self._notify()
@@ -73,7 +74,7 @@ class Committer:
     def flush(self, timeout_s: float) -> bool:
         """Commits the wanted offsets now, without the minimum interval, and waits for a commit that has begun.
 
-        Returns False if that took longer than the timeout.
+        Returns False if the commit took longer than the timeout.
         """
         deadline = time.monotonic() + timeout_s
         if self._rounds_of == threading.get_ident():

@@ -118,7 +118,7 @@ class CommitLedger:
                 self.vacant.add(queue)
 
     def to_send(self, now_ms: int) -> Offsets:
-        """Returns the offsets to commit in this round.  None of them is below the offset that a broker has."""
+        """Returns the offsets to commit in this round.  No returned offset is below the offset that a broker has."""
         send = {queue: offset for queue, offset in self.starts.items() if queue in self.vacant}
         reconcile = self.last_reconcile_ms is None or now_ms - self.last_reconcile_ms >= self.reconcile_interval_ms
         for queue, offset in self.wanted.items():

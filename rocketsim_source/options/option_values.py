@@ -259,7 +259,7 @@ def checked(value: str, check: Callable[[str], None]) -> str:
 
 
 def names(value: str) -> tuple[str, ...]:
-    """Parses names separated by commas.  Blanks around them are ignored."""
+    """Parses names separated by commas.  Blanks around the names are ignored."""
     found = tuple(name.strip() for name in value.split(","))
     if not all(found):
         raise OptionError("must be names separated by commas")

@@ -31,7 +31,8 @@ OF_TOPICS = frozenset({"lag", "offsets", "queues"})
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """The options of one view.  `group` and `topics` restrict a view.  Without them it shows all groups and topics."""
+    """The options of one view.  `group` and `topics` restrict a view.  A view without these options shows all groups
+    and topics."""
 
     view: str = option("view", choice(*VIEWS), "")
     name_server: tuple[str, ...] = option("nameServer", addresses, (), "namesrvAddr")

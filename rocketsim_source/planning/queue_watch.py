@@ -41,8 +41,8 @@ class QueueWatch:
         queue counts as deleted.
 
         With `must_exist` the name servers are asked now, and a topic that does not exist is an error.  When a query
-        starts, such a topic is a mistake, but later its brokers may just be down.  With `must_answer` it is an error if
-        the name servers do not answer.
+        starts, such a topic is a mistake, but later its brokers may just be down.  With `must_answer` an error is
+        raised if the name servers do not answer.
         """
         now = self._clock()
         fresh = must_exist or self._discovered_ms is None

@@ -121,8 +121,8 @@ def first_candidate(
 def within(
     queue: MessageQueue, offset: int, bounds: QueueBounds, policy: DataLossPolicy, what: str = "should start at"
 ) -> int:
-    """Returns `offset` if the queue has it.  Otherwise returns where to continue, if the policy allows that.  `what`
-    is used in the error."""
+    """Returns `offset` if the queue has it.  If the queue does not have the offset, and the policy allows the loss,
+    returns where to continue.  `what` is used in the error."""
     if offset < bounds.min_offset:
         policy.allow(TRIMMED, queue, f"{what} {offset}, but its smallest offset is {bounds.min_offset}")
         return bounds.min_offset

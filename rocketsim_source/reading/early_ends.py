@@ -42,7 +42,7 @@ class EarlyEnds:
         self._options = options
 
     def resolve(self, end: EarlyEnd) -> None:
-        """Decides how the range continues.  Returns when it has chosen another broker or position, or after a pause.
+        """Decides how the range continues.  Returns when another broker or position is chosen, or after a pause.
         Raises an error when the task fails."""
         if end.broker_id != MASTER_ID:
             if self._is_left_to_the_master(end):

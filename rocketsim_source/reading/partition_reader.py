@@ -41,7 +41,7 @@ def worker_cluster(options: SourceOptions) -> SourceCluster:
 def worker_hints(options: SourceOptions, planned: dict[MessageQueue, int]) -> MutableMapping[MessageQueue, int]:
     """Returns the broker to ask first for each queue: the driver's hints, overridden by those of this process.
 
-    `suggestScope` says which of the two count.
+    The option `suggestScope` says whether the driver's or the process's hints count.
     """
     if "worker" not in options.suggest_scope:
         return dict(planned)

@@ -22,8 +22,8 @@ def prefetched(stream: Iterator[T], ahead: int, timeout_s: float) -> Iterator[It
     """Yields the stream's items, which a thread receives.  Raises FrameLate if an item takes longer than `timeout_s`.
 
     The thread receives up to `ahead` items before a slow caller (Spark) asks for them, and holds one more.  With
-    `ahead` 0 it receives an item only when the caller asks for it.  The thread ends when the `with` block is left: at
-    once, or at its call's deadline if the broker sends nothing.
+    `ahead` 0 the thread receives an item only when the caller asks for it.  The thread ends when the `with` block is
+    left: at once, or at its call's deadline if the broker sends nothing.
     """
     ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
     wanted = threading.Semaphore(ahead + 1 if ahead else 0)

@@ -100,7 +100,8 @@ class RangeFetch:
         return indices
 
     def _stream(self, indices: list[int], target: int, decode: Decode[T]) -> Iterator[T]:
-        """Makes one call.  Ends when all its ranges are complete, or when another call has to be made."""
+        """Makes one call, and yields its rows.  Ends when all ranges of the call are complete, or when another call has
+        to be made."""
         asked = self._progress.left_of(indices)
         stream = self._cluster.pull(
             asked,

@@ -60,7 +60,8 @@ class Unreadable:
         return min(others, key=lambda broker_id: (not members[broker_id], broker_id), default=None)
 
     def leave_out(self, queue: MessageQueue, members: Iterable[int]) -> list[int]:
-        """Gives up the queue's records that every member has sent damaged or does not have.  Returns their offsets."""
+        """Gives up the queue's records that every member has sent damaged or does not have.  Returns the offsets of
+        these records."""
         asked = set(members)
         given_up = sorted(place.offset for place, ids in self.sent_by.items() if place.queue == queue and asked <= ids)
         self.left_out.setdefault(queue, set()).update(given_up)

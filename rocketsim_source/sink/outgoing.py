@@ -58,7 +58,7 @@ def outgoing(
     """Yields the batch's rows by topic and queue id.  Each part keeps the order of its rows.
 
     Without `row_ids` the producer makes the ids.  With `left_out`, invalid properties are left out, and counted in it
-    by name.  Without `left_out` they are kept, and the producer refuses their rows.
+    by name.  Without `left_out` invalid properties are kept, and the producer refuses their rows.
     """
 
     bodies = batch.column(columns.body)

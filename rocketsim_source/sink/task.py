@@ -163,8 +163,8 @@ class RowSender:
     def _acknowledged(self, future: Any) -> BatchPart:
         """Waits for the next frame's acknowledgement.
 
-        Every frame is answered or fails within sendTimeoutMs after it was sent.  If no frame does so for twice that
-        time, something is stuck, and the task fails, because otherwise it would hang.
+        Every frame is answered or fails within sendTimeoutMs after it was sent.  If no frame is answered or fails for
+        twice that time, something is stuck, and the task fails, because otherwise it would hang.
         """
         stats = self._producer.stats
         while True:

@@ -1,8 +1,8 @@
 """Uncompresses bodies that a producer compressed, up to a size that the reader allows.  Pure.
 
 Bits 8 to 10 of the system flag (`record.SYS_FLAG_COMPRESSION_TYPE`) have the type of compression.  0 means ZLIB, as
-older clients write it, or GZIP, as RocketMQ's proxy writes it; the first bytes tell which.  Arrow's codecs read the
-other types, LZ4 frames and ZSTD.
+older clients write it, or GZIP, as RocketMQ's proxy writes it.  The first bytes tell ZLIB from GZIP.  Arrow's codecs
+read the other types, LZ4 frames and ZSTD.
 
 The output is limited to `limits.MAX_BODY_BYTES`.  A few KB of a hostile body can expand to gigabytes, but so
 can an honest body that repeats itself, so the ratio says nothing.  All codecs are read as streams, and a hostile
@@ -29,7 +29,8 @@ class CompressionError(ValueError):
 
 
 def decompress(body: bytes, sys_flag: int, max_size: int = MAX_BODY_BYTES) -> bytes:
-    """Uncompresses a body.  Raises CompressionError if it is damaged, of an unknown type, or larger than `max_size`."""
+    """Uncompresses a body.  Raises CompressionError if the body is damaged, of an unknown type, or larger than
+    `max_size`."""
     kind = sys_flag & SYS_FLAG_COMPRESSION_TYPE or ZLIB
     if kind != ZLIB and kind not in _CODECS:
         raise CompressionError(f"compression type {kind >> 8}")

@@ -1,6 +1,7 @@
 """Encodes a batch of messages of one topic into record bytes.  Pure.
 
-Queue offset, log offset, store timestamp and store host are zero.  The broker fills them in (`Records.stamp`).
+Queue offset, log offset, store timestamp and store host are zero.  The broker fills in these four fields
+(`Records.stamp`).
 """
 
 from array import array

@@ -12,7 +12,8 @@ _SIZE_AND_MAGIC = np.dtype([("size", ">u4"), ("magic", ">u4")])
 
 
 def walk_sizes(data: Bytes) -> Positions:
-    """Returns the sizes of records that fill the data exactly.  Raises RecordError if they do not."""
+    """Returns the sizes of records that fill the data exactly.  Raises RecordError if the records do not fill the data
+    exactly."""
     total = len(data)
     if not total:
         return np.empty(0, np.int64)

@@ -1,8 +1,8 @@
 """Selects what processes record bytes: the compiled module `_kernels`, or the code in Python that does the same.  Pure.
 
 The compiled module is made when the package is installed, if there is a C compiler.  The environment variable
-ROCKETSIM_KERNELS selects: `python` never uses it, `compiled` fails with ImportError without it.  Functions that can be
-compiled look at `compiled` in each call, so that tests may replace it.
+ROCKETSIM_KERNELS selects: `python` never uses the compiled module, and `compiled` fails with ImportError if there is
+none.  Functions that can be compiled look at `compiled` in each call, so that tests may replace it.
 """
 
 import os

@@ -224,7 +224,7 @@ class Parts(NamedTuple):
 
 
 def locate(data: bytes | bytearray | memoryview, at: int = 0) -> Parts:
-    """Locates the parts of the record at `at`.  Raises RecordError unless all its lengths are consistent."""
+    """Locates the parts of the record at `at`.  Raises RecordError unless all lengths in the record are consistent."""
     if kernels.compiled is not None and (found := kernels.compiled.locate(data, at)) is not None:
         return Parts._make(found)
     left = len(data) - at

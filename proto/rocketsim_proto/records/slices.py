@@ -140,7 +140,7 @@ def strings(array: pa.BinaryArray) -> pa.StringArray:
 def binary_array(values: Any) -> pa.BinaryArray:
     """Makes a binary array from an Arrow array (of any binary or string type, chunked or not) or a list of bytes.
 
-    Raises ValueError if it has nulls.
+    Raises ValueError if an element is null.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()

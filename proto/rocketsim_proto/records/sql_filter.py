@@ -283,8 +283,8 @@ def _parser() -> Lark:
 
 
 def _depth(expression: Any) -> int:
-    """Returns the depth of nested expressions.  It uses no recursion, because its result limits the depth of later
-    recursions."""
+    """Returns the depth of nested expressions.  The function does not recurse, because its result limits the depth of
+    later recursions."""
     deepest, waiting = 0, [(expression, 1)]
     while waiting:
         one, depth = waiting.pop()

@@ -92,12 +92,13 @@ def text(value: object) -> str:
 
 
 def encode(header: Header, body: bytes | bytearray | memoryview = b"", form: Form = Form.JSON) -> bytes:
-    """Encodes a whole frame.  Raises FrameError if it is too long."""
+    """Encodes a whole frame.  Raises FrameError if the frame is too long."""
     return encode_without_body(header, len(body), form) + bytes(body)
 
 
 def encode_without_body(header: Header, body_bytes: int, form: Form = Form.JSON) -> bytes:
-    """Encodes a frame without its body, which the caller sends behind it.  Raises FrameError if it is too long."""
+    """Encodes a frame without its body, which the caller sends after it.  Raises FrameError if the whole frame is too
+    long."""
     return with_head(_as_json(header) if form is Form.JSON else _as_binary(header), body_bytes, form)
 
 
@@ -112,7 +113,8 @@ def with_head(header: bytes, body_bytes: int, form: Form = Form.JSON) -> bytes:
 
 
 def lengths(head: bytes | bytearray | memoryview) -> Lengths:
-    """Reads the first eight bytes of a frame.  Raises FrameError, which shows them, if they begin no frame."""
+    """Reads the first eight bytes of a frame.  Raises FrameError, which shows the eight bytes, if they begin no
+    frame."""
     total, packed = HEAD.unpack(head)
     form, header_bytes = packed >> 24, packed & 0xFFFFFF
     if (

@@ -96,7 +96,8 @@ class Channels:
         timeout_s: float,
         under_way: UnderWay,
     ) -> Any:
-        """Makes a call that another thread may cancel through `under_way`.  Raises ClientClosed if that happens."""
+        """Makes a call that another thread may cancel through `under_way`.  Raises ClientClosed if another thread
+        cancels the call."""
         try:
             call = getattr(self._stub(address, stub_type), method).future(request, timeout=max(timeout_s, 0.001))
             under_way.add(call)

@@ -28,9 +28,9 @@ class RangeStreams:
     def frames(
         self, address: str, request: pb.PullRangeRequest, deadline: float, timeout_s: float
     ) -> Iterator[Received[pb.PullFrame]] | None:
-        """Returns the frames of the call.  Returns None if the address has offered no stream that works: the broker
-        has done nothing then, and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).
-        Errors name its whole time, `timeout_s`."""
+        """Returns the frames of the call.  Returns None if the address has offered no stream that works: the broker has
+        done nothing then, and the call has to go over gRPC.  The call ends at `deadline` (monotonic clock).  Errors
+        name the whole time of the call, `timeout_s`."""
         offer = self.offers.usable(address)
         if offer is None:
             return None

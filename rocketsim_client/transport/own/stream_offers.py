@@ -20,7 +20,8 @@ class StreamOffers:
         return self._not_until.get(address, 0.0) <= time.monotonic()
 
     def usable(self, address: str) -> pb.StreamOffer | None:
-        """Returns the broker's offer.  Returns None if it has made none, or if streams may not be used with it now."""
+        """Returns the broker's offer.  Returns None if the broker has made no offer, or if streams may not be used with
+        the broker now."""
         return self._offers.get(address) if self.accepts(address) else None
 
     def wants_offer(self, address: str) -> bool:

@@ -67,7 +67,7 @@ def _first_line(remark: str) -> str:
 
 
 def field(header: Header, name: str, address: str) -> int:
-    """Returns a number in the header's fields.  Raises BadAnswer if it is missing."""
+    """Returns a number in the header's fields.  Raises BadAnswer if the field is missing or no number."""
     value = header.fields.get(name, "")
     if not re.fullmatch(r"-?[0-9]{1,19}", value):
         raise BadAnswer(f"{address} answered without a number for {name}: {value[:40]!r}", address=address)
@@ -75,7 +75,7 @@ def field(header: Header, name: str, address: str) -> int:
 
 
 def body_of(body: bytes, address: str) -> dict[str, Any]:
-    """Parses the body of an answer.  Raises BadAnswer if it is not a JSON object."""
+    """Parses the body of an answer.  Raises BadAnswer if the body is not a JSON object."""
     try:
         value = loose_json.loads(body)
     except LooseJsonError as error:
@@ -86,7 +86,7 @@ def body_of(body: bytes, address: str) -> dict[str, Any]:
 
 
 def part(value: Mapping[Any, Any], name: str, kind: type, address: str) -> Any:
-    """Returns a value in a body.  Raises BadAnswer if it is missing or of another type."""
+    """Returns a value in a body.  Raises BadAnswer if the value is missing or of another type."""
     found = value.get(name)
     if not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
         raise BadAnswer(f"{address} sent a body without {name}", address=address)

@@ -27,7 +27,7 @@ _OPAQUE = re.compile(rb'"opaque":"?(-?\d+)')
 
 
 class Answer(NamedTuple):
-    """An answer whose header is not decoded yet.  The property `header` decodes it."""
+    """An answer whose header is not decoded yet.  The property `header` decodes the header."""
 
     opaque: int
     form: Form
@@ -62,8 +62,8 @@ class Inbox:
 
 
 class Connection:
-    """A connection is open until it fails, or until the server or `fail` ends it.  Then every waiting caller gets
-    the reason as an error, and the thread that reads ends.  Thread-safe."""
+    """A connection is open until it fails, or until the server or `fail` ends it.  When a connection ends, every
+    waiting caller gets the reason as an error, and the thread that reads ends.  Thread-safe."""
 
     def __init__(self, address: str, wire: Wire, tls: Tls | None) -> None:
         self.address = address

@@ -34,8 +34,8 @@ IDLE_S = 60.0  # servers close a connection after 120 s without a request
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the client.  `what` names it in errors, in words for users.  Fields with empty values are not
-    sent."""
+    """A request of the client.  `what` names the request in errors, in words for users.  Fields with empty values are
+    not sent."""
 
     code: int
     what: str

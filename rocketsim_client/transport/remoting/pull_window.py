@@ -142,7 +142,7 @@ class PullWindow(Generic[T]):
         self._wide = max(1, self._wide // 2)
 
     def answered(self, ask: Ask, reply: PullReply[T]) -> None:
-        """Takes the answer to a pull.  Ignores it if the pull is not in flight any more."""
+        """Takes the answer to a pull.  Ignores the answer if the pull is not in flight any more."""
         if ask not in self._flight:
             return
         self._flight.discard(ask)

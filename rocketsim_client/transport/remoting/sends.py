@@ -148,7 +148,9 @@ def check(topic: str, body_sizes: Any, properties_sizes: Any) -> None:
     if len(body_sizes) and not body_sizes.min():
         raise MessageIllegal(f"topic {topic!r}: RocketMQ's brokers take no message whose body is empty")
     if len(properties_sizes) and properties_sizes.max() > message_batch.MAX_PROPERTIES_BYTES:
-        raise MessageIllegal(f"topic {topic!r}: properties of more than {message_batch.MAX_PROPERTIES_BYTES} bytes")
+        raise MessageIllegal(
+            f"topic {topic!r}: the properties of a message have more than {message_batch.MAX_PROPERTIES_BYTES} bytes"
+        )
 
 
 def batches(queue_ids: Any, sizes: Any, sys_flags: Any, alone: Any) -> list[Batch]:
