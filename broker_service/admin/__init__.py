@@ -1,1 +1,1 @@
-"""Operators' commands, and the status and metrics of a broker."""
+"""Serves operators' commands, and a broker's status and metrics."""

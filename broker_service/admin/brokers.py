@@ -1,4 +1,4 @@
-"""Operators' commands for this broker: its state, its settings, its slaves, its promotion."""
+"""Serves operators' commands for this broker: its state, its settings, its slaves, its promotion."""
 
 import logging
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from broker_service.errors import InvalidParameter
 from broker_service.leadership.leadership import Promoted
 from broker_service.modes import BrokerRole
 
-EPOCHS = 100  # the most epochs in an answer; every start that appends something begins one
+EPOCHS = 100  # most epochs in an answer; every start that appends something begins an epoch
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class BrokerCommands(Commands):
     async def UpdateBrokerConfig(self, request: pb.UpdateBrokerConfigRequest) -> pb.UpdateBrokerConfigResponse:
         return pb.UpdateBrokerConfigResponse(values=self._operations.update_config(dict(request.values)))
 
-    # A master that starts may be waiting for the slave that is removed.
+    # Does not wait for the start, because a starting master may wait for the removed slave.
     @change(user(lambda request: [of_cluster(Action.UPDATE)]), past_start=False)
     async def RemoveSlave(self, request: pb.RemoveSlaveRequest) -> pb.RemoveSlaveResponse:
         self._operations.remove_slave(request.broker_id)
@@ -91,7 +91,7 @@ class BrokerOperations(SubjectOperations):
         return as_properties(self._broker.config)
 
     def update_config(self, values: Mapping[str, str]) -> dict[str, str]:
-        """Returns the changed keys with the values that they have now."""
+        """Changes settings.  Returns the changed keys with their present values."""
         if not values:
             raise InvalidParameter("name a key and its value")
         self._leadership.update_config(values)
@@ -99,22 +99,26 @@ class BrokerOperations(SubjectOperations):
         return {key: now[key] for key in values}
 
     def remove_slave(self, broker_id: int) -> None:
-        """Forgets a slave that is gone for good, so that no start waits for it, and no promotion asks it."""
+        """Forgets a slave that is gone for good, so that no start waits for it and no promotion asks it."""
         broker = self._broker
         if broker_id in broker.acknowledgements.tracker.slaves:
-            raise InvalidParameter(f"slave {broker_id} follows this master now: stop it first, and for good")
+            raise InvalidParameter(
+                f"slave {broker_id} follows this master now: stop the slave for good before you remove it"
+            )
         address = broker.known_slaves.addresses.get(broker_id, "")
         had_promise = self._leadership.promises.forget(broker_id, address)
         if address or not had_promise:
             broker.known_slaves.remove(broker_id)
         broker.mastership.forget_slave(broker_id)
         broker.peers.forget(address)
-        logger.warning("slave %d at %s is forgotten: an operator says that it is gone for good", broker_id, address)
+        logger.warning(
+            "slave %d at %s is forgotten, because an operator says that it is gone for good", broker_id, address
+        )
 
     async def promote(self, broker_name: str, expected_epoch: int, role_name: str, *, force: bool) -> Promoted:
         """Makes this slave the master.  Without a role name it gets the role of the former master."""
         try:
             role = BrokerRole(role_name) if role_name else None
         except ValueError:
-            raise InvalidParameter(f"brokerRole {role_name!r}: ASYNC_MASTER or SYNC_MASTER") from None
+            raise InvalidParameter(f"brokerRole {role_name!r} must be ASYNC_MASTER or SYNC_MASTER") from None
         return await self._leadership.promote(broker_name, expected_epoch, role, force=force)

@@ -1,8 +1,8 @@
-"""The base classes and decorators of the commands of all subjects.
+"""The base classes and decorators of operators' commands.
 
-A command is a method of a subject's `...Commands`.  It has its name in admin.proto, and declares the right that it
-needs.  Commands that change something call the subject's `...Operations`, which `remoting.py` also calls for RocketMQ's
-tools.
+A command is a method of a subject's `...Commands` class.  It has the name that admin.proto gives it, and declares the
+right that it needs.  Commands that change something call the subject's `...Operations`, which `remoting.py` also calls
+for RocketMQ's tools.
 """
 
 import functools
@@ -31,7 +31,7 @@ Response = TypeVar("Response")
 Asked = Callable[[Any, Request], Awaitable[Response]]
 Called = Callable[[Any, Request, Context], Awaitable[Response]]
 
-START_WAIT_S = 3.0  # less than any operator's deadline
+START_WAIT_S = 3.0  # shorter than the deadline of any operator's call
 
 
 class SubjectOperations:
@@ -51,12 +51,10 @@ class SubjectOperations:
         past_start: bool = True,
         in_any_mode: bool = False,
     ) -> tuple[Response, CommitStatus]:
-        """Makes a change that is replicated to slaves, and waits up to `wait_s` for them.
+        """Makes a change that is replicated to slaves, and waits up to `wait_s` seconds for them.
 
-        Returns the result of the change, and a status that says which brokers have it.
-
-        With `past_start`, a master that has just started waits until it takes writes.  `Broker.shared_change` describes
-        `in_any_mode`.
+        Returns the result of the change, and a status that says which brokers have the change.  With `past_start`, a
+        master that has just started waits until it takes writes.  `Broker.shared_change` describes `in_any_mode`.
         """
         if past_start:
             await self.past_start()

@@ -1,7 +1,7 @@
-"""GroupFigures: the metrics of each topic and each consumer group.
+"""GroupFigures: yields the metrics of each topic and each consumer group.
 
-The thread that answers a scrape makes them, from counts that the event loop keeps in any case.  So a scrape costs the
-event loop nothing, even with many topics.
+The thread that answers a scrape makes these metrics from counts that the event loop keeps in any case.  So a scrape
+costs the event loop nothing, even with many topics.
 """
 
 import logging
@@ -29,7 +29,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """Counts of messages and bytes: `taken` from producers by topic, all others by topic and group."""
+    """Counts of messages and bytes.  `taken` counts what producers sent, by topic; the others by topic and group."""
 
     taken: Traffic
     given: Traffic
@@ -127,7 +127,7 @@ class GroupFigures:
         return (*self._node, topic, group, _text(topic.startswith(RETRY_PREFIX)), _text(is_system))
 
     def _most_of(self, what: str, values: Mapping[K, V], size: Callable[[V], int]) -> list[tuple[K, V]]:
-        """Returns all values, or the `most` largest ones, in which case it logs that some are left out."""
+        """Returns all values, or only the `most` largest ones.  Logs if values are left out."""
         found = list(values.items())
         self._note(what, len(found) > self._most)
         if len(found) > self._most:

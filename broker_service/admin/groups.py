@@ -1,4 +1,4 @@
-"""Operators' commands for consumer groups and their offsets."""
+"""Serves operators' commands for consumer groups and their offsets."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from broker_service.store.offset_journal import NO_OFFSET
 
 logger = logging.getLogger(__name__)
 
-AT_THE_END = -1  # the timestamp of resetOffsetByTime that means the end of each queue
+AT_THE_END = -1  # timestamp of resetOffsetByTime that stands for the end of each queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,8 @@ class GroupOperations(SubjectOperations):
         return group
 
     async def delete_group(self, name: str, *, remove_offset: bool) -> None:
-        """Deletes the group's settings.  A group that is created again under this name continues at its offsets.
+        """Deletes the group's settings.  A group that is created again under this name continues at the old group's
+        offsets.
 
         With `remove_offset`, the offsets, the deliveries under way and the retry topics of the group are deleted, too.
         This is also done if the settings are deleted already, because the disk may have refused the rest before.
@@ -158,21 +159,26 @@ class GroupOperations(SubjectOperations):
     async def reset_offset_by_time(
         self, group: str, topic_name: str, timestamp: int, queue_ids: Sequence[int], *, force: bool
     ) -> list[Reset]:
-        """Resets the group's offsets on a topic to a time; returns the new and the previous offset of each queue.
+        """Resets the group's offsets on a topic to a time.  Returns the new and the previous offset of each queue.
 
-        Without `force` an offset only moves back, as with mqadmin.  A queue whose offset would move forward keeps it,
-        with its open deliveries.  If a disk refuses the reset, either nothing has moved, or the error says what has.
+        Without `force` an offset only moves back, as with mqadmin.  A queue whose offset would move forward keeps its
+        offset and its open deliveries.  If a disk refuses the reset, either nothing has moved, or the error says what
+        has moved.
         """
         broker = self._broker
         queue_ids = self._check_resets(group, topic_name, queue_ids)
         if timestamp < AT_THE_END:
-            raise InvalidParameter(f"timestamp {timestamp}: milliseconds since 1970, or -1 for the end of each queue")
+            raise InvalidParameter(
+                f"timestamp {timestamp} must be milliseconds since 1970, or -1 for the end of each queue"
+            )
         deleted_before = broker.topics.tombstones.get(topic_name)
         wanted_of = {queue_id: await self._offset_at(topic_name, queue_id, timestamp) for queue_id in queue_ids}
-        self._check_resets(group, topic_name, queue_ids)  # because it may have changed while the disk was read
+        self._check_resets(
+            group, topic_name, queue_ids
+        )  # checked again, because the answer may have changed while the disk was read
         if broker.topics.tombstones.get(topic_name) is not deleted_before:
             raise ServiceNotAvailable(
-                f"topic {topic_name} was deleted and made again while its offsets were looked for; reset them again"
+                f"topic {topic_name} was deleted and created again while its offsets were searched; reset them again"
             )
         resets: list[Reset] = []
         starts: dict[int, int] = {}
@@ -197,7 +203,7 @@ class GroupOperations(SubjectOperations):
             if not have_pops_moved:
                 raise
             raise ServiceNotAvailable(
-                f"{error}; this reset is half done: what group {group} pops of topic {topic_name} has moved, its "
+                f"{error}; this reset is half done: the pops of group {group} on topic {topic_name} have moved, its "
                 "committed offsets have not; reset again"
             ) from error
 
@@ -210,7 +216,7 @@ class GroupOperations(SubjectOperations):
         check_known_group(broker, group)
         for queue_id in queue_ids:
             if not 0 <= queue_id < queue_nums:
-                raise InvalidParameter(f"queue {queue_id} of topic {topic_name}, which has {queue_nums}")
+                raise InvalidParameter(f"queue {queue_id} does not exist: topic {topic_name} has {queue_nums} queues")
         return queue_ids or range(queue_nums)
 
     async def _offset_at(self, topic: str, queue_id: int, timestamp: int) -> int:

@@ -1,4 +1,4 @@
-"""HttpConnections: limits the connections to an HTTP server of the standard library, each of which has a thread."""
+"""HttpConnections: limits the connections to an HTTP server of the standard library, which has a thread for each."""
 
 import logging
 import socket
@@ -12,23 +12,23 @@ from broker_service.runtime.clocks import Monotonic
 
 logger = logging.getLogger(__name__)
 
-BACKLOG = 128  # connections that are not accepted yet
-MOST = 16  # enough, because a scrape is answered within milliseconds
-LONGEST_S = 10.0  # the longest time of a connection
-LOG_EVERY_S = 60.0  # the shortest time between two log lines about failed connections
+BACKLOG = 128  # most connections that are not accepted yet
+MOST = 16  # most connections; enough, because a scrape is answered within milliseconds
+LONGEST_S = 10.0  # a connection is closed after this time
+LOG_EVERY_S = 60.0  # shortest time between two log lines about failed connections
 
 
 class HttpConnections:
     """Limits the connections of one server, after a call of `guard`.
 
-    Closes the oldest connection when there are more than MOST, so that idle connections keep nobody out.  Closes every
-    connection after LONGEST_S.
+    Closes the oldest connection when there are more than MOST, so that idle connections do not block others.  Closes
+    every connection after LONGEST_S.
     """
 
     def __init__(self, key: str, clock: Monotonic = time) -> None:
         self._key = key
         self._clock = clock
-        self._begun: dict[socket.socket, float] = {}  # the oldest first
+        self._begun: dict[socket.socket, float] = {}  # connection -> when it began, the oldest first
         self._lock = threading.Lock()
         self._logged_at = -LOG_EVERY_S
         self._failed = 0
@@ -50,7 +50,7 @@ class HttpConnections:
 
         server.get_request = get_request
         server.shutdown_request = shutdown_request
-        server.service_actions = self.end_old  # twice a second
+        server.service_actions = self.end_old  # the server calls it twice a second
         server.handle_error = self._did_fail
 
     def __len__(self) -> int:
@@ -70,10 +70,10 @@ class HttpConnections:
                 self._end(connection)
 
     def _end(self, connection: socket.socket) -> None:
-        """Closes a connection.  Its thread then reads the end of the connection, and ends."""
+        """Closes a connection.  Its thread then reads the end of the connection, and ends, too."""
         del self._begun[connection]
         with suppress(OSError):
-            # Not the shutdown of an SSLSocket, which would also drop the TLS state that the thread still uses.
+            # SSLSocket.shutdown would also drop the TLS state, which the thread still uses.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def _did_fail(self, _: Any, address: Any) -> None:

@@ -27,7 +27,8 @@ Key = tuple[str, str]  # group and topic
 class GroupLag(NamedTuple):
     """The messages that a group has yet to settle, of which `under_way` are delivered and not acknowledged.
 
-    `oldest_ms` is the age of the oldest one: 0 without messages, None if the message cannot be read.
+    `oldest_ms` is the age of the oldest of these messages.  It is 0 if no message is left, and None if the oldest
+    cannot be read.
     """
 
     messages: int
@@ -36,7 +37,7 @@ class GroupLag(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A GroupLag with the store time of the oldest message instead of its age; 0 if all are settled."""
+    """A GroupLag with the store time of the oldest message instead of its age.  The time is 0 if all are settled."""
 
     messages: int = 0
     under_way: int = 0
@@ -49,8 +50,8 @@ class Lags:
         self._consumption = consumption
         self._progress = progress
         self._found: dict[Key, _Found] = {}
-        self._groups: dict[str, set[str]] = {}  # the groups in `_found` by topic
-        self._times: dict[Place, tuple[int, int]] = {}  # a group's next offset, and the store time of its message
+        self._groups: dict[str, set[str]] = {}  # topic -> groups in `_found`
+        self._times: dict[Place, tuple[int, int]] = {}  # place -> the group's next offset, and its message's store time
         self._topics_with_news: set[str] = set()
         self._commits: set[Key] = set()
         self._until_full = 0
@@ -59,7 +60,7 @@ class Lags:
         broker.topics.changed.append(self._topic_changed)
 
     async def take(self) -> dict[Key, GroupLag]:
-        """Returns the lags by group and topic; retry topics have their own."""
+        """Returns the lags by group and topic.  Retry topics have lags of their own."""
         topics, commits = self._topics_with_news, self._commits
         changed = commits | self._broker.offsets.kept.keys()
         is_full = self._until_full <= 0 or not changed <= self._found.keys()
@@ -82,13 +83,13 @@ class Lags:
         return {key: _as_of(found, now_ms) for key, found in self._found.items()}
 
     def skip(self) -> None:
-        """Forgets the changes.  Called instead of `take` on a broker without metrics."""
+        """Forgets the changes.  A broker without metrics calls it instead of `take`."""
         self._topics_with_news.clear()
         self._commits.clear()
         self._until_full = 0
 
     async def _measure(self, places: Iterable[Place]) -> dict[Key, _Found]:
-        """Measures these places, with pauses for other work of the event loop."""
+        """Measures these places, with pauses for other tasks of the event loop."""
         found: dict[Key, _Found] = {}
         queues = self._consumption.state.queues
         for number, place in enumerate(places, start=1):
@@ -108,14 +109,14 @@ class Lags:
         return found
 
     async def _read_time(self, one: QueueProgress) -> tuple[int, int] | None:
-        """Returns the group's next offset, and the store time of its message; None if that cannot be read."""
+        """Returns the group's next offset, and the store time of its message.  Returns None if that cannot be read."""
         place, offset = one.place, one.consumer_offset
         read = partial(self._broker.store.queues.store_timestamp_of, place.topic, place.queue_id, offset)
         try:
             stored_ms = await cold_reads.read(self._broker.store, read)
-        except (RocketSimError, OSError):  # consumers that read the message get the error, which is logged then
+        except (RocketSimError, OSError):  # not logged here, but when a consumer reads the message and gets the error
             return None
-        if not stored_ms:  # it has expired since
+        if not stored_ms:  # the message has expired since
             return None
         self._times[place] = offset, stored_ms
         return offset, stored_ms
@@ -132,7 +133,7 @@ class Lags:
     def _committed(self, change: tuple[str, str, Mapping[int, OffsetEntry]]) -> None:
         group, topic, entries = change
         self._commits.add((group, topic))
-        if any(entry.offset < 0 for entry in entries.values()):  # it was deleted
+        if any(entry.offset < 0 for entry in entries.values()):  # topic or group was deleted
             self._until_full = 0
 
     def _topic_changed(self, _: str) -> None:

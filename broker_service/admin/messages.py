@@ -1,4 +1,4 @@
-"""Operators' commands for single messages."""
+"""Serves operators' commands for single messages."""
 
 import asyncio
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from broker_service.store.key_search import KeySearchResult
 
 DEFAULT_QUERY_MESSAGES = 32
 MAX_QUERY_MESSAGES = 64
-MAX_QUERY_BYTES = 4 << 20  # an answer has no more, except if its only record is larger
+MAX_QUERY_BYTES = 4 << 20  # most bytes of an answer; a single record may be larger
 FOR_EVER_MS = 2**62
 
 
@@ -62,10 +62,10 @@ class MessageOperations(SubjectOperations):
                 return records
             if before is None:
                 raise NotFound(f"no message of topic {topic} has the id {message_id!r}")
-            await asyncio.sleep(0)  # lets other calls run
+            await asyncio.sleep(0)  # other tasks have a turn
 
     async def message_at(self, topic: str, commit_log_offset: int) -> bytes:
-        """Returns the record that starts at this offset of the log.  It must belong to the topic, if one is given."""
+        """Returns the record that starts at this log offset.  If a topic is given, the record must belong to it."""
         store = self._broker.store
         found = await cold_reads.read(store, partial(store.log.find_record, commit_log_offset))
         if found is None or (topic and decode(found, check_crc=False).topic != topic):
@@ -76,7 +76,8 @@ class MessageOperations(SubjectOperations):
     async def messages_by_key(
         self, topic: str, key: str, max_num: int, begin: int, end: int | None, before: int | None
     ) -> tuple[list[bytes], int | None]:
-        """Returns records, newest first, and the `before` of the next search for older ones, or None if none exist.
+        """Returns records, the newest first, and the `before` of the next search for older ones; None if no older ones
+        exist.
 
         `max_num` 0 means DEFAULT_QUERY_MESSAGES.  Without `end` the search begins at the newest message, without
         `before` at the end of the log.
@@ -86,7 +87,7 @@ class MessageOperations(SubjectOperations):
             raise InvalidParameter("name a key")
         if max_num < 0:
             raise InvalidParameter(
-                f"{max_num} messages are asked for; 1 to {MAX_QUERY_MESSAGES}, or 0 for {DEFAULT_QUERY_MESSAGES}"
+                f"{max_num} messages are asked for; ask for 1 to {MAX_QUERY_MESSAGES} or 0 for {DEFAULT_QUERY_MESSAGES}"
             )
         wanted = min(max_num or DEFAULT_QUERY_MESSAGES, MAX_QUERY_MESSAGES)
         end = FOR_EVER_MS if end is None else end
@@ -114,7 +115,7 @@ class MessageOperations(SubjectOperations):
             try:
                 record = await self._read_record(offset)
             except NotFound:
-                continue  # It has expired since it was found.
+                continue  # the record has expired since it was found
             size += len(record)
             if records and size > MAX_QUERY_BYTES:
                 return records, looked_at
@@ -150,7 +151,7 @@ class MessageOperations(SubjectOperations):
         data = await cold_reads.read(store, partial(store.log.find_record, offset))
         if data is None:
             return None
-        # Only the offset is looked up: the records of both brokers of a pair have the address of the master.
+        # Only the offset counts, because the records of both brokers of a pair have the address of the master.
         message = decode(data, check_crc=False)
         host = bytes.fromhex(message_id)[:-8]
         return data if host == message.store_host else None

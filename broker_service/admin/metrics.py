@@ -1,8 +1,8 @@
 """Metrics: serves metrics over HTTP for Prometheus.
 
-The event loop takes a snapshot of the broker's figures once a second.  The thread that answers a scrape converts it to
-text, and adds the metrics of topics and groups, which may be ten thousand lines.  It pauses often, so that it does not
-delay the event loop.
+The event loop takes a snapshot of the broker's figures once a second.  The thread that answers a scrape converts the
+snapshot to text, and adds the metrics of topics and groups, which may be ten thousand lines.  This thread pauses often,
+so that it does not delay the event loop.
 
 prometheus_client is imported inside functions, because a broker without metricsPort does not need it.
 """
@@ -35,7 +35,7 @@ class Metrics:
         self._parts = list(parts)
         self._histograms = tuple(histograms)
         self._snapshot: list[Metric] = []
-        self._reading = threading.Lock()  # held by the thread of one scrape at a time
+        self._reading = threading.Lock()  # the thread of one scrape at a time holds it
         self._server: Any = None
 
     def add(self, part: HasFigures) -> None:
@@ -49,7 +49,7 @@ class Metrics:
     def serve(
         self, address: str, port: int, certificates: Certificates | None = None, *, client_auth: bool = False
     ) -> int:
-        """Starts to serve HTTP, or HTTPS if there are certificates; returns the port."""
+        """Starts to serve HTTP, or HTTPS if there are certificates.  Returns the port."""
         from prometheus_client import CollectorRegistry, start_http_server
 
         registry = CollectorRegistry()
@@ -89,7 +89,7 @@ class Metrics:
 
 
 def _accepted(listening: socket.socket, context: ssl.SSLContext, client_auth: bool) -> tuple[ssl.SSLSocket, Any]:
-    """Accepts a connection.  The thread that answers does the TLS handshake, so that a slow client delays no other."""
+    """Accepts a connection.  Its own thread does the TLS handshake, so that a slow client does not delay others."""
     connection, address = socket.socket.accept(listening)
     context.verify_mode = ssl.CERT_REQUIRED if client_auth else ssl.CERT_NONE
     return context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address

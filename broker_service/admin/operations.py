@@ -1,4 +1,4 @@
-"""Operations: the operators' operations on a broker, with mqadmin's names.  Only a master makes changes."""
+"""Operations: carries out operators' operations on a broker, with mqadmin's names.  Only a master makes changes."""
 
 from broker_service.admin.brokers import BrokerOperations
 from broker_service.admin.groups import GroupOperations
@@ -8,4 +8,4 @@ from broker_service.admin.users import UserOperations
 
 
 class Operations(TopicOperations, GroupOperations, MessageOperations, BrokerOperations, UserOperations):
-    """The operations of all subjects, each in the file of its subject."""
+    """Combines the operations of all subjects.  Each subject's file has its operations."""

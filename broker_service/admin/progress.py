@@ -15,14 +15,14 @@ from broker_service.runtime import cold_reads
 from broker_service.state.moves import original_topic
 from broker_service.state.transitions import Place
 
-ENTRIES_A_TURN = 64  # entries of a long list after which other work of the event loop has a turn
+ENTRIES_A_TURN = 64  # entries of a long list after which other tasks of the event loop have a turn
 
 
 class QueueProgress(NamedTuple):
     """A group's progress in one queue.
 
-    The group goes on at `consumer_offset`.  `lag` counts the messages that it has yet to settle: those from there on,
-    without messages that a group which pops has settled already.
+    The group continues at `consumer_offset`.  `lag` counts the messages from this offset on that the group has yet to
+    settle.  Messages that a group which pops has settled already do not count.
     """
 
     place: Place
@@ -59,7 +59,8 @@ class Progress:
         return found
 
     def places(self, group: str = "", topic: str = "") -> Iterator[Place]:
-        """Yields every queue of each topic that a group has read, and of its retry topics; of all groups without names.
+        """Yields every queue of each topic that a group has read, and of the topic's retry topics.  Without names it
+        yields those of all groups.
 
         The caller may pause between two queues.  The settings of a topic are read when its queues are reached.
         """

@@ -1,4 +1,4 @@
-"""Rates: the rates of counters over the last 10, 60 and 600 seconds, as in RocketMQ's brokerStatus.  Pure."""
+"""Rates: computes rates of counters over the last 10, 60 and 600 seconds, as in RocketMQ's brokerStatus."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class Rates:
             self._samples.popleft()
 
     def per_second(self, name: str, window_s: float) -> float:
-        """Returns the rate over the window, or since the first sample if that is shorter."""
+        """Returns the rate over the window, or since the first sample if that is a shorter time."""
         if len(self._samples) < 2:
             return 0.0
         now, newest = self._samples[-1]

@@ -1,7 +1,7 @@
-"""A broker's answers to RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
+"""Answers requests of RocketMQ's tools, mqadmin and the dashboard, over the remoting protocol.
 
 Each method converts a request to a call of Operations, Progress, Status or QueueLookup, as the commands of our own
-tools do, and converts the result to the form that RocketMQ's tools read.
+tools do.  Then it converts the result to the form that RocketMQ's tools read.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -31,8 +31,8 @@ from broker_service.state.transitions import Place
 
 T = TypeVar("T")
 
-CHANGE_WAIT_S = 3.0  # how long a change waits for a slave; mqadmin waits 5 s for an answer
-# RocketMQ's tools print no line for a broker that lacks one of these figures. This broker has none of them.
+CHANGE_WAIT_S = 3.0  # longest wait of a change for a slave; mqadmin waits 5 s for an answer
+# This broker has none of these figures.  RocketMQ's tools print no line for a broker whose answer lacks one of them.
 _NOTHING = {
     "msgPutTotalTodayMorning": "0",
     "msgGetTotalTodayMorning": "0",
@@ -58,7 +58,7 @@ class Consumers(Protocol):
     """The consumers that are connected over the remoting protocol.  They keep offsets of their own while they run."""
 
     def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
-        """Sends the members of the group the offset at which they go on in each queue, which is in `body`."""
+        """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
 
 
 class AdminAnswers:
@@ -121,13 +121,13 @@ class AdminAnswers:
         return answer
 
     async def delete_topic(self, request: Request) -> Answer:
-        """Deletes a topic.  Does nothing on a slave, which mqadmin asks, too: it gets the change from its master."""
+        """Deletes a topic.  A slave, which mqadmin also asks, does nothing: it gets the change from its master."""
         topic = request.text("topic")
         if self._broker.is_slave:
             return Answer()
         await self._operations.past_start()
         if topic not in self._broker.topics.entries and topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return Answer()  # mqadmin deletes them with a group, because RocketMQ creates them for each group
+            return Answer()  # mqadmin deletes such topics with a group, because RocketMQ creates them for each group
         _, answer = await self._change(partial(self._operations.delete_topic, topic), past_start=False)
         return answer
 
@@ -188,7 +188,7 @@ class AdminAnswers:
         return answer
 
     async def delete_group(self, request: Request) -> Answer:
-        """Keeps the offsets of the group unless the tool asks to remove them, as RocketMQ 4's tools expect."""
+        """Deletes a group.  Keeps its offsets unless the tool asks to remove them, as RocketMQ 4's tools expect."""
         if self._broker.is_slave:
             return Answer()
         group = request.text("groupName")
@@ -261,7 +261,7 @@ class AdminAnswers:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def query_message(self, request: Request) -> Answer:
-        """Answers with the newest messages first.  A message is also found by its id, in the same way as by a key."""
+        """Answers with the newest messages first.  A message is found by its id in the same way as by a key."""
         records, _ = await self._operations.messages_by_key(
             request.text("topic"),
             request.text("key"),
@@ -334,7 +334,7 @@ class AdminAnswers:
         return Answer(to_json(body))
 
     async def stats(self, request: Request) -> Answer:
-        """Answers that the figure does not exist: unlike RocketMQ, this broker does not count by topic and group."""
+        """Answers that the figure does not exist.  Unlike RocketMQ, this broker does not count by topic and group."""
         return Answer(
             code=ResponseCode.SYSTEM_ERROR,
             remark=f"The stats <{request.text('statsName', '')}> <{request.text('statsKey', '')}> not exist",
@@ -347,7 +347,7 @@ class AdminAnswers:
         return self._broker.config.broker_name
 
     async def _change(self, change: Callable[[], Awaitable[T]], *, past_start: bool = True) -> tuple[T, Answer]:
-        """Makes a change; returns its result, and an answer whose remark says if no slave has the change yet."""
+        """Makes a change.  Returns its result, and an answer whose remark says if no slave has the change yet."""
         changed, status = await self._operations.shared(change, CHANGE_WAIT_S, past_start=past_start)
         remark = "" if status is CommitStatus.COMMIT_OK else f"{status.name}: the change is made here"
         return changed, Answer(remark=remark)
@@ -361,7 +361,7 @@ class AdminAnswers:
 
 
 def _changed(present: Mapping[str, str], text: str) -> dict[str, str]:
-    """Returns the attributes of a topic after mqadmin's `+name=value,-name`."""
+    """Returns the attributes of a topic after the changes in mqadmin's form `+name=value,-name`."""
     found = dict(present)
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, _, value = part.partition("=")

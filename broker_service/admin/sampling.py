@@ -11,7 +11,7 @@ from broker_service.pop.consumers import Consumers
 from broker_service.runtime.tasks import OwnedTasks
 
 SAMPLE_EVERY_S = 1.0
-LAGS_EVERY_S = 15.0  # Prometheus' usual interval; 10,000 groups take a second of the event loop, with pauses
+LAGS_EVERY_S = 15.0  # Prometheus' usual interval; 10,000 groups take the event loop a second, with pauses
 
 
 class Sampling:

@@ -1,4 +1,4 @@
-"""The gRPC service of operators' commands."""
+"""Serves operators' commands over gRPC."""
 
 from rocketsim_proto import admin_pb2_grpc
 
@@ -13,7 +13,7 @@ from broker_service.admin.users import UserCommands
 class AdminServicer(
     TopicCommands, GroupCommands, BrokerCommands, MessageCommands, UserCommands, admin_pb2_grpc.AdminServicer
 ):
-    """The commands of all subjects, each in the file of its subject."""
+    """Combines the commands of all subjects.  Each subject's file has its commands."""
 
 
 ADMIN_RIGHTS = by_path({"rocketsim.Admin": declared_rights(AdminServicer)})

@@ -77,7 +77,7 @@ class Status:
         broker, store, config = self._broker, self._broker.store, self._broker.config
         yield by_labels(
             "rocketsim_broker_info",
-            "1. The labels say which broker this is, and its role.",
+            "Always 1. The labels say which broker this is, and its role.",
             ("cluster", "broker", "broker_id", "role"),
             [((config.broker_cluster_name, config.broker_name, str(broker.broker_id), broker.mastership.role.name), 1)],
         )
@@ -86,7 +86,7 @@ class Status:
         yield counter("rocketsim_messages_out", "Messages given to consumers since the start.", self._given.messages)
         yield counter("rocketsim_bytes_out", "Record bytes given to consumers since the start.", self._given.bytes)
         yield gauge("rocketsim_master", "1: this broker is the master of its name.", not broker.is_slave)
-        yield gauge("rocketsim_writable", "1: clients may send.", broker.takes_clients_writes)
+        yield gauge("rocketsim_writable", "1: clients may send to this broker.", broker.takes_clients_writes)
         yield gauge("rocketsim_epoch", "The epoch of the log.", broker.epoch)
         yield gauge("rocketsim_log_min_offset", "Where the commit log begins.", store.min_offset)
         yield gauge("rocketsim_log_end_offset", "Where the commit log ends.", store.end_offset)
@@ -124,7 +124,7 @@ class Status:
         )
         yield by_labels(
             "rocketsim_slave_behind_seconds",
-            "For how long the log has had bytes that a slave has not acknowledged.",
+            "Seconds for which the log has had bytes that a slave has not acknowledged.",
             ("slave",),
             ((labels, self._ages.behind_s(now, slave.ack_offset)) for labels, slave in slaves.items()),
         )
@@ -144,7 +144,7 @@ class Status:
             usage = store.disk.disk_usage(config.store_path_root_dir)
             refused = store.admission.why_no_sends() is not None
         except OSError:
-            return  # a failing disk shows as missing metrics
+            return  # if the disk fails, these metrics are missing
         levels = (
             config.disk_max_used_space_ratio,
             config.disk_space_clean_forcibly_ratio,
@@ -196,7 +196,7 @@ class Status:
         return f"{self._broker} | {self._master}" + (f" | waits: {self._broker.waits_for()}" if waiting else "")
 
     def values(self) -> dict[str, str]:
-        """Returns the values of brokerStatus, under RocketMQ's names if it has them, else under our own."""
+        """Returns the values of brokerStatus, under RocketMQ's names where RocketMQ has one, else under our own."""
         broker, store = self._broker, self._broker.store
         usage = store.disk.disk_usage(broker.config.store_path_root_dir)
         values = {

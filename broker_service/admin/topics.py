@@ -1,4 +1,4 @@
-"""Operators' commands for topics."""
+"""Serves operators' commands for topics."""
 
 import logging
 from functools import partial
@@ -76,7 +76,7 @@ class TopicOperations(SubjectOperations):
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        """Deletes the topic with its queues and the offsets of its groups.  Its records expire with the log files.
+        """Deletes the topic with its queues and the offsets of its groups.  The records expire with the log files.
 
         If the disk refuses to delete the offsets, `Saving` deletes them as soon as the disk allows it.
         """
@@ -94,7 +94,7 @@ class TopicOperations(SubjectOperations):
         ends: dict[int, int] = {}
 
         def removing() -> Planned[TopicConfig]:
-            # Nothing is appended to the topic from now until the table has changed (`Broker.append`), so the ends stay.
+            # `Broker.append` appends nothing to the topic until the table has changed, so the queues keep these ends.
             ends.update(broker.store.queues.ends(name))
             return broker.topics.removing(name, broker.now_ms(), ends)
 
@@ -103,9 +103,7 @@ class TopicOperations(SubjectOperations):
             try:
                 broker.offsets.delete_topic(name)
             except ServiceNotAvailable as error:
-                logger.warning(
-                    "topic %s is deleted, the offsets of its groups are deleted a little later: %s", name, error
-                )
+                logger.warning("topic %s is deleted; the offsets of its groups are deleted later: %s", name, error)
             broker.changes.publish()
             broker.long_polling.arrived([queue for queue in broker.long_polling.queues() if queue[0] == name])
 

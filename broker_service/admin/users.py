@@ -1,6 +1,6 @@
-"""Operators' commands for users and their policies.  Only a master changes them.
+"""Serves operators' commands for users and their policies.  Only a master changes them.
 
-An answered change is on the master's disk.  The status of the answer says if a slave has it, as for a commit.
+An answered change is on the master's disk.  The status of the answer says if a slave has the change, as for a commit.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ def _policies(acl: metadata_pb2.Acl) -> tuple[Policy, ...]:
 class UserOperations(SubjectOperations):
     def __init__(self, broker: Broker, leadership: Leadership) -> None:
         super().__init__(broker, leadership)
-        self._turn = asyncio.Lock()  # held by one change at a time, because a user and its policies are in two tables
+        self._turn = asyncio.Lock()  # one change at a time holds it, because a user and its policies are in two tables
 
     async def create_user(self, username: str, password: str, user_type: str, status: str) -> User:
         tables = await self._writable()
@@ -92,7 +92,7 @@ class UserOperations(SubjectOperations):
         default = User("any", "any")
         user = _value(lambda: User(username, password, user_type or default.user_type, status or default.user_status))
         await tables.users.apply(lambda: tables.users.creating(user, self._broker.now_ms()))
-        logger.info("User:%s is made: %s, %s", user.username, user.user_type, user.user_status)
+        logger.info("User:%s is created: %s, %s", user.username, user.user_type, user.user_status)
         return user
 
     async def update_user(self, username: str, password: str, user_type: str, status: str) -> User:
@@ -109,7 +109,7 @@ class UserOperations(SubjectOperations):
         return user
 
     async def delete_user(self, username: str) -> None:
-        """Deletes the user's policies and then the user, so that a later user of that name does not get them."""
+        """Deletes the user's policies, and then the user.  A later user of that name must not get the policies."""
         tables = await self._writable()
         self._check_not_inner(username)
         tables.users.existing(username)
@@ -125,12 +125,12 @@ class UserOperations(SubjectOperations):
                 if not had_policies:
                     raise
                 raise type(error)(
-                    f"{error}; the policies of User:{username} are deleted, the user is not: delete it again"
+                    f"{error}; the policies of User:{username} are deleted, but the user is not: delete the user again"
                 ) from error
         logger.info("User:%s is deleted", username)
 
     def users(self, username: str) -> list[User]:
-        """Returns all users, or the one of that name."""
+        """Returns all users, or only the user of that name."""
         tables = self._tables()
         if username:
             return [tables.users.existing(username)]
@@ -139,7 +139,7 @@ class UserOperations(SubjectOperations):
     # --- policies ---------------------------------------------------------------------------------------------------
 
     async def create_acl(self, subject: str, policies: tuple[Policy, ...]) -> Acl:
-        """Adds policies.  Each replaces the policy for the same resource; the others stay."""
+        """Adds policies.  Each replaces the policy for the same resource; the user's other policies stay."""
         tables = await self._writable()
         return await to_its_end(self._change(tables, subject, policies, tables.acls.creating))
 
@@ -156,7 +156,7 @@ class UserOperations(SubjectOperations):
         return acl
 
     async def delete_acl(self, subject: str, resource: str) -> None:
-        """Deletes all policies of the user, or the one for a resource."""
+        """Deletes all policies of the user, or only the one for a resource."""
         tables = await self._writable()
         _value(lambda: user_of(subject))
         name = str(_value(lambda: Resource.parse(resource))) if resource else ""
@@ -164,7 +164,7 @@ class UserOperations(SubjectOperations):
         logger.info("policies of %s%s are deleted", subject, f" for {name}" if name else "")
 
     def acls(self, subject: str, resource: str) -> list[Acl]:
-        """Returns the policies of all users or of one; with a resource, only the policies for it."""
+        """Returns the policies of all users or of one user; with a resource, only the policies for that resource."""
         tables = self._tables()
         found = [tables.acls.existing(subject)] if subject else list(tables.acls.entries.values())
         found = sorted(found, key=lambda acl: acl.subject)
@@ -199,7 +199,7 @@ class UserOperations(SubjectOperations):
 def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
     """Returns the policies.  Raises ValueError if none is given, or if one of them could never apply.
 
-    An operator must not believe that a policy denies something when it does not.
+    Otherwise an operator might believe that a policy denies something when it does not.
     """
     if not policies:
         raise ValueError("no resource is named")
@@ -217,7 +217,7 @@ def _some(policies: tuple[Policy, ...]) -> tuple[Policy, ...]:
 
 
 def _value(make: Callable[[], _Made]) -> _Made:
-    """Makes a value, and raises InvalidParameter instead of ValueError."""
+    """Makes a value.  Turns a ValueError into InvalidParameter."""
     try:
         return make()
     except ValueError as error:

@@ -1,1 +1,1 @@
-"""Delayed messages: those with a delay level, in the schedule topic, and those with a delivery time (timers)."""
+"""Delivers delayed messages: those with a delay level (schedule topic) and those with a delivery time (timers)."""

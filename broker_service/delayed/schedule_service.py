@@ -1,6 +1,6 @@
 """ScheduleService delivers messages with a delay level when they are due, on a master that takes writes.
 
-On a slave it only keeps the master's position, for the case that the slave is promoted.
+On a slave it only keeps the master's position, in case the slave is promoted.
 """
 
 import asyncio
@@ -27,20 +27,20 @@ BATCH = 32
 
 
 class ScheduleService:
-    """`delay_file` is RocketMQ's `delayOffset.json`.  `position_file` is ours, and also has the log offset for which it
-    is true.
+    """Keeps two files.  `delay_file` is RocketMQ's `delayOffset.json`.  `position_file` is ours, and also has the log
+    offset for which it is true.
     """
 
     def __init__(self, broker: Broker, delay_file: JsonStore, position_file: JsonStore) -> None:
         self._broker = broker
         self._delay_file = delay_file
         self._position_file = position_file
-        self._masters_position: DelayPosition | None = None  # for a log end that this log may not have reached yet
+        self._masters_position: DelayPosition | None = None  # this log may not have reached its log offset yet
         self._position = self._load()
         self._version = DataVersion()
         self._saved: DelayPosition | None = None
         self._offsets: dict[int, int] = {}
-        self._retry_at: dict[int, float] = {}  # level -> when it is read again, by the broker's clock
+        self._retry_at: dict[int, float] = {}  # level -> time of the broker's clock at which it is read again
         self._running = False
         self.loop = MasterLoop(broker, self.deliver_due, "delayed messages")
         broker.visibility.arrived.append(self._arrived)
@@ -53,7 +53,7 @@ class ScheduleService:
         return self._position
 
     def take_masters_position(self, position: DelayPosition) -> None:
-        """Takes over how far the master has delivered each level, in a log that ends at the position's log offset."""
+        """Takes over how far the master has delivered each level, when its log ended at the position's log offset."""
         self._adopt()
         self._masters_position = position
 
@@ -71,7 +71,7 @@ class ScheduleService:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until it is cancelled; to be started when the broker takes writes."""
+        """Delivers until it is cancelled.  Start it when the broker begins to take writes."""
         self._adopt()
         await self._catch_up()
         self._offsets = dict(self._position.offsets)
@@ -85,7 +85,8 @@ class ScheduleService:
     async def _catch_up(self) -> None:
         """Brings the position to the end of the log.
 
-        It waits as long as the disk cannot read the log.  A delivery before that could be the second one of a message.
+        This waits as long as the disk cannot read the log, because an earlier delivery could be the second one of a
+        message.
         """
         store = self._broker.store
         while self._has_queues():
@@ -103,7 +104,7 @@ class ScheduleService:
             await asyncio.sleep(0)
 
     async def deliver_due(self) -> float:
-        """Delivers what is due on every level; returns the seconds until more may be due."""
+        """Delivers the due messages of every level.  Returns the seconds until more may be due."""
         sleep_s = LONGEST_SLEEP_S
         now = self._broker.clock()
         for level, delay_ms in enumerate(self._broker.config.delay_levels_ms, start=1):
@@ -117,7 +118,7 @@ class ScheduleService:
         return sleep_s
 
     async def _deliver_level(self, level: int, delay_ms: int) -> float:
-        """Delivers the level's messages that are due; returns in how many seconds the next one is."""
+        """Delivers the level's messages that are due.  Returns in how many seconds the next one is due."""
         while True:
             delivered, next_s = await self._deliver_batch(level, delay_ms)
             if not delivered:
@@ -136,7 +137,7 @@ class ScheduleService:
         at = 0
         for size in np.frombuffer(found.sizes, "<u4").tolist():
             with broker.store.log.decoding(found.records):
-                delayed = record.decode(found.records, at)  # checks its checksum, since the copy gets a new one
+                delayed = record.decode(found.records, at)  # checks the checksum, because the copy gets a new one
             at += size
             wait_ms = due_in_ms(delayed.store_timestamp, delay_ms, broker.now_ms())
             if wait_ms > 0:
@@ -147,7 +148,7 @@ class ScheduleService:
         return delivered, 0.0
 
     def _next_of(self, level: int) -> GetMessageResult | None:
-        """Reads the level's next messages; None if it has never had one."""
+        """Reads the level's next messages.  Returns None if the level has never had one."""
         store = self._broker.store
         min_offset, max_offset = store.queues.bounds(SCHEDULE_TOPIC, level - 1)
         if max_offset == 0:
@@ -159,7 +160,7 @@ class ScheduleService:
     def _deliver(self, delayed: record.Record, level: int, schedule_offset: int) -> None:
         """Appends the delivery and moves the level's offset in one step, so that offsets and log always agree."""
         broker = self._broker
-        broker.check_writable()  # the broker may be fenced or stopping since the last message
+        broker.check_writable()  # the broker may have been fenced or stopped since the last message
         if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
         try:
@@ -188,7 +189,7 @@ class ScheduleService:
             saving()
 
     def saving(self) -> Callable[[], None] | None:
-        """Returns a function that writes both files, for any thread; None if nothing has changed since the last one."""
+        """Returns a function that writes both files on any thread; None if nothing has changed since the last one."""
         position = self.position()
         if position == self._saved or not (position.offsets or self._has_queues()):
             return None
@@ -211,9 +212,9 @@ class ScheduleService:
             return DelayPosition(0, rocketmqs)
         log_offset = int(ours["commitLogOffset"])
         if log_offset > self._broker.store.end_offset:
-            return DelayPosition()  # The log has lost bytes on which this position depends.
+            return DelayPosition()  # the log has lost bytes on which the position depends
         offsets = _table(ours["offsets"])
-        # RocketMQ may have used the directory since, and has then raised its own offsets.
+        # RocketMQ may have used the directory since, and then its own offsets are higher.
         return DelayPosition(
             log_offset,
             {level: max(offset, offsets.get(level, 0)) for level, offset in {**offsets, **rocketmqs}.items()},

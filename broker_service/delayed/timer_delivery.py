@@ -1,15 +1,17 @@
 """TimerDelivery delivers messages at their delivery time, on a master that takes writes.
 
-A message with a delivery time waits as a record of the timer topic; such a record is called a timer.  A batch of timers
-is delivered in one step of the event loop, which appends three things to the log:
+A message with a delivery time waits as a record of the timer topic.  Such a record is called a timer.  A batch of
+timers is delivered in one step of the event loop, which appends three things to the log:
 
-1. COPYING, a transition in the state topic.  It says that copies may follow from this log offset on.
-2. The copies, in the users' topics.  A property of each copy names the timer that it settles.
-3. COPIED, a transition in the state topic, with the timers that are settled.
+1. It appends COPYING, a transition in the state topic, which says that copies may follow from this log offset on.
+
+2. It appends the copies, in the users' topics.  A property of each copy names the timer that the copy settles.
+
+3. It appends COPIED, a transition in the state topic, with the timers that are settled.
 
 COPIED repeats what the copies say, because slaves and starts read only the state topic, and not all users' records.
 After a crash between COPYING and COPIED, the next master reads the log from COPYING on, finds the copies, and appends
-the COPIED that is missing.  It delivers nothing before that, so no message is delivered twice.
+the missing COPIED.  Until then it delivers nothing, so no message is delivered twice.
 """
 
 import asyncio
@@ -45,24 +47,26 @@ _Copy = tuple[str, bytes]  # topic and encoded record
 BATCH = 100
 _BATCH_BYTES = 4 << 20
 _SETTLED_AT_ONCE = 1000
-_KEPT_WAITING_S = 60.0  # how long all timers wait for copies that cannot be read
+_KEPT_WAITING_S = 60.0  # time for which all timers wait for copies that cannot be read
 READ_BYTES = 64 << 10
-_KEPT_UNREADABLE_S = 3600.0  # how long a timer that cannot be read keeps its log file from its deletion
+_KEPT_UNREADABLE_S = 3600.0  # time for which an unreadable timer prevents the deletion of its log file
 
 
 class TimerDelivery:
-    """Delivers timers after `may_begin` is set, when RocketMQ's own checkpoints have been taken over from the store."""
+    """Delivers timers once `may_begin` is set, which says that RocketMQ's own checkpoints are taken over from the
+    store.
+    """
 
     def __init__(self, broker: Broker, writer: StateWriter, may_begin: asyncio.Event) -> None:
         self._broker = broker
         self._writer = writer
         self._may_begin = may_begin
         self.loop = MasterLoop(broker, self._work, "messages with a delivery time")
-        # By the log offset of a timer that cannot be read: when it is read again, and since when it cannot be read.
+        # Log offset of an unreadable timer -> when it is read again, and since when it cannot be read.
         self._retry_at: dict[int, float] = {}
         self._unreadable_since: dict[int, float] = {}
         self._copies_unread_since: float | None = None
-        self._has_begun = False  # the timers that RocketMQ has delivered are settled
+        self._has_begun = False  # True once the timers that RocketMQ has delivered are settled
         self._needed = NeededLog(broker.store)
         broker.visibility.arrived.append(self._arrived)
 
@@ -77,7 +81,7 @@ class TimerDelivery:
     # --- delivering -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until it is cancelled; to be started when the broker takes writes."""
+        """Delivers until it is cancelled.  Start it when the broker begins to take writes."""
         self._retry_at.clear()
         self._unreadable_since.clear()
         self._copies_unread_since = None
@@ -92,7 +96,7 @@ class TimerDelivery:
         return await self.deliver_due()
 
     async def _begin(self) -> None:
-        """Settles the timers that a real RocketMQ has delivered, if it has used this store."""
+        """Settles the timers that a RocketMQ has delivered, if one has used this store."""
         self._writer.catch_up()
         await self.complete_batch()
         delivered = timer_check.delivered(self._broker.store, self._check_path)
@@ -104,7 +108,9 @@ class TimerDelivery:
                 self._writer.append(Copied(one, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
 
     async def deliver_due(self) -> float | None:
-        """Delivers the timers that are due; returns in how many seconds the next one is, if that is known."""
+        """Delivers the timers that are due.  Returns the seconds until the next one is due, or None if that is not
+        known.
+        """
         broker = self._broker
         self._writer.catch_up()
         await self.complete_batch()
@@ -112,7 +118,7 @@ class TimerDelivery:
         for second in self.timers.due(broker.day_ms()):
             while log_offsets := self.timers.first(second, BATCH, self._tried_later()):
                 batch = await self._read(second, log_offsets)
-                # Nothing is awaited between this and the appends.
+                # Nothing may be awaited between this wait and the appends.
                 await broker.topics.until_settled(*(timer_record.topic_of(waiting) for waiting in batch))
                 self._deliver(second, batch)
                 await asyncio.sleep(0)
@@ -126,7 +132,7 @@ class TimerDelivery:
         return self._retry_at.keys()
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
-        """Reads the timers at these log offsets; those that cannot be read are tried again later."""
+        """Reads the timers at these log offsets.  Those that cannot be read are tried again later."""
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
@@ -141,7 +147,7 @@ class TimerDelivery:
         return found
 
     async def _read_unread(self, without: Collection[int] = ()) -> None:
-        """Reads the timers whose second is not known because they could not be read before."""
+        """Reads the timers whose second is not known, because they could not be read before."""
         for log_offset in sorted(self.timers.unread.difference(without)):
             waiting = await self._read_one(log_offset, partial(record.decode, check_crc=False))
             if log_offset not in self.timers.unread:
@@ -153,7 +159,9 @@ class TimerDelivery:
             try:
                 second = timer_record.second_of(waiting)
             except ValueError as error:
-                logger.error("the record of %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error)
+                logger.error(
+                    "the record of topic %s at log offset %d is not delivered: %s", TIMER_TOPIC, log_offset, error
+                )
                 self.timers.unread.discard(log_offset)
             else:
                 self.timers.find(
@@ -161,7 +169,7 @@ class TimerDelivery:
                 )
 
     async def _read_one(self, log_offset: int, decode: Callable[[bytes], Record]) -> Record | None:
-        """Reads one timer; None, with a log line, if it cannot be read or has expired."""
+        """Reads one timer.  Logs it and returns None if the timer cannot be read or has expired."""
         store = self._broker.store
         try:
             found = decode(await cold_reads.read(store, partial(store.log.record_at, log_offset)))
@@ -180,7 +188,7 @@ class TimerDelivery:
         return found
 
     def _waiting(self, second: int, log_offset: int, data: bytes) -> Record:
-        """Decodes a timer of this second; StoreCorrupt if it names another one, since properties have no checksum."""
+        """Decodes a timer.  Raises StoreCorrupt if it names another second, because properties have no checksum."""
         waiting = record.decode(data, check_crc=False)
         with suppress(ValueError):
             if timer_record.second_of(waiting) == second:
@@ -188,7 +196,9 @@ class TimerDelivery:
         raise self._broker.store.log.damaged(log_offset, f"its delivery time was in second {second}")
 
     def _deliver(self, second: int, batch: list[Record]) -> None:
-        """Appends the copies of a batch, without recalled messages and those without a topic, and settles the batch."""
+        """Appends the copies of a batch, and settles the batch.  Recalled messages and those without a topic get no
+        copy.
+        """
         self._settle(second, [(waiting.commit_log_offset, self._delivered(second, waiting)) for waiting in batch])
 
     def _delivered(self, second: int, waiting: Record) -> _Copy | None:
@@ -206,7 +216,7 @@ class TimerDelivery:
             return None
 
     def _is_void(self, second: int, waiting: Record) -> bool:
-        """Returns True if the timer is not delivered: it is a recall, or a message that a recall names."""
+        """Returns True if the timer is not to be delivered, because it is a recall or a recalled message."""
         is_recall = timer_record.PROPERTY_DELETE_KEY in waiting.properties
         return is_recall or self.timers.is_recalled(second, timer_record.key_of(waiting))
 
@@ -215,16 +225,16 @@ class TimerDelivery:
         return copy.topic, record.encode(copy)
 
     def _settle(self, second: int, batch: Iterable[tuple[int, _Copy | None]]) -> None:
-        """Appends COPYING, the copies and COPIED for the timers of this batch that still wait.
+        """Appends COPYING, the copies and COPIED for those timers of a batch that still wait.
 
-        `batch` has (log offset, copy) pairs; a timer without a copy is settled only.
+        `batch` has (log offset, copy) pairs.  A timer without a copy is only settled.
         """
         broker, timers = self._broker, self.timers
         batch = [(log_offset, copy) for log_offset, copy in batch if timers.waits(second, log_offset)]
         if not batch:
             return
         if timers.copying is not None:
-            raise ServiceNotAvailable("a batch of copies was interrupted: its copies must be looked up first")
+            raise ServiceNotAvailable("a batch of copies was interrupted, and its copies must be found first")
         broker.check_writable()
         if reason := broker.store.admission.why_not_writable():
             raise ServiceNotAvailable(reason)
@@ -240,9 +250,9 @@ class TimerDelivery:
         self._writer.append(Copied(second, tuple(log_offset for log_offset, _ in batch)))
 
     async def complete_batch(self) -> None:
-        """Appends the COPIED that an interrupted batch lacks, on a master.  Nothing is delivered before that.
+        """Appends the COPIED that an interrupted batch lacks.  Nothing is delivered before that.
 
-        Copies that the disk cannot read for a minute do not count, and their timers are delivered again.
+        Copies that the disk cannot read for a minute do not count, so their timers are delivered again.
         """
         if (begin := self.timers.copying) is None:
             return
@@ -257,21 +267,21 @@ class TimerDelivery:
                 for topic, source in sources:
                     if source is not None and self.timers.waits(*source):
                         found.setdefault(source[0], []).append(source[1])
-                    # Nothing lies between the copies of a batch, and only transitions in front of them.
+                    # The copies of a batch are adjacent, and only transitions come between COPYING and the first copy.
                     is_end = is_end or (source is None and topic != STATE_TOPIC)
         except (ReadFailed, StoreCorrupt) as error:
             now = self._broker.clock()
             self._copies_unread_since = now if self._copies_unread_since is None else self._copies_unread_since
             if now - self._copies_unread_since < _KEPT_WAITING_S:
                 raise
-            logger.error("up to %d messages with a delivery time may come twice: %s", BATCH, error)
+            logger.error("up to %d messages with a delivery time may be delivered twice: %s", BATCH, error)
         self._copies_unread_since = None
         self._writer.append(*(Copied(second, tuple(log_offsets)) for second, log_offsets in found.items()), Copied(0))
 
     # --- retention --------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the timers before a log offset again, because the log files there expire."""
+        """Appends the timers before a log offset again, because the log files before this offset expire."""
         self._writer.catch_up()
         await self.complete_batch()
         await self._read_unread()
@@ -282,11 +292,13 @@ class TimerDelivery:
                 await asyncio.sleep(0)
 
     def _moved(self, second: int, waiting: Record) -> _Copy | None:
-        """Makes the copy that waits further; None for recalls, which name only earlier messages, and recalled ones."""
+        """Makes a copy that waits instead; None for recalled messages and for recalls, which name only earlier
+        messages.
+        """
         return None if self._is_void(second, waiting) else self._encoded(timer_record.moved_record(waiting))
 
     def needed_from(self) -> int | None:
-        """Returns the log offset from which on timers need the log; None if there never was a timer."""
+        """Returns the log offset from which timers need the log; None if there has never been a timer."""
         if not self._broker.store.queues.end(TIMER_TOPIC, 0):
             return None
         return self._needed.begins_at(self.timers.oldest(self._given_up()))
@@ -294,7 +306,7 @@ class TimerDelivery:
     def _given_up(self) -> Collection[int]:
         """Returns the timers that could not be read for so long that their log file may be deleted.
 
-        They are still delivered if they can be read before that.
+        They are still delivered if they can be read before the deletion.
         """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}
@@ -304,7 +316,7 @@ class TimerDelivery:
     def write_check(self) -> None:
         """Writes RocketMQ's `timercheck`, so that a RocketMQ that opens this store continues at the oldest timer.
 
-        A `timercheck` of RocketMQ's own is not overwritten before it was read here.
+        A `timercheck` that RocketMQ has written is not overwritten before this broker has read it.
         """
         store, path = self._broker.store, self._check_path
         if store.queues.end(TIMER_TOPIC, 0) and (self._has_begun or not timer_check.is_rocketmqs(store, path)):

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 MAX_POP_BYTES = 4 << 20
 # Most messages of groups in order that are delivered or wait.  Each takes 170 to 800 bytes.
-# A group may have at most as many of them as are still free for other groups.
+# A group may have at most as many as are still free.
 MAX_ORDERED = 200_000
 MAX_ORDERED_OF_A_QUEUE = 10_000
 
@@ -78,10 +78,11 @@ class _Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class QueueBatch:
-    """The messages of a queue from `start` to `next` that a pop may deliver.  `read_bytes` were read to find them.
+    """The messages of a queue from `start` to `next` that a pop may deliver.
 
-    For a pop in order `groups` has the messages that the pop takes or lets wait, by message group.  `again` has the
-    deliveries that an earlier attempt of this pop has taken.
+    `read_bytes` counts the bytes that were read to find these messages.  For a pop in order `groups` has the messages
+    that the pop takes or lets wait, by message group.  `again` has the deliveries that an earlier attempt of this pop
+    has taken.
     """
 
     place: Place
@@ -122,7 +123,7 @@ class Finder:
         for place, is_retry in places:
             first, end = self._broker.store.queues.bounds(place.topic, place.queue_id)
             start = max(self._places.next(place, first), first)
-            # A group that no longer consumes in order still gets the messages that wait since it did.
+            # A group that no longer consumes in order still gets messages that wait since the time when it did.
             in_order = partial(self._find_in_order, may_take_new=is_ordered)
             for search in (in_order,) if is_ordered else (in_order, self._find_new):
                 if room <= 0 or room_bytes <= 0 or entries <= 0:

@@ -37,7 +37,7 @@ M = TypeVar("M", bound=Message)
 
 
 class Room(NamedTuple):
-    """The numbers and bytes that a picker may still take.  `waiting` is how many new messages it may let wait."""
+    """How many messages and bytes a picker may still take, and how many new messages it may let wait (`waiting`)."""
 
     messages: int
     size_bytes: int

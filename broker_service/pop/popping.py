@@ -85,9 +85,7 @@ class Popping:
                     if not any(one.groups for one in found):
                         status = PopStatus.NO_MATCH
                     await asyncio.shield(self._take(pop, found)[1])
-                    await asyncio.sleep(
-                        0
-                    )  # other tasks have a turn, because nothing else pauses if a pop in order is appended already
+                    await asyncio.sleep(0)  # lets other tasks run, even if no earlier await has paused
             except BaseException:
                 self.polls.notify(pop.group, pop.topic)  # another waiting pop takes the message that woke this one
                 raise

@@ -1,1 +1,1 @@
-"""RocketMQ handover: takes over deliveries that a RocketMQ had under way, and leaves ours to a RocketMQ."""
+"""Takes over deliveries that a RocketMQ had under way in this store, and leaves ours to a RocketMQ that opens it."""

@@ -1,6 +1,6 @@
 """Writes RocketMQ's `config/consumerOrderInfo.json`: the deliveries under way of groups that consume in order.
 
-For each TOPIC@GROUP and queue it has one batch:
+The file has one batch for each TOPIC@GROUP and queue:
 
 - `o`: the offsets; the first as it is, the others as the distance from it
 - `ot`: the time until which each message is with a consumer
@@ -8,7 +8,7 @@ For each TOPIC@GROUP and queue it has one batch:
 - `cm`: the acknowledged messages, one bit each
 - `a`: the `attemptId` of the pop
 
-RocketMQ delivers nothing of the queue while one of the messages is with a consumer, except to a pop with the same
+While one of these messages is with a consumer, RocketMQ delivers nothing of the queue, except to a pop with the same
 attempt id.  After that it begins at the group's offset, and continues to count deliveries.  `cm` has 64 bits, so only
 the first 64 messages of a queue are written.
 """
@@ -27,7 +27,7 @@ _MOST = 64
 
 
 def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: int) -> None:
-    """Writes the deliveries under way.  Without any, an existing file is overwritten, and no new one is made."""
+    """Writes the deliveries under way.  If there are none, it overwrites an existing file and creates no new one."""
     content = table_of(queues, now_ms)
     try:
         files.read(path)
@@ -38,7 +38,7 @@ def write(files: Files, path: Path, queues: Mapping[Place, QueueState], now_ms: 
 
 
 def table_of(queues: Mapping[Place, QueueState], now_ms: int) -> dict[str, Any]:
-    """Makes the file's content, without messages whose deliveries did not count or that were never delivered."""
+    """Makes the file's content.  Leaves out messages that were never delivered, or whose deliveries did not count."""
     table: dict[str, dict[int, Any]] = {}
     for place, queue in queues.items():
         if queue.locks is not None and (delivered := _delivered(queue.locks)):
@@ -53,7 +53,7 @@ def _delivered(locks: Locks) -> list[Ordered]:
 
 
 def _attempt_id(locks: Locks) -> str:
-    """Returns the attempt id of the queue, of which RocketMQ has only one; empty if the batches have several."""
+    """Returns the queue's attempt id; empty if its batches have several, because RocketMQ has only one for a queue."""
     taken = [(attempt_id, messages) for _, attempt_id, messages in locks.groups() if messages[0].step is not Step.WAITS]
     found = {attempt_id for attempt_id, _ in taken}
     return found.pop() if len(found) == 1 else ""
@@ -64,7 +64,7 @@ def _queue_info(queue: QueueState, delivered: list[Ordered], attempt_id: str, no
     offsets = [one.queue_offset for one in delivered]
     info = {
         "popTime": now_ms,
-        "i": 1,  # the invisible time of messages that are not in `ot`, which no consumer has
+        "i": 1,  # invisible time of messages without `ot`, which no consumer has
         "o": [first, *(offset - first for offset in offsets[1:])],
         "ot": {offset: queue.under_way[offset].deadline_ms for offset in offsets if offset in queue.under_way},
         "oc": {one.queue_offset: one.attempt - 1 for one in delivered if one.attempt > 1},
@@ -75,5 +75,5 @@ def _queue_info(queue: QueueState, delivered: list[Ordered], attempt_id: str, no
 
 
 def _signed(bits: int) -> int:
-    """Returns the bits as a signed number, as Java's long has them."""
+    """Returns the bits as a signed number, like Java's long."""
     return bits - (1 << 64) if bits >> 63 else bits

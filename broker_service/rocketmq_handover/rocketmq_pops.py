@@ -1,8 +1,8 @@
-"""Reads RocketMQ's checkpoints and acks, which say which deliveries a real RocketMQ had under way.  Pure.
+"""Reads RocketMQ's checkpoints and acks, which say which deliveries a RocketMQ had under way.
 
-A pop of RocketMQ's commits the group's offset, and appends a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.
-The checkpoint's delivery time is a second before the deadline, so it first waits in the timer topic.  An ack is a
-message of the same topic with the deadline as its delivery time.  The bodies are JSON:
+A pop in RocketMQ commits the group's offset, and appends a checkpoint for the topic `rmq_sys_REVIVE_LOG_<cluster>`.
+The checkpoint's delivery time is a second before the deadline, so the checkpoint first waits in the timer topic.  An
+ack is a message of the same topic with the deadline as its delivery time.  The bodies are JSON:
 
     tag ck    t topic, c group, q queue id, so first offset, n messages, d offset of each from so (none: consecutive),
               bm bit map of the acknowledged ones, pt pop time, it invisible time (ms), sp the attempt does not count
@@ -31,7 +31,7 @@ _MESSAGES_A_TRANSITION = 1000
 
 
 class Held(NamedTuple):
-    """A delivery of RocketMQ's without an ack."""
+    """A delivery by RocketMQ that has no ack."""
 
     popped_ms: int
     deadline_ms: int
@@ -45,14 +45,14 @@ class _Key(NamedTuple):
 
 
 class Checkpoints:
-    """The popped messages, and those that were acknowledged.  Records may be added in any order, and more than once."""
+    """Collects popped and acknowledged messages.  Records may be added in any order, and more than once."""
 
     def __init__(self) -> None:
         self._taken: dict[_Key, tuple[dict[int, None], bool, int]] = {}
         self._acknowledged: dict[_Key, set[int]] = {}
 
     def add(self, message: Record) -> None:
-        """Adds a checkpoint or ack; ValueError for a record that is neither, or is damaged."""
+        """Adds a checkpoint or an ack.  Raises ValueError for a record that is neither, or is damaged."""
         tag = message.properties.get(PROPERTY_TAGS, "")
         if tag not in (_CHECKPOINT, _ACK, _BATCH_ACK):
             raise ValueError(f"tag {tag[:20]!r}")
@@ -93,10 +93,10 @@ class Checkpoints:
 def takes(
     place: Place, held: Mapping[int, Held], next_offset: int, attempts: Mapping[int, int], pop: int
 ) -> Iterator[Transition]:
-    """Makes transitions after which these deliveries are under way, and all others before `next_offset` are settled.
+    """Makes transitions that put these deliveries under way, and settle all other messages before `next_offset`.
 
-    `attempts` has the attempt of each offset, which is 1 where it is missing.  If only the first transitions reach the
-    log, they are valid by themselves: the group then continues behind their messages.
+    `attempts` has the attempt of each offset; a missing one is 1.  If only the first transitions reach the log, they
+    are valid by themselves: the group then continues after their messages.
     """
     runs: list[list[int]] = []
     for offset in sorted(held):
@@ -125,5 +125,5 @@ def _key(content: Mapping[str, Any]) -> _Key:
     names = _SHORT_NAMES if "t" in content else _LONG_NAMES
     topic, group, queue_id, start, popped_ms = [content[name] for name in names]
     if not (isinstance(topic, str) and isinstance(group, str)):
-        raise ValueError("it names no group and topic")
+        raise ValueError("the record names no group and topic")
     return _Key(Place(group, topic, int(queue_id)), int(start), int(popped_ms))

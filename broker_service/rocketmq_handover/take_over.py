@@ -1,11 +1,11 @@
-"""TakeOver takes over the deliveries that a real RocketMQ had under way, on a master that takes writes, before any pop.
+"""TakeOver takes over the deliveries that a RocketMQ had under way, before any pop, on a master that takes writes.
 
-If RocketMQ has used this store, the log has checkpoints that were not taken over yet.  For each group and queue with
-such deliveries, transitions are appended after which they are under way here.  A group that has already popped the
-queue here is left alone, since the messages that RocketMQ has delivered to it come again anyway.
+If RocketMQ has used this store, the log may have checkpoints that were not taken over yet.  TakeOver then appends, for
+each group and queue with such deliveries, transitions that put the deliveries under way here.  A group that has already
+popped the queue here is left alone, because the messages that RocketMQ has delivered to it come again anyway.
 
-How far RocketMQ's queues were read is part of the state, under RocketMQ's own group `CID_RMQ_SYS_REVIVE_GROUP`.  It is
-appended last, so a crash in the middle repeats the work, and slaves know it.
+The state also keeps how far RocketMQ's queues were read, under RocketMQ's own group `CID_RMQ_SYS_REVIVE_GROUP`.  This
+progress is appended last, so a crash before it repeats the work, and slaves know it, too.
 """
 
 import asyncio
@@ -33,16 +33,16 @@ from broker_service.store.message_store import MessageStore
 logger = logging.getLogger(__name__)
 
 _TIMERS = Place(REVIVE_GROUP, TIMER_TOPIC, 0)
-AT_ONCE = 100  # records that lie anywhere in the log
+AT_ONCE = 100  # records that are read at a time; they may lie anywhere in the log
 _READ_BYTES = 64 << 10
 _SETTLED_AT_ONCE = 1000
-_TRANSITIONS_AT_ONCE = 10  # of up to 1,000 deliveries each
+_TRANSITIONS_AT_ONCE = 10  # each has up to 1,000 deliveries
 
 _Found = dict[int, list[int]]  # second -> log offsets of the timers that were taken over
 
 
 class TakeOver:
-    """`done` is set once RocketMQ's deliveries are taken over.  Pops are refused before that."""
+    """Takes over RocketMQ's deliveries, and then sets `done`.  Pops are refused before that."""
 
     def __init__(self, broker: Broker, writer: StateWriter, chance: random.Random) -> None:
         self.done = asyncio.Event()
@@ -62,7 +62,9 @@ class TakeOver:
             raise ServiceNotAvailable("the deliveries of a RocketMQ that has used this store are being read; pop again")
 
     async def run(self) -> None:
-        """Takes over the deliveries, on a master that takes writes; no batch of timers may be interrupted then."""
+        """Takes over the deliveries, on a master that takes writes.  No batch of timers may be interrupted at this
+        time.
+        """
         if self.is_needed():
             changes = await transitions(self._broker, self._writer.state, self._chance)
             for first in range(0, len(changes), _TRANSITIONS_AT_ONCE):
@@ -72,7 +74,7 @@ class TakeOver:
 
 
 async def transitions(broker: Broker, state: State, chance: random.Random) -> list[Transition]:
-    """Returns what to append, in this order, to take over RocketMQ's deliveries.
+    """Returns the transitions to append, in this order, to take over RocketMQ's deliveries.
 
     No timer may be delivered meanwhile.  Records that cannot be read are logged and left out.
     """
@@ -94,7 +96,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
         changes += rocketmq_pops.takes(place, of_place, next_offset, attempts[place], chance.getrandbits(64))
         taken[place.group] += len(of_place)
     for group, count in sorted(taken.items()):
-        logger.info("%d deliveries of RocketMQ's to group %s are taken over", count, group)
+        logger.info("%d deliveries that RocketMQ made to group %s are taken over", count, group)
     for second, log_offsets in timers.items():
         for first in range(0, len(log_offsets), _SETTLED_AT_ONCE):
             changes.append(Copied(second, tuple(log_offsets[first : first + _SETTLED_AT_ONCE])))
@@ -113,7 +115,7 @@ def _queues(store: MessageStore) -> list[tuple[str, int]]:
 
 
 async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Found:
-    """Adds the checkpoints that still wait in the timer topic; returns these timers, which are settled afterwards."""
+    """Adds the checkpoints that still wait in the timer topic.  Returns these timers, which are settled afterwards."""
     store = broker.store
     known = state.queues.get(_TIMERS)
     first, end = store.queues.bounds(TIMER_TOPIC, 0)
@@ -137,7 +139,7 @@ async def _read_timers(broker: Broker, state: State, found: Checkpoints) -> _Fou
 
 
 def _log_offset(store: MessageStore, queue_offset: int) -> int:
-    """Returns the log offset of a timer; 0, which is before all, if it cannot be read."""
+    """Returns the log offset of a timer.  If it cannot be read, returns 0, which comes before all log offsets."""
     try:
         return _read(store, TIMER_TOPIC, 0, queue_offset, queue_offset + 1)[0].commit_log_offset
     except (ReadFailed, StoreCorrupt, IndexError):
@@ -150,12 +152,12 @@ def _records(store: MessageStore, log_offsets: Sequence[int]) -> list[Record]:
         try:
             found.append(record.decode(store.log.record_at(log_offset), check_crc=False))
         except (ReadFailed, StoreCorrupt, NotFound, ValueError) as error:
-            _unreadable(f"{TIMER_TOPIC} at log offset {log_offset}", error)
+            _unreadable(f"the record of topic {TIMER_TOPIC} at log offset {log_offset}", error)
     return found
 
 
 async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, found: Checkpoints) -> int:
-    """Finds the checkpoints of a queue.  Returns the offset up to which it was read: the queue's end."""
+    """Finds the checkpoints of a queue.  Returns the offset up to which it was read, which is the queue's end."""
     store = broker.store
     first, end = store.queues.bounds(topic, queue_id)
     known = state.queues.get(Place(REVIVE_GROUP, topic, queue_id))
@@ -177,19 +179,22 @@ async def _read_queue(broker: Broker, state: State, topic: str, queue_id: int, f
 
 
 async def _read_one(store: MessageStore, topic: str, queue_id: int, at: int) -> list[Record]:
-    """Reads one record by itself, since a bad sector fails reads of all records near it; [] if it cannot be read."""
+    """Reads one record by itself.  Returns an empty list if it cannot be read.
+
+    Records are read singly where a bad sector fails a read of several, so that only its own record is left out.
+    """
     try:
         return await cold_reads.read(store, partial(_read_alone, store, topic, queue_id, at))
     except (NotFound, ReadFailed, StoreCorrupt) as error:
-        _unreadable(f"queue {queue_id} of {topic} at {at}", error)
+        _unreadable(f"message {at} of queue {queue_id} of topic {topic}", error)
         return []
 
 
 def _read(store: MessageStore, topic: str, queue_id: int, first: int, end: int) -> list[Record]:
-    """Reads the first of these records, as many as fit."""
+    """Reads the first of these records, as many as fit into one read."""
     read = store.queues.read_ranges([(topic, queue_id, first, end)], _READ_BYTES)
     if read.answers[0].next_offset <= first:
-        raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {first}: run `rocketsim store verify`")
+        raise StoreCorrupt(f"queue {queue_id} of topic {topic} cannot be read at {first}: run `rocketsim store verify`")
     data, at, found = b"".join(read.records), 0, []
     for size in np.frombuffer(read.sizes, "<u4").tolist():
         with store.log.decoding(data):
@@ -210,20 +215,20 @@ def _add(found: Checkpoints, message: Record) -> None:
     try:
         found.add(message)
     except ValueError as error:
-        _unreadable(f"{message.topic} at log offset {message.commit_log_offset}", error)
+        _unreadable(f"the record of topic {message.topic} at log offset {message.commit_log_offset}", error)
 
 
 def _unreadable(where: str, error: Exception) -> None:
     logger.error(
-        "a record that may have deliveries of RocketMQ's cannot be taken over: %s: %s; if it has, their messages do "
-        "not come to their group by themselves",
+        "%s cannot be taken over: %s; if it has deliveries by RocketMQ, their messages are not delivered again "
+        "by themselves",
         where,
         error,
     )
 
 
 def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
-    """Returns the deliveries before the group's offset.  Messages behind it are delivered anyway."""
+    """Returns the deliveries before the group's offset.  Messages after this offset are delivered anyway."""
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():
         if place.topic not in broker.topics.entries:
@@ -236,7 +241,7 @@ def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
 
 
 async def _attempts(store: MessageStore, place: Place, offsets: Sequence[int]) -> dict[int, int]:
-    """Returns the attempts of messages in retry topics.  Other messages were delivered for the first time."""
+    """Returns the attempts of messages in retry topics.  Messages of other topics were delivered for the first time."""
     attempts: dict[int, int] = {}
     for offset in offsets if place.topic.startswith(RETRY_PREFIX) else ():
         for message in await _read_one(store, place.topic, place.queue_id, offset):

@@ -1,11 +1,11 @@
-"""RocketMQ's `config/timercheck`: how far a real RocketMQ has delivered messages with a delivery time.
+"""Reads and writes RocketMQ's `config/timercheck`: how far a RocketMQ has delivered messages with a delivery time.
 
     | read until 8 | timer log 8 | queue offset 8 | master's queue offset 8 | data version 3 x 8 | zeros | CRC-32 4 |
 
 RocketMQ has put the records of the timer topic before the queue offset into its wheel, and has delivered those whose
-TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields.  RocketMQ does not update it, so a
-CRC that does not fit means that RocketMQ has delivered messages since.  What this broker itself has delivered is in its
-log and not taken from this file, because the log may have been cut since.
+TIMER_OUT_MS is before `read until`.  This broker also writes a CRC of the fields.  RocketMQ does not update the CRC, so
+a wrong CRC means that RocketMQ has delivered messages since.  The log, and not this file, says what this broker itself
+has delivered, because the log may have been cut since.
 """
 
 from pathlib import Path
@@ -40,12 +40,12 @@ def encode(check: TimerCheck) -> bytes:
 
 
 def is_ours(data: bytes) -> bool:
-    """True if this broker has written the file, and RocketMQ has not changed it since."""
+    """Returns True if this broker has written the file, and RocketMQ has not changed it since."""
     return data == encode(TimerCheck(*FIELDS.unpack_from(data)))
 
 
 def _read(store: MessageStore, path: Path) -> bytes | None:
-    """Reads the file; None if it is missing or too short."""
+    """Reads the file.  Returns None if it is missing or too short."""
     try:
         data = store.disk.read_synced(path)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def is_rocketmqs(store: MessageStore, path: Path) -> bool:
 
 
 def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> None:
-    """Writes the file; `oldest` is the log offset of the oldest timer that waits, None without one."""
+    """Writes the file.  `oldest` is the log offset of the oldest timer that waits; None if none waits."""
     data = _read(store, path)
     before = TimerCheck(*FIELDS.unpack_from(data)) if data is not None else TimerCheck()
     at = store.queues.end_at(TIMER_TOPIC, 0, store.end_offset if oldest is None else oldest)
@@ -75,7 +75,8 @@ def write(store: MessageStore, path: Path, oldest: int | None, now_ms: int) -> N
 
 
 def delivered(store: MessageStore, path: Path) -> tuple[int, int] | None:
-    """Returns (second, log offset): RocketMQ has delivered the timers of earlier seconds that lie before the offset.
+    """Returns (second, log offset): RocketMQ has delivered the timers of earlier seconds that lie before the log
+    offset.
 
     Returns None if RocketMQ has not written the file.
     """

@@ -37,7 +37,7 @@ class Lock:
     def wait(self, message: Ordered) -> None:
         if self._waiting is None:
             self._waiting = deque()
-        delivered = message.step is Step.DELIVERED  # it could not be delivered, because an earlier message is
+        delivered = message.step is Step.DELIVERED  # it waits for an earlier message instead
         self._waiting.append(Ordered(message.queue_offset, max(0, message.attempt - delivered), Step.WAITS))
 
     def end_batch(self) -> None:

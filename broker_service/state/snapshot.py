@@ -3,8 +3,8 @@
     | magic 8 | version 4 | log offset 8 | tail size 4 | tail CRC-32 4 | body CRC-32 4 | body: transitions |
 
 The body has transitions that make the state again (`transitions.py`).  `tail CRC-32` is the CRC of the last `tail size`
-bytes of the log before the log offset.  A snapshot is valid for a log with the same CRC there.  Without a valid
-snapshot a start reads the complete log.
+bytes of the log before the log offset.  A snapshot is valid for a log in which these bytes have the same CRC.  Without
+a valid snapshot a start reads the complete log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ from broker_service.state.transitions import (
 )
 
 TAIL_BYTES = 64 << 10  # bytes of the log before the snapshot's offset, which identify the log
-SHORT_TAIL_BYTES = 4 << 10  # bytes that are used instead if the usual ones have a bad sector
+SHORT_TAIL_BYTES = 4 << 10  # bytes that identify the log if the usual ones have a bad sector
 
 _MAGIC = b"RSIMCONS"
 _VERSION = 2  # version 1 had no half messages, so the log is read again instead

@@ -106,7 +106,7 @@ class State:
         self.queues: dict[Place, QueueState] = {}
         self.transactions = OpenTransactions()
         self.under_way_count = 0
-        self.ordered_count = 0  # messages that the locks have
+        self.ordered_count = 0  # number of messages in all locks
         self.ordered_of: dict[str, int] = {}  # group -> messages that its locks have; no entry for none
         self._released: set[Place] = set()
         self.under_way_of: dict[str, int] = {}  # group -> its deliveries under way; no entry for none

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_LOG_BYTES = 64 << 20  # bytes of the log after which another snapshot is due
 
 READ_BYTES = 256 << 10  # bytes to read from a queue at a time
-MANY = 16  # from this number of records on, columns are faster than one record after the other
+MANY = 16  # from this many records on, reading columns is faster than reading single records
 
 RecordChanges = tuple[int, list[Change]]  # the log offset of a record, and its changes
 Extent = tuple[int, int]  # the log offset and size of a record

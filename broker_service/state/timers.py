@@ -67,7 +67,7 @@ class Timers:
         return key in self._recalls.get(second, ())
 
     def oldest(self, without: Collection[int] = ()) -> int | None:
-        """Returns the lowest log offset that waits, except those in `without`."""
+        """Returns the lowest log offset of a waiting timer, except those in `without`."""
         unread = self.unread.difference(without)
         if not without:
             return min(chain(unread, (offsets[0] for offsets in self._waiting.values())), default=None)

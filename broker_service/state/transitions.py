@@ -407,7 +407,7 @@ class _Reader:
         size = self._data[self.at]
         end = self.at + 1 + size
         if end > len(self._data):
-            raise IndexError(f"a text of {size} bytes")
+            raise IndexError(f"a text of {size} bytes exceeds the record")
         text = self._data[self.at + 1 : end].decode()
         self.at = end
         return text
@@ -438,7 +438,7 @@ class _Reader:
             second, size = self._take(_KEY)
             end = self.at + size
             if end > len(self._data):
-                raise IndexError(f"a key of {size} bytes")
+                raise IndexError(f"a key of {size} bytes exceeds the record")
             yield second, self._data[self.at : end].decode()
             self.at = end
 

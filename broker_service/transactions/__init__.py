@@ -1,1 +1,1 @@
-"""Transactions: half messages, their commit and rollback, and the questions to producers that do neither."""
+"""Serves transactions: stores half messages, commits and rolls them back, and asks producers that do neither."""

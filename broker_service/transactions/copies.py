@@ -1,7 +1,7 @@
 """Finds the copies of half messages whose op records a crash has prevented.
 
-The op record follows its copy before any other copy is appended, so only copies behind the last op record can lack
-theirs.
+An op record follows its copy before any other copy is appended, so only copies after the last op record can lack their
+op records.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from broker_service.store.message_store import MessageStore
 
 logger = logging.getLogger(__name__)
 
-FRAME_BYTES = 1 << 20  # read at a time from a queue that is searched for copies
+FRAME_BYTES = 1 << 20  # bytes that are read at a time from a queue that is searched for copies
 
 
 async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
@@ -40,7 +40,8 @@ async def find_copies(store: MessageStore, state: OpenTransactions) -> None:
 
 
 async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) -> AsyncIterator[list[int]]:
-    """Yields the log offsets of the half messages whose copies the queue has from `at` on, a frame at a time.
+    """Yields the log offsets of half messages that were copied to the queue, from the offset `at` on, a frame at a
+    time.
 
     Leaves out copies that cannot be read.
     """
@@ -51,7 +52,7 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
         try:
             found = await cold_reads.read(store, read)
             if found.answers[0].next_offset <= at:
-                raise StoreCorrupt(f"queue {queue_id} of {topic} cannot be read at {at}")
+                raise StoreCorrupt(f"queue {queue_id} of topic {topic} cannot be read at {at}")
             data = b"".join(found.records)
             with store.log.decoding(data):
                 records = Records.walk(data, sizes=found.sizes)
@@ -59,19 +60,19 @@ async def _copied_from(store: MessageStore, topic: str, queue_id: int, at: int) 
                 copied = records.prepared_transaction_offset[kinds == SYS_FLAG_COMMITTED].tolist()
         except (ReadFailed, StoreCorrupt) as error:
             if frame == 1:
-                logger.error("if this record was a commit, its producer is asked again: %s", error)
+                logger.error("a record cannot be read; if it was a commit, its producer is asked again: %s", error)
                 at += 1
-            frame = 1  # reads one record at a time, so that only the unreadable one is left out
+            frame = 1  # reads one record at a time, so that only an unreadable one is left out
             continue
         at, frame = found.answers[0].next_offset, min(2 * frame, FRAME_BYTES)
         yield copied
-        await asyncio.sleep(0)  # the read itself does not pause if the records are in memory
+        await asyncio.sleep(0)  # other tasks have a turn, because a read of records in memory does not pause
 
 
 async def _last_op(store: MessageStore) -> int:
     """Returns the log offset of the last op record if this broker wrote it, else 0.
 
-    RocketMQ writes op records seconds after their copies, so copies may also lie before the last of these.
+    RocketMQ writes op records seconds after their copies, so copies may also lie before RocketMQ's last op record.
     """
     read = partial(store.queues.log_offsets, OP_TOPIC, 0, store.queues.end(OP_TOPIC, 0) - 1)
     for log_offset in await cold_reads.read(store, read):

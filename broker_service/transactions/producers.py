@@ -1,17 +1,17 @@
-"""ConnectedProducers: the producers of all protocols that the broker may ask about their transactions."""
+"""ConnectedProducers: finds producers of all protocols that the broker may ask how their transactions end."""
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP
 
 from broker_service.transactions.transactions import Check, Producers
 
-# Begins the client id of half messages that came in the remoting protocol.  Its clients send no id with a message.
+# The client ids of half messages from the remoting protocol begin with this.  Its clients send no id with a message.
 REMOTING = "remoting:"
 
 
 class ConnectedProducers:
-    """Asks each protocol's producers about the transactions that came in it.
+    """Asks a producer of the protocol in which the transaction came.
 
-    `remoting` has the producers of the remoting protocol while its port is open.  They are also asked about the half
+    `remoting` has the producers of the remoting protocol while its port is open.  They are also asked about half
     messages of a RocketMQ that has used this store.
     """
 
@@ -28,5 +28,5 @@ class ConnectedProducers:
 
 
 def remoting_client_id(user: str, group: str) -> str:
-    """Returns the client id of half messages that this user has sent with this producer group."""
+    """Returns the client id for half messages that this user has sent with this producer group."""
     return f"{REMOTING}{user}/{group}"

@@ -1,11 +1,12 @@
 """Transactions on a master: stores half messages, commits and rolls them back, and asks producers how they end.
 
-A producer begins a transaction by sending a message.  The broker stores it in RocketMQ's half topic, where no consumer
-sees it: it is now a *half message*, and the transaction is *open*.  A commit appends a copy of it to the message's own
-topic.  A commit and a rollback both append an *op record*, which says that the transaction has ended.
+A producer begins a transaction by sending a message.  The broker stores the message in RocketMQ's half topic, where no
+consumer sees it.  The message is now a *half message*, and the transaction is *open*.  A commit appends a copy of the
+half message to the message's own topic.  A commit and a rollback both append an *op record*, which says that the
+transaction has ended.
 
 If a producer neither commits nor rolls back, the broker asks it for the outcome, again and again at intervals.  After
-`transactionCheckMax` questions the transaction is given up: its message goes to TRANS_CHECK_MAX_TIME_TOPIC, where
+`transactionCheckMax` questions the transaction is given up: its message is copied to TRANS_CHECK_MAX_TIME_TOPIC, where
 operators find it.
 
 A crash may come between a copy and its op record.  `find_copies` searches for such copies before this master ends any
@@ -48,7 +49,8 @@ from broker_service.transactions.copies import find_copies
 
 logger = logging.getLogger(__name__)
 
-MAX_OPEN = 200_000  # half messages: some 600 bytes each; a topic may have at most as many as are still free for others
+# Most open transactions.  Each takes some 600 bytes.  A topic may have at most as many as are still free.
+MAX_OPEN = 200_000
 
 _AT_A_TIME = 256
 
@@ -67,7 +69,7 @@ class TransactionIdTaken(MessageIllegal):
 class Check:
     """The question to a producer how the transaction of this half message ends.
 
-    `client_id` is the producer that has sent the message ("": not known), `queue_id` the queue of the message's own
+    `client_id` is the producer that has sent the message (empty: not known), `queue_id` the queue in the message's own
     topic, and `times` the number of this question.
     """
 
@@ -79,10 +81,10 @@ class Check:
 
 
 class Producers(Protocol):
-    """The producers that are connected, of all protocols or of one."""
+    """The connected producers of one protocol or of all protocols."""
 
     async def ask(self, check: Check) -> bool:
-        """Sends the question to one producer.  Waits while that one reads others; returns False if none takes it."""
+        """Sends the question to one producer, which may take a while.  Returns False if no producer takes it."""
 
 
 class Transactions:
@@ -92,7 +94,7 @@ class Transactions:
         self._writer = writer
         self._loop = MasterLoop(broker, self._work, "open transactions")
         self._needed = NeededLog(broker.store)
-        self._unreadable: set[int] = set()  # queue offsets of half messages to give up that the disk cannot read
+        self._unreadable: set[int] = set()  # queue offsets of unreadable half messages that are to be given up
         self.ready = asyncio.Event()  # set when `find_copies` has found all commits
 
     @property
@@ -105,7 +107,7 @@ class Transactions:
         """Begins a transaction: appends the half message of a send of one message.
 
         If this message has begun its transaction before, its half message is found instead.  The first question comes
-        after `immunity_s`, or after the broker's own time if that is 0.
+        after `immunity_s` seconds, or after the broker's own time if that is 0.
 
         Raises MessageIllegal for a message that cannot begin a transaction, and TransactionIdTaken if its id is that of
         another message.
@@ -118,7 +120,7 @@ class Transactions:
                 return Placed(Appended(*at, self._broker.store.end_offset, 0))
             await self._get_room(send.topic)
             frame = await puts.admit(send)
-            # Nothing is awaited between this check and the append.
+            # Nothing may be awaited between this check and the append.
             self._writer.check_transactions()
             if _transaction_of(message) not in self.state.open:
                 return puts.place(send, frame, instead=self._half_of(message, client_id, immunity_s))
@@ -128,14 +130,14 @@ class Transactions:
         count, of_topic = len(self.state.open), self.state.open_of[topic]
         if count + of_topic >= MAX_OPEN:
             raise SystemBusy(
-                f"{count} transactions are open, {of_topic} of topic {topic}; their producers have to commit or roll "
-                "back, or they are given up"
+                f"{count} transactions are open, {of_topic} of topic {topic}; no further one can begin until "
+                "producers commit or roll back, or transactions are given up"
             )
         for own in (HALF_TOPIC, OP_TOPIC):
             await self._writer.make_topic(own)
 
     async def stored_half(self, message: Record) -> Prepared | None:
-        """Returns the half message of this message's transaction, if that is open.
+        """Returns the half message of this message's transaction if the transaction is open, else None.
 
         Raises TransactionIdTaken if the open transaction has another message.  An id alone can be guessed, or chosen
         twice, and a producer's commit would then commit the message of another producer.
@@ -144,7 +146,7 @@ class Transactions:
         prepared = self.state.open.get(_transaction_of(message))
         if prepared is not None and not half_messages.has_content_of(await self._half(prepared), message):
             raise TransactionIdTaken(
-                f"transaction {_name(prepared)} is open with another message; begin one with an id of its own"
+                f"transaction {_name(prepared)} is open with another message; send this message with an id of its own"
             )
         return prepared
 
@@ -154,7 +156,7 @@ class Transactions:
         if (ended := self.state.resolution_of(transaction)) is not None:
             raise TransactionIdTaken(
                 f"transaction {transaction.id[:80]} of topic {transaction.topic} has ended already, with {ended.name}; "
-                "begin one with an id of its own"
+                "send this message with an id of its own"
             )
         broker = self._broker
         wait_ms = 1000 * immunity_s or broker.config.transaction_time_out
@@ -168,7 +170,7 @@ class Transactions:
         """Commits or rolls back.  `Resolution.UNKNOWN` changes nothing, and only checks that the transaction is known.
 
         A second call with the same resolution succeeds, too.  Raises UnknownTransaction for a transaction that is not
-        known, or has ended with the other resolution.
+        known, or that has ended with the other resolution.
         """
         until = self._broker.clock() + timeout_s
         self._writer.check_transactions()
@@ -183,7 +185,7 @@ class Transactions:
                 break
             half = await self._half(prepared) if resolution is Resolution.COMMIT else None
             if half is not None:
-                await self._until_open(transaction.topic, until)  # a deletion ends the transaction
+                await self._until_open(transaction.topic, until)  # a deletion of the topic ends the transaction
             self._writer.check_transactions()
             now = self.state.open.get(transaction)
             if now is not None and now.queue_offset == prepared.queue_offset:
@@ -193,7 +195,9 @@ class Transactions:
         return await self._broker.acknowledgements.wait(end, max(0.0, until - self._broker.clock()))
 
     async def _until_open(self, topic: str, until: float) -> None:
-        """Waits until no change of the topic is under way: until the next await it takes the copy, or is deleted."""
+        """Waits until no change of the topic is under way.  Until the next await the topic takes the copy, or is
+        deleted.
+        """
         try:
             async with asyncio.timeout(max(0.0, until - self._broker.clock())):
                 await self._broker.topics.until_settled(topic)
@@ -216,8 +220,8 @@ class Transactions:
         )
 
     def _committed(self, prepared: Prepared, half: Record) -> int:
-        """Appends the copy and the op record; returns the log's end after them."""
-        topic = self._broker.topics.existing(prepared.transaction.topic)  # it may have fewer queues now
+        """Appends the copy and the op record.  Returns the log's end after both."""
+        topic = self._broker.topics.existing(prepared.transaction.topic)  # the topic may have fewer queues now
         queue_id = topic.queue_of(half_messages.real_queue(half))
         copy = half_messages.committed_copy(half, queue_id)
         self._writer.append_record(copy)
@@ -229,9 +233,10 @@ class Transactions:
         return self._append_ops([prepared.queue_offset], Resolution.ROLLBACK)
 
     def _write_ops(self) -> None:
-        """Appends the op records that are missing.  Raises if the log refuses them; then no transaction may end.
+        """Appends the op records that are missing.  Raises if the log refuses them, because then no transaction may
+        end.
 
-        Appends those of commits first, because `find_copies` searches only behind the last op record.
+        The op records of commits come first, because `find_copies` searches only after the last op record.
         """
         by_resolution: dict[Resolution, list[int]] = {}
         for queue_offset, resolved in self.state.unlogged.items():
@@ -246,7 +251,7 @@ class Transactions:
         return end
 
     def drop_topic(self, name: str) -> None:
-        """Ends the open transactions of a deleted topic: a new topic of that name must not get their messages."""
+        """Ends the open transactions of a deleted topic.  A new topic of that name must not get their messages."""
         if not self._broker.store.queues.end(HALF_TOPIC, 0):
             return
         self._writer.check_transactions()
@@ -267,7 +272,9 @@ class Transactions:
     # --- questions to producers -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Asks producers about open transactions until it is cancelled.  Start it when the broker takes writes."""
+        """Asks producers about open transactions until it is cancelled.  Start it when the broker begins to take
+        writes.
+        """
         try:
             await self._loop.run()
         finally:
@@ -311,7 +318,7 @@ class Transactions:
         return None if due_ms is None else (due_ms - now_ms) / 1000
 
     def _is_over(self, prepared: Prepared) -> bool:
-        """Returns True if its producer has been asked often enough."""
+        """Returns True if the transaction's producer has been asked often enough."""
         return prepared.checks >= self._broker.config.transaction_check_max
 
     async def _ask_each(self, some: Sequence[Prepared]) -> None:
@@ -335,10 +342,9 @@ class Transactions:
                 logger.info("transaction %s: no connected producer can be asked for its outcome", _name(prepared))
 
     async def _give_up(self, prepared: Prepared) -> None:
-        """Ends a transaction without an outcome: its message goes to TRANS_CHECK_MAX_TIME_TOPIC.
+        """Ends a transaction without an outcome.  Its message is copied to TRANS_CHECK_MAX_TIME_TOPIC.
 
-        A message that has expired or is damaged is lost.  If the disk cannot read the message, this is tried again
-        later.
+        A message that has expired or is damaged is lost.  If the disk cannot read the message, it is tried again later.
         """
         half: Record | None = None
         try:
@@ -351,7 +357,7 @@ class Transactions:
                 self._writer.append(Checked(later_ms, ((prepared.queue_offset, prepared.checks),)))
             return
         except (NotFound, StoreCorrupt) as error:
-            logger.error("transaction %s is given up, its message is lost: %s", _name(prepared), error)
+            logger.error("transaction %s is given up, and its message is lost: %s", _name(prepared), error)
         self._unreadable.discard(prepared.queue_offset)
         await self._writer.make_topic(DISCARDED_TOPIC)
         self._writer.check_transactions()
@@ -372,9 +378,10 @@ class Transactions:
     # --- retention ----------------------------------------------------------------------------------------------------
 
     async def move(self, log_offset: int) -> None:
-        """Appends the half messages before a log offset again, because the log files before it expire.
+        """Appends half messages before a log offset again, because the log files before this offset expire.
 
-        Does nothing before all commits are known: `find_copies` knows half messages by their present log offsets.
+        Does nothing before all commits are known, because `find_copies` knows half messages by their present log
+        offsets.
         """
         if not self.ready.is_set():
             return
@@ -403,7 +410,7 @@ class Transactions:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     async def half_at(self, log_offset: int) -> Record:
-        """Reads the half message at an offset that a client names.  Raises NotFound if there is none."""
+        """Reads the half message at a log offset that a client names.  Raises NotFound if no half message is there."""
         store = self._broker.store
         data = await cold_reads.read(store, partial(store.log.find_record, log_offset))
         found = None if data is None else record.decode(data, check_crc=False)
@@ -412,7 +419,7 @@ class Transactions:
         return found
 
     async def _half(self, prepared: Prepared) -> Record:
-        """Reads the half message.  Raises NotFound if it has expired."""
+        """Reads the half message of an open transaction.  Raises NotFound if it has expired."""
         store = self._broker.store
         data = await cold_reads.read(store, partial(store.log.record_at, prepared.log_offset))
         return record.decode(data, check_crc=False)
@@ -420,7 +427,7 @@ class Transactions:
     # --- for RocketMQ -----------------------------------------------------------------------------------------------
 
     def note_offsets(self) -> None:
-        """Commits the offsets from which RocketMQ goes on if it opens this store after a clean stop."""
+        """Commits the offsets at which a RocketMQ would continue if it opened this store after a clean stop."""
         store = self._broker.store
         if self._broker.is_slave or not store.queues.end(HALF_TOPIC, 0):
             return
@@ -434,7 +441,7 @@ class Transactions:
 
 
 async def _all(*calls: Awaitable[None]) -> None:
-    """Waits for all calls, and raises the first error of them."""
+    """Waits for all calls, and then raises the first of their errors."""
     for failed in await asyncio.gather(*calls, return_exceptions=True):
         if failed is not None:
             raise failed
@@ -442,7 +449,7 @@ async def _all(*calls: Awaitable[None]) -> None:
 
 def _check_may_begin(message: Record) -> None:
     if not message.properties.get(record.PROPERTY_UNIQ_KEY):
-        raise MessageIllegal(f"topic {message.topic}: a transactional message has an id (UNIQ_KEY)")
+        raise MessageIllegal(f"topic {message.topic}: a transactional message must have an id (UNIQ_KEY)")
     if not message.properties.keys().isdisjoint((record.PROPERTY_DELAY, record.PROPERTY_DELIVER_MS)):
         raise MessageIllegal(f"topic {message.topic}: a transactional message cannot have a delay or a delivery time")
 

@@ -638,7 +638,7 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
         wipe = namesrv_pb2.WritePermRequest(broker_name="broker-a")
         for who, said in (
             (None, NOT_SIGNED),
-            (Credentials("n", "x"), "User:n is not found: a name server knows initAuthenticationUser and"),
+            (Credentials("n", "x"), "User:n is not found: a name server knows only initAuthenticationUser and"),
             (Credentials("admin", "wrong"), "check signature failed."),
         ):
             stub = anybody if who is None else namesrv_pb2_grpc.NameServerStub(SigningChannel(channel, who))

@@ -324,8 +324,10 @@ async def _delete_both(operations: Operations) -> None:
     [
         pytest.param(_delete, TopicNotExist, "topic 't' does not exist", -1, id="topic deleted"),
         pytest.param(_delete_both, TopicNotExist, "topic 't' does not exist", -1, id="topic and group deleted"),
-        pytest.param(_delete_and_make_again, ServiceNotAvailable, "made again", -1, id="topic deleted and made again"),
-        pytest.param(_take_queues, InvalidParameter, "queue 1 of topic t, which has 1", 3, id="fewer queues"),
+        pytest.param(
+            _delete_and_make_again, ServiceNotAvailable, "created again", -1, id="topic deleted and made again"
+        ),
+        pytest.param(_take_queues, InvalidParameter, "queue 1 does not exist: topic t has 1", 3, id="fewer queues"),
         pytest.param(_delete_group, SubscriptionGroupNotExist, "'g' is not known", -1, id="group deleted"),
     ],
 )

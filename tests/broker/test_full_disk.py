@@ -315,7 +315,7 @@ async def test_a_reset_that_the_disk_refuses_half_way_says_which_half_is_done(
                 raise ServiceNotAvailable("the disk refuses")
 
             broken.setattr(OffsetJournal, "append", refuse)
-            with pytest.raises(ServiceNotAvailable, match=r"pops of topic t has moved, its committed offsets have not"):
+            with pytest.raises(ServiceNotAvailable, match=r"on topic t have moved, its committed offsets have not"):
                 await operations.reset_offset_by_time("g", "t", 0, [], force=True)
         assert set(places_of(node).values()) == {0} and list(node.offsets.everything()) == committed
         await operations.reset_offset_by_time("g", "t", 0, [], force=True)

@@ -622,7 +622,7 @@ def pids_of(folder: Path) -> dict[str, int]:
 def test_a_promotion_says_what_stands_against_it_and_what_it_cuts_and_a_slave_that_is_gone_is_forgotten(pair):
     """The last test of this file: it ends the master."""
     master, slave = pair.master, pair.slave
-    assert "slave 1 follows this master now: stop it first" in trouble(
+    assert "slave 1 follows this master now: stop the slave" in trouble(
         "admin", "removeSlave", "-b", master.address, "-i", "1"
     )
     assert f"slave 9 is not known here; known are: 1 at {slave.address}" in trouble(

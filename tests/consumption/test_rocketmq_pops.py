@@ -398,7 +398,9 @@ async def test_a_bad_sector_under_a_checkpoint_is_named_and_those_around_it_are_
             await is_taken_over(node)
             assert under_way(node).keys() == {0, 1, 3, 4, 5}
             named = (
-                f"the record of topic {topic} at log offset {bad(node.store)}" if waits else f"queue 0 of {topic} at 2:"
+                f"the record of topic {topic} at log offset {bad(node.store)}"
+                if waits
+                else f"message 2 of queue 0 of topic {topic} "
             )
             assert named in caplog.text and "Input/output error" in caplog.text
             assert await pop(node) == {}

@@ -185,7 +185,7 @@ async def test_two_prepares_at_once_while_their_topic_is_made_are_one_transactio
 
 REFUSED_TRANSACTIONS: list[tuple[Any, str]] = [
     (prepare_of(broker_name="broker-b"), "this is broker broker-a"),
-    (prepare_of(name=""), "has an id"),
+    (prepare_of(name=""), "must have an id"),
     (prepare_of(record=b"x"), "cannot be read"),
     (prepare_of(crc32=1), "CRC"),
     (prepare_of(topic="U"), "topic"),

@@ -97,7 +97,7 @@ async def test_batches_begin_no_transaction_and_neither_do_messages_without_an_i
     async with remoting_broker(tmp_path) as (node, client):
         with pytest.raises(Exception, match="a batch cannot begin a transaction"):
             await client.send("orders", b"a", b"b", **HALF)
-        with pytest.raises(Exception, match="has an id"):
+        with pytest.raises(Exception, match="must have an id"):
             await client.send("orders", b"a", TRAN_MSG="true", PGROUP="bank")
         assert node.store.end_offset == 0
 

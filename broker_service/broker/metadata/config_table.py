@@ -116,7 +116,7 @@ class ConfigTable(Generic[Entry]):
         self.entries: dict[str, Entry] = {}
         self.version = DataVersion()
         self.tombstones: dict[str, Tombstone] = {}  # by name; a slave that was away learns of deletions from them
-        self._conditional: set[str] = set()  # names whose tombstone on disk has `replaces`
+        self._conditional: set[str] = set()  # names whose tombstone on disk has the earlier one, too (`replaces`)
         self.changed: list[Callable[[str], None]] = []  # each is called with the name after an entry has changed
         self.changing: frozenset[str] = frozenset()  # names of entries whose change is being written
         self._turn = asyncio.Lock()

@@ -217,12 +217,12 @@ class ConsumerOffsetTable:
             self.reset(group, topic, dict.fromkeys(self._table[group, topic], NO_OFFSET))
 
     def clamp(self, end_of: Callable[[str, int], int], *, new_generation: bool) -> list[str]:
-        """Moves back offsets that are beyond the end of their queue after a cut of the log.  Returns a line of text for
-        each.
+        """Moves back offsets that are beyond the end of their queue after a cut of the log.
 
-        A slave keeps the generation, because only a master may let an offset go back.  A master (`new_generation`)
-        raises the generation, even for entries from another history.  A slave has such entries if it received a reset
-        but not the records before the reset, and it may be promoted without these records.
+        Returns a line of text for each offset that moved.  A slave keeps the generation, because only a master may let
+        an offset go back.  A master (`new_generation`) raises the generation, even for entries from another history.  A
+        slave has such entries if it received a reset but not the records before the reset, and it may be promoted
+        without these records.
         """
         lines = []
         for (group, topic), queues in self._table.items():

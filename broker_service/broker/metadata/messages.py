@@ -155,7 +155,9 @@ def offsets_from_proto(offsets: Iterable[metadata_pb2.ConsumerOffset]) -> list[C
             _check(check_group_name, item.group)
             _check(check_topic_name, item.topic)
         if item.generation < 0 or item.offset < NO_OFFSET or item.queue_id < 0:
-            raise ValueError(f"consumer offset {item.offset} of generation {item.generation}, queue {item.queue_id}")
+            raise ValueError(
+                f"consumer offset {item.offset} of generation {item.generation}, queue {item.queue_id} is invalid"
+            )
         queues = changes.setdefault((item.group, item.topic), {})
         raised_at = LogPoint(item.epoch, item.epoch_id, item.log_offset)
         queues[item.queue_id] = OffsetEntry(item.generation, item.offset, raised_at)

@@ -23,7 +23,7 @@ DEFAULT = tuple(1000 * seconds for seconds in _SECONDS)
 
 
 def retry_times_ms(policy: Mapping[str, Any]) -> tuple[int, ...]:
-    """Returns the times by the number of the failed attempt, which starts at 1.  The last time also serves all later
+    """Returns the waiting times after the first failed attempt, the second and so on.  The last also serves all later
     attempts.
 
     `policy` is the JSON object; an empty one means DEFAULT.  Raises ValueError for an invalid policy.

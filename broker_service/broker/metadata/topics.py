@@ -57,7 +57,7 @@ class TopicTable(ConfigTable[TopicConfig]):
         super().__init__(file, tombstones_file)
 
     def add_system_topics(self, default_queue_nums: int, delay_levels: int) -> None:
-        """Adds the system topics in memory only.  As in RocketMQ, the next change writes them to the file."""
+        """Adds the system topics in memory only.  As in RocketMQ, the table's next change writes them to the file."""
         perm = PERM_READ | PERM_WRITE | PERM_INHERIT
         for topic in (
             TopicConfig(DEFAULT_TOPIC, default_queue_nums, default_queue_nums, perm),

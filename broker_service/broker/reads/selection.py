@@ -45,7 +45,7 @@ class Selection:
 
     @staticmethod
     def evaluated_together(excluded: int) -> int:
-        """Returns how many messages to evaluate next, after `excluded` ones without a match.  It grows each time."""
+        """Returns how many messages to evaluate next, after `excluded` ones without a match.  The number grows."""
         return min(max(_EVALUATED_FIRST, 3 * excluded), _EVALUATED_AT_MOST)
 
 

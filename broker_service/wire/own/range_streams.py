@@ -142,8 +142,8 @@ class RangeStreams:
     async def stop(self, grace_s: float) -> None:
         """Ends all calls.
 
-        Pulls may still send their current frame, within STOP_S.  Sends whose frame is not complete by then end, too.
-        Sends that wait for disk and slave may take `grace_s`.
+        Pulls may still send their current frame, within STOP_S.  A send whose frame is not complete within STOP_S ends,
+        too.  A send that waits for disk and slave may take `grace_s`.
         """
         self._offer, self._stopping = None, True
         if self._connections:
@@ -366,8 +366,9 @@ async def _has_room(connection: socket.socket) -> None:
 
 
 def _queued_bytes(connection: socket.socket) -> int:
-    """Returns how many sent bytes the other side has not read; for a Unix socket the memory that they take, which is a
-    little more.
+    """Returns how many sent bytes the other side has not read.
+
+    For a Unix socket Linux counts the memory that these bytes take, which is a little more.
     """
     try:
         (size,) = struct.unpack("@i", fcntl.ioctl(connection, termios.TIOCOUTQ, bytes(4)))
@@ -410,7 +411,7 @@ def receive_s(size: int) -> float:
 
 
 def _fits(size: int, taken: int, most: int) -> bool:
-    """Returns True if `size` more bytes fit while `taken` bytes are in use.  Any size fits while none are in use."""
+    """Returns True if `size` more bytes fit while `taken` bytes are in use.  While none are in use, any size fits."""
     return not taken or taken + size <= most
 
 

@@ -148,7 +148,7 @@ class V2Servicer(service_pb2_grpc.MessagingServiceServicer):
     async def NotifyClientTermination(
         self, request: pb.NotifyClientTerminationRequest, context: Context
     ) -> pb.NotifyClientTerminationResponse:
-        """Removes a client that ends.  A producer names no group, or an empty one."""
+        """Removes a client that ends.  A producer's request names no consumer group, or an empty one."""
         self._clients.terminated(client_id_of(context))
         return pb.NotifyClientTerminationResponse(status=OK)
 
