@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 from rocketsim_proto.records.columnar import Records
-from rocketsim_proto.records.slices import FEW
 
 from broker_service.errors import ReadFailed, StoreCorrupt
 from broker_service.store.batch import Batch
@@ -28,6 +27,7 @@ from broker_service.store.open_files import OpenFiles
 
 MAX_BEHIND = 16 << 20  # if the index is further behind the log, each append also does some indexing
 _MAX_WAITING = 16 << 20  # bytes of appended records kept in memory; further ones are read from the log again
+_FEW = 64  # records of a batch, whose keys are extracted together with those of the next batches
 _TOGETHER = 4096  # entries or records to put at once; a single batch may have more
 _NAME = "%Y%m%d%H%M%S"
 
@@ -179,7 +179,7 @@ class Index:
         call also indexes twice as many bytes as the batch has.
         """
         if self.is_on and self._waiting_bytes + batch.size <= _MAX_WAITING:
-            what = batch if len(batch) <= FEW else index_keys(batch.columns)
+            what = batch if len(batch) <= _FEW else index_keys(batch.columns)
             self._waiting.append(_Waiting(offset, batch.size, what))
             self._waiting_bytes += batch.size
         if self.behind > MAX_BEHIND:

@@ -58,6 +58,10 @@ def index_keys(records: Records) -> IndexKeys:
     if rolled_back.any():
         records = records[~rolled_back]
     topics, codes = records.topic_codes()
+    before = [_hashes_before(topics, name) for name in (PROPERTY_KEYS, PROPERTY_TAGS)]
+    if (found := records.index_hashes(codes, *before)) is not None:
+        hashes, rows = found
+        return IndexKeys(hashes, records.commit_log_offset[rows], records.store_timestamp[rows])
     table = _of_one_shape(records, topics[0]) if len(topics) == 1 else None
     if table is None:
         return _of_any_shape(records, topics, codes)
@@ -103,8 +107,7 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
         if len(present) < len(values):
             values = values.take(pa.array(present))
         row = present if at is None else at[present]
-        before = np.array([tags_code(topic + _MARKS[name]) for topic in topics], np.int32)
-        hashes.append(java_hash(values, before[codes[row]]))
+        hashes.append(java_hash(values, _hashes_before(topics, name)[codes[row]]))
         rows.append(row)
     if not rows:
         return NO_KEYS
@@ -114,6 +117,11 @@ def _of_any_shape(records: Records, topics: list[str], codes: npt.NDArray[np.int
         records.commit_log_offset[all_rows],
         records.store_timestamp[all_rows],
     )
+
+
+def _hashes_before(topics: list[str], name: str) -> npt.NDArray[np.int32]:
+    """Returns, for each topic, the hash of what stands before the values of this property."""
+    return np.array([tags_code(topic + _MARKS[name]) for topic in topics], np.int32)
 
 
 def _in_turn(rows: list[npt.NDArray[np.int64]], count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -11,6 +11,8 @@ from rocketsim_proto.records.properties import Properties
 
 from tests.support.records import in_bulk, odd_properties, property_pairs, values
 
+pytestmark = pytest.mark.usefixtures("record_kernels")
+
 anything = property_pairs | odd_properties | st.binary(max_size=20)
 
 
@@ -35,7 +37,6 @@ def assert_reads(rows: list[bytes]) -> None:
     assert {name.decode("utf-8", "replace") for name in properties.names()} == {name for one in plain for name in one}
     for name in ("TAGS", "KEYS", "", "ü", "TAG", "nowhere"):
         assert properties.column(name).to_pylist() == [one.get(name) for one in plain]
-        assert properties.texts(name) == [one.get(name) for one in plain]
         assert properties.java_hash(name).tolist() == [record.tags_code(one.get(name, "")) for one in plain]
 
 

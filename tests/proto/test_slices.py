@@ -2,10 +2,13 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocketsim_proto.records.property_columns import joined
 from rocketsim_proto.records.slices import binary_slices, extremes
+
+pytestmark = pytest.mark.usefixtures("record_kernels")
 
 COUNTS = st.integers(1, 100)
 

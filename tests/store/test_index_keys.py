@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rocketsim_proto.records import record
@@ -10,6 +11,8 @@ from rocketsim_proto.records.record import Record, tags_code
 
 from broker_service.store.index_keys import index_keys, joined
 from tests.support.records import in_bulk, records
+
+pytestmark = pytest.mark.usefixtures("record_kernels")
 
 ROLLED_BACK = 12
 

@@ -22,10 +22,40 @@ from rocketsim_proto.records.encoding import encode
 
 from broker_service.broker.frame import FrameLimits, check_frame
 from broker_service.errors import MessageIllegal
+from broker_service.store.index_keys import index_keys
 
 LIMITS = FrameLimits(max_message_size=3000, log_file_size=8192, store_host_size=8)
-NAMES = ("TAGS", "KEYS", "UNIQ_KEY", "A", "WAIT", "DELAY", "TRAN_MSG", "__DELAY_LEVEL", "TIMER_DELIVER_MS", "")
-VALUES = ("", "TagA", "false", "3", "soon", "\0", "x" * 600, "ü", "\0" * 600, "a\0" * 300, "TRAN_MSG\x01true", "\x01")
+NAMES = (
+    "TAGS",
+    "KEYS",
+    "KEYS",
+    "UNIQ_KEY",
+    "A",
+    "ü",
+    "WAIT",
+    "DELAY",
+    "TRAN_MSG",
+    "__DELAY_LEVEL",
+    "TIMER_DELIVER_MS",
+    "",
+)
+VALUES = (
+    "",
+    "TagA",
+    "k l  m",
+    " ",
+    "a b c d e f",
+    "false",
+    "3",
+    "soon",
+    "\0",
+    "x" * 600,
+    "ü",
+    "\0" * 600,
+    "a\0" * 300,
+    "TRAN_MSG\x01true",
+    "\x01",
+)
 FLAGS = (*(0,) * 12, record.SYS_FLAG_COMPRESSED, 0x300, 4, 12, 1 << 20, record.SYS_FLAG_STORE_HOST_V6)
 SIZES = (0, 1, 90, 91, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 
@@ -100,9 +130,28 @@ def columns(data: bytes) -> Any:
         records = Records.walk(data)
         records.check()
         found = records.topics().to_pylist(), records.bodies().to_pylist(), records.properties_start.tolist()
+        found += records.properties().to_pylist(), records.property("KEYS").to_pylist(), records.tags_codes().tolist()
     except RecordError as error:
         return str(error)
     return found
+
+
+def stamped(data: bytes, chance: random.Random) -> Any:
+    """What a broker adds to some records, and what it makes of them."""
+    written = bytearray(data)
+    try:
+        records = Records.walk(written)
+        if not len(records):
+            return None
+        some = records[np.arange(len(records))[:: chance.choice((1, 2, -1))]]
+        keys = index_keys(some)
+        offsets = np.arange(len(some)) + chance.randrange(-(2**62), 2**62)
+        some.stamp(offsets, some.starts + 7, chance.randrange(2**62), bytes(chance.choice((8, 8, 8, 20))))
+    except RecordError as error:
+        return str(error), bytes(written)
+    columns = some.queue_offset, some.commit_log_offset, some.store_timestamp
+    made = [column.tolist() for column in (*columns, keys.hashes, keys.offsets, keys.timestamps)]
+    return made, some.store_hosts().to_pylist(), bytes(written)
 
 
 def located(data: bytes) -> Any:
@@ -139,10 +188,12 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
                     announced = len(Records.walk(frame))
                 except RecordError:
                     pass
+        state = chance.getstate()
         with using(compiled):
-            ours = verdict(data, announced), columns(data), located(data)
+            ours = verdict(data, announced), columns(data), located(data), stamped(data, chance)
+        chance.setstate(state)
         with using(None):
-            plain = verdict(data, announced), columns(data), located(data)
+            plain = verdict(data, announced), columns(data), located(data), stamped(data, chance)
         assert ours == plain, f"seed {seed}, frame {number}: {data.hex()} {announced}\n{ours}\n{plain}"
         accepted += not isinstance(ours[0], str)
         exact = np.frombuffer(data, np.uint8).copy()  # no byte more behind it, which a sanitizer would not notice
@@ -150,6 +201,7 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
         compiled.walk(exact, np.array([chance.choice(SIZES), len(exact)], np.int64))
         compiled.locate(exact, chance.choice((0, 1, len(exact) - 91, -1, 2**62)))
         compiled.places(exact, np.array([chance.choice((0, 1, -5, len(exact)))]), np.array([chance.choice(SIZES)]))
+        reached(compiled, exact, chance)
         if number % 64 == 0:
             state = chance.getstate()
             with using(compiled):
@@ -158,6 +210,22 @@ def run(count: int, seed: int, compiled: kernels.Kernels) -> int:
             with using(None):
                 assert encoded(chance) == ours, f"seed {seed}, frame {number}"
     return accepted
+
+
+def reached(compiled: kernels.Kernels, exact: Any, chance: random.Random) -> None:
+    """Calls the functions that take places with places that may be wrong: they may refuse them, but not follow them."""
+    places = (0, 1, 36, 88, len(exact) - 88, len(exact), -1, 2**62, -(2**63), 2**63 - 1)
+    starts, sizes = (np.array(chance.choices(places, k=2), np.int64) for _ in range(2))
+    compiled.stamp(exact.copy(), starts, starts, sizes, 1, bytes(chance.choice((8, 20))))
+    before = np.zeros(2, np.int32)
+    try:
+        compiled.gather(exact, starts, sizes)
+        compiled.property_values(exact, starts, sizes, b"TAGS")
+        compiled.property_map(exact, starts, sizes)
+        compiled.property_hashes(exact, starts, sizes, b"TAGS")
+        compiled.index_hashes(exact, starts, sizes, np.array([0, 1]), before, before)
+    except ValueError:
+        pass
 
 
 def main() -> None:

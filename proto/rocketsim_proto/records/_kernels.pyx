@@ -35,9 +35,11 @@ cdef enum:
     SECTOR = 512
     MAX_TOPIC_SIZE = 127
     MAX_PROPERTIES_SIZE = 32767
+    MANY_NAMES = 64  # in one record; comparing more of them with each other would take too long
     LONG = 1 << 16  # bytes of work for which it pays to release the GIL
+    MOST_BYTES = 0x7FFFFFFF  # in one Arrow array, whose offsets have 32 bits
 
-VERSION = 1  # as in `kernels.py`
+VERSION = 2  # as in `kernels.py`
 cdef uint32_t MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
 
 
@@ -72,6 +74,87 @@ cdef class Buffer:
     def __dealloc__(self):
         if self.held:
             PyBuffer_Release(&self.view)
+
+
+cdef struct Slice:
+    const uint8_t* data
+    int64_t size
+
+
+cdef class Slices:
+    """Pieces of bytes, which this object keeps alive.
+
+    They are a list of bytes objects, (offsets, data) of an Arrow binary array, or (data, starts, sizes) of slices of a
+    buffer.  ValueError is raised for a slice that is not inside the buffer.
+    """
+
+    cdef Slice* items
+    cdef int64_t count
+    cdef int64_t total  # bytes of all pieces
+    cdef object owner
+    cdef Buffer places
+    cdef Buffer data
+
+    def __cinit__(self, pieces=None):
+        self.items = NULL
+        if isinstance(pieces, list):
+            self.of_list(pieces)
+        elif pieces is not None and len(pieces) == 2:
+            self.of_arrow(pieces[0], pieces[1])
+        elif pieces is not None:
+            self.of_buffer(pieces[0], pieces[1], pieces[2])
+
+    cdef make_room(self, int64_t count):
+        self.count = count
+        self.items = <Slice*>PyMem_Malloc(<size_t>max(count, 1) * sizeof(Slice))
+        if self.items == NULL:
+            raise MemoryError()
+
+    cdef of_list(self, pieces):
+        cdef int64_t row
+        self.owner = tuple(pieces)  # the list might change while the GIL is released
+        self.make_room(len(self.owner))
+        for row in range(self.count):
+            piece = self.owner[row]
+            if type(piece) is not bytes:
+                raise TypeError(f"{type(piece).__name__} among bytes")
+            self.items[row].data = <const uint8_t*>PyBytes_AS_STRING(piece)
+            self.items[row].size = PyBytes_GET_SIZE(piece)
+            self.total += self.items[row].size
+
+    cdef of_arrow(self, offsets, data):
+        cdef int64_t row
+        self.places, self.data = Buffer(offsets, 4), Buffer(data, 1)
+        cdef const int32_t* bounds = <const int32_t*>self.places.data
+        if self.places.count < 1 or bounds[0] < 0:
+            raise ValueError("offsets without a beginning")
+        self.make_room(self.places.count - 1)
+        for row in range(self.count):
+            if bounds[row + 1] < bounds[row] or bounds[row + 1] > self.data.count:
+                raise ValueError(f"slice {row} is not inside the buffer")
+            self.items[row].data = <const uint8_t*>self.data.data + bounds[row]
+            self.items[row].size = bounds[row + 1] - bounds[row]
+        self.total = bounds[self.count] - bounds[0]
+
+    cdef of_buffer(self, data, starts, sizes):
+        cdef int64_t row, end
+        cdef Buffer size_buffer = Buffer(sizes, 8)
+        self.places, self.data = Buffer(starts, 8), Buffer(data, 1)
+        cdef const int64_t* begin = <const int64_t*>self.places.data
+        cdef const int64_t* size = <const int64_t*>size_buffer.data
+        if size_buffer.count != self.places.count:
+            raise ValueError(f"{self.places.count} starts, {size_buffer.count} sizes")
+        end = self.data.count
+        self.make_room(self.places.count)
+        for row in range(self.count):
+            if begin[row] < 0 or size[row] < 0 or begin[row] > end or size[row] > end - begin[row]:
+                raise ValueError(f"slice {row} is not inside the buffer of {end} bytes")
+            self.items[row].data = <const uint8_t*>self.data.data + begin[row]
+            self.items[row].size = size[row]
+            self.total += size[row]
+
+    def __dealloc__(self):
+        PyMem_Free(self.items)
 
 
 cdef struct Place:
@@ -285,37 +368,25 @@ def locate(data, int64_t at):
     )
 
 
-cdef void sum_all(
-    const uint8_t* data, const int64_t* starts, const int64_t* sizes, int64_t count, uint32_t* sums
-) noexcept nogil:
+cdef void sum_all(const Slice* slices, int64_t count, uint32_t* sums) noexcept nogil:
     cdef int64_t row
     for row in range(count):
-        sums[row] = crc32_of(data + starts[row], <size_t>sizes[row]) & MASK
+        sums[row] = crc32_of(slices[row].data, <size_t>slices[row].size) & MASK
 
 
 def crcs(data, starts, sizes):
     """Returns the checksum of each slice of `data`, as `record.body_crc`; ValueError for a slice that is not inside."""
     import numpy as np
 
-    cdef Buffer source = Buffer(data, 1), start_buffer = Buffer(starts, 8), size_buffer = Buffer(sizes, 8)
-    cdef const int64_t* begin = <const int64_t*>start_buffer.data
-    cdef const int64_t* size = <const int64_t*>size_buffer.data
-    cdef int64_t end = source.count, count = start_buffer.count, row, total = 0
-    if size_buffer.count != count:
-        raise ValueError(f"{count} starts, {size_buffer.count} sizes")
-    for row in range(count):
-        if begin[row] < 0 or size[row] < 0 or begin[row] > end or size[row] > end - begin[row]:
-            raise ValueError(f"slice {row} is not inside the buffer of {end} bytes")
-        total += size[row]
-    sums = np.empty(count, np.uint32)
+    cdef Slices slices = Slices((data, starts, sizes))
+    sums = np.empty(slices.count, np.uint32)
     cdef Buffer target = Buffer(sums, 4, True)
-    cdef const uint8_t* first = <const uint8_t*>source.data
     cdef uint32_t* found = <uint32_t*>target.data
-    if total > LONG:
+    if slices.total > LONG:
         with nogil:
-            sum_all(first, begin, size, count, found)
+            sum_all(slices.items, slices.count, found)
     else:
-        sum_all(first, begin, size, count, found)
+        sum_all(slices.items, slices.count, found)
     return sums
 
 
@@ -355,23 +426,37 @@ cdef inline bint has_lost_sector(const uint8_t* p, int64_t size) noexcept nogil:
     return False
 
 
-cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexcept nogil:
-    """Notes which names the properties have.  A piece without a separator, a name or a value is no property."""
-    cdef const uint8_t* end = p + size
+cdef inline bint next_property(const uint8_t** at, const uint8_t* end, Slice* name, Slice* value) noexcept nogil:
+    """Finds the next property from `at` on and moves `at` behind it; returns False if there is none.
+
+    A piece without a separator, a name or a value is no property.
+    """
+    cdef const uint8_t* p
     cdef const uint8_t* stop
     cdef const uint8_t* separator
-    cdef int64_t name_size, number
-    while p < end:
+    while at[0] < end:
+        p = at[0]
         stop = <const uint8_t*>memchr(p, PROPERTY_END, <size_t>(end - p))
         if stop == NULL:
             stop = end
+        at[0] = stop + 1
         separator = <const uint8_t*>memchr(p, NAME_END, <size_t>(stop - p))
         if separator != NULL and separator > p and separator + 1 < stop:
-            name_size = separator - p
-            for number in range(rules.name_count):
-                if rules.name_sizes[number] == name_size and memcmp(p, rules.names[number], <size_t>name_size) == 0:
-                    rules.found |= (<uint64_t>1) << number
-        p = stop + 1
+            name.data, name.size = p, separator - p
+            value.data, value.size = separator + 1, stop - separator - 1
+            return True
+    return False
+
+
+cdef inline void note_names(const uint8_t* p, int64_t size, Rules* rules) noexcept nogil:
+    """Notes which of the names the properties have."""
+    cdef const uint8_t* end = p + size
+    cdef Slice name, value
+    cdef int64_t number
+    while next_property(&p, end, &name, &value):
+        for number in range(rules.name_count):
+            if rules.name_sizes[number] == name.size and memcmp(name.data, rules.names[number], <size_t>name.size) == 0:
+                rules.found |= (<uint64_t>1) << number
 
 
 cdef int64_t check_all(
@@ -458,62 +543,367 @@ def check(
     return table, queue_ids, rules.found
 
 
-# --- encoding ---------------------------------------------------------------------------------------------------------
+# --- columns ----------------------------------------------------------------------------------------------------------
 
 
-cdef struct Slice:
-    const uint8_t* data
-    int64_t size
+cdef bint copy_all(const Slice* slices, int64_t count, uint8_t* p) noexcept nogil:
+    """Copies the slices back to back; returns True if all bytes are ASCII."""
+    cdef uint8_t* begin = p
+    cdef uint64_t eight, together = 0
+    cdef int64_t row
+    for row in range(count):
+        memcpy(p, slices[row].data, <size_t>slices[row].size)
+        p += slices[row].size
+    while p - begin >= 8:
+        memcpy(&eight, begin, 8)
+        together |= eight
+        begin += 8
+    while begin < p:
+        together |= begin[0]
+        begin += 1
+    return together & <uint64_t>0x8080808080808080 == 0
 
 
-cdef class Slices:
-    """Pieces of bytes: a list of bytes objects, or (offsets, data) of an Arrow binary array.  It keeps them alive."""
+cdef column_of(Slices pieces, int64_t count):
+    """Copies the first `count` pieces into an Arrow array's memory.
 
-    cdef Slice* items
-    cdef int64_t count
-    cdef object owner
-    cdef Buffer offsets
-    cdef Buffer data
+    Returns its offsets, its bytes, its validity bits (None if no piece is empty) and True if all bytes are ASCII.
+    """
+    import numpy as np
 
-    def __cinit__(self, pieces):
-        self.items = NULL
-        if isinstance(pieces, tuple):
-            self.of_arrow(pieces[0], pieces[1])
+    cdef int64_t row, total = 0, empty = 0
+    offsets = np.empty(count + 1, np.int32)
+    cdef Buffer offset_buffer = Buffer(offsets, 4, True), target
+    cdef int32_t* bounds = <int32_t*>offset_buffer.data
+    bounds[0] = 0
+    for row in range(count):
+        total += pieces.items[row].size
+        if total > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes for one column")
+        bounds[row + 1] = <int32_t>total
+        empty += pieces.items[row].size == 0
+    data = np.empty(total, np.uint8)
+    target = Buffer(data, 1, True)
+    cdef uint8_t* p = <uint8_t*>target.data
+    cdef bint plain
+    if total > LONG:
+        with nogil:
+            plain = copy_all(pieces.items, count, p)
+    else:
+        plain = copy_all(pieces.items, count, p)
+    if not empty:
+        return offsets, data, None, plain
+    bits = np.zeros((count + 7) // 8, np.uint8)
+    target = Buffer(bits, 1, True)
+    p = <uint8_t*>target.data
+    for row in range(count):
+        p[row >> 3] |= (pieces.items[row].size != 0) << (row & 7)
+    return offsets, data, bits, plain
+
+
+def gather(data, starts, sizes):
+    """Copies slices of `data` into the offsets and bytes of an Arrow array; ValueError for one that is not inside."""
+    cdef Slices slices = Slices((data, starts, sizes))
+    return column_of(slices, slices.count)[:2]
+
+
+cdef inline Slice value_of(const Slice* properties, const char* name, int64_t name_size) noexcept nogil:
+    """Finds the value of a property, the last one if the name occurs twice; an empty slice if there is none."""
+    cdef const uint8_t* p = properties.data
+    cdef const uint8_t* end = p + properties.size
+    cdef const uint8_t* stop
+    cdef Slice found
+    found.data, found.size = p, 0
+    while p < end:
+        stop = <const uint8_t*>memchr(p, PROPERTY_END, <size_t>(end - p))
+        if stop == NULL:
+            stop = end
+        if stop - p > name_size + 1 and p[name_size] == NAME_END and memcmp(p, name, <size_t>name_size) == 0:
+            found.data, found.size = p + name_size + 1, stop - p - name_size - 1
+        p = stop + 1
+    return found
+
+
+cdef void find_all(Slice* slices, int64_t count, const char* name, int64_t name_size) noexcept nogil:
+    """Replaces each record's properties by the value of one of them."""
+    cdef int64_t row
+    for row in range(count):
+        slices[row] = value_of(&slices[row], name, name_size)
+
+
+cdef Slices values_of(places, bytes name):
+    cdef Slices slices = Slices(places)
+    if not name or b"\x01" in name:
+        name = b"\x02"  # no property can have such a name
+    cdef int64_t name_size = PyBytes_GET_SIZE(name)
+    cdef const char* wanted = PyBytes_AS_STRING(name)
+    if slices.total > LONG:
+        with nogil:
+            find_all(slices.items, slices.count, wanted, name_size)
+    else:
+        find_all(slices.items, slices.count, wanted, name_size)
+    return slices
+
+
+def property_values(data, starts, sizes, bytes name not None):
+    """Returns one property of each record: offsets, bytes, validity bits (None without nulls), True for ASCII only."""
+    cdef Slices values = values_of((data, starts, sizes), name)
+    return column_of(values, values.count)
+
+
+cdef int64_t split_all(
+    const Slice* slices, int64_t count, int32_t* bounds, Slice* names, Slice* values
+) noexcept nogil:
+    """Splits the properties of each record; returns how many there are, or -1 for a record with too many names."""
+    cdef const uint8_t* p
+    cdef Slice name, value
+    cdef int64_t row, first, same, found = 0
+    for row in range(count):
+        bounds[row] = <int32_t>found
+        first, p = found, slices[row].data
+        while next_property(&p, slices[row].data + slices[row].size, &name, &value):
+            same = first
+            while same < found and (
+                names[same].size != name.size or memcmp(names[same].data, name.data, <size_t>name.size) != 0
+            ):
+                same += 1
+            if same - first == MANY_NAMES:
+                return -1
+            names[same], values[same] = name, value
+            found += same == found
+    bounds[count] = <int32_t>found
+    return found
+
+
+def property_map(data, starts, sizes):
+    """Splits the properties of each record, with each name once.
+
+    Returns the bounds of the records among the names, and names and values as `property_values` returns them.  Returns
+    None if a name is not ASCII, since two names that are not UTF-8 may be read as the same, and for very many names.
+    """
+    import numpy as np
+
+    cdef Slices slices = Slices((data, starts, sizes)), names = Slices(), values = Slices()
+    cdef int64_t room = slices.total // 4 + slices.count, found  # a property has three bytes, and one between two
+    if room > MOST_BYTES:
+        return None
+    names.make_room(room)
+    values.make_room(room)
+    bounds = np.empty(slices.count + 1, np.int32)
+    cdef Buffer target = Buffer(bounds, 4, True)
+    cdef int32_t* places = <int32_t*>target.data
+    if slices.total > LONG:
+        with nogil:
+            found = split_all(slices.items, slices.count, places, names.items, values.items)
+    else:
+        found = split_all(slices.items, slices.count, places, names.items, values.items)
+    if found < 0 or not (name_column := column_of(names, found))[3]:
+        return None
+    return bounds, name_column, column_of(values, found)
+
+
+# --- hashes -----------------------------------------------------------------------------------------------------------
+
+
+cdef inline bint go_on(uint32_t* hash, const uint8_t* p, int64_t size) noexcept nogil:
+    """Continues Java's String.hashCode; returns False for characters that are not ASCII."""
+    cdef const uint8_t* end = p + size
+    cdef uint32_t together = 0, code = hash[0], four
+    while end - p >= 4:  # in one step, since each multiplication waits for the one before it
+        together |= p[0] | p[1] | p[2] | p[3]
+        four = <uint32_t>p[0] * 29791 + <uint32_t>p[1] * 961 + <uint32_t>p[2] * 31 + p[3]
+        code = code * 923521 + four
+        p += 4
+    while p < end:
+        together |= p[0]
+        code = code * 31 + p[0]
+        p += 1
+    hash[0] = code
+    return together < 0x80
+
+
+def property_hashes(data, starts, sizes, bytes name not None):
+    """Returns Java's hashCode of one property of each record, 0 without it.  Returns None if a value is not ASCII."""
+    import numpy as np
+
+    cdef Slices values = values_of((data, starts, sizes), name)
+    hashes = np.zeros(values.count, np.int64)
+    cdef Buffer target = Buffer(hashes, 8, True)
+    cdef int64_t row
+    cdef uint32_t hash
+    for row in range(values.count):
+        hash = 0
+        if not go_on(&hash, values.items[row].data, values.items[row].size):
+            return None
+        (<int64_t*>target.data)[row] = <int32_t>hash
+    return hashes
+
+
+cdef struct Entries:
+    int32_t* hashes
+    int64_t* rows
+    int64_t room
+    int64_t count  # how many there are; those that have no room are not written
+
+
+cdef inline bint add(Entries* entries, int64_t row, uint32_t hash, const uint8_t* p, int64_t size) noexcept nogil:
+    if not go_on(&hash, p, size):
+        return False
+    if entries.count < entries.room:
+        hash = 0 - hash if hash > 0x7FFFFFFF else hash
+        entries.hashes[entries.count] = <int32_t>hash if hash <= 0x7FFFFFFF else 0
+        entries.rows[entries.count] = row
+    entries.count += 1
+    return True
+
+
+cdef bint index_all(
+    const Slice* properties,
+    int64_t count,
+    const int64_t* codes,
+    const uint32_t* keys_before,
+    const uint32_t* tags_before,
+    Entries* entries,
+) noexcept nogil:
+    cdef int64_t row
+    cdef uint32_t before
+    cdef Slice name, value, unique, keys, tags
+    cdef const uint8_t* p
+    cdef const uint8_t* end
+    cdef const uint8_t* stop
+    for row in range(count):
+        unique.size = keys.size = tags.size = 0
+        p, end = properties[row].data, properties[row].data + properties[row].size
+        while next_property(&p, end, &name, &value):  # the last value counts
+            if name.size == 8 and memcmp(name.data, b"UNIQ_KEY", 8) == 0:
+                unique = value
+            elif name.size == 4 and memcmp(name.data, b"KEYS", 4) == 0:
+                keys = value
+            elif name.size == 4 and memcmp(name.data, b"TAGS", 4) == 0:
+                tags = value
+        before = keys_before[codes[row]]
+        if unique.size and not add(entries, row, before, unique.data, unique.size):
+            return False
+        p, end = keys.data, keys.data + keys.size
+        while keys.size and p < end:
+            stop = <const uint8_t*>memchr(p, 32, <size_t>(end - p))
+            if stop == NULL:
+                stop = end
+            if stop > p and not add(entries, row, before, p, stop - p):
+                return False
+            p = stop + 1
+        if tags.size and not add(entries, row, tags_before[codes[row]], tags.data, tags.size):
+            return False
+    return True
+
+
+def index_hashes(data, starts, sizes, codes, keys_before, tags_before):
+    """Returns (hashes, rows) of the index entries of records with these properties, as `index_keys.py` describes them.
+
+    `codes` has the number of each record's topic; `keys_before` and `tags_before` have, for each topic, the hash of
+    what stands before a key and before tags.  Returns None if a key or tag is not ASCII.
+    """
+    import numpy as np
+
+    cdef Slices properties = Slices((data, starts, sizes))
+    cdef Buffer code_buffer = Buffer(codes, 8), key_buffer = Buffer(keys_before, 4), tag_buffer = Buffer(tags_before, 4)
+    cdef const int64_t* code = <const int64_t*>code_buffer.data
+    cdef const uint32_t* keys = <const uint32_t*>key_buffer.data
+    cdef const uint32_t* tags = <const uint32_t*>tag_buffer.data
+    cdef int64_t row, count = properties.count
+    cdef Buffer hash_buffer, row_buffer
+    cdef Entries entries
+    cdef bint plain
+    if code_buffer.count != count or key_buffer.count != tag_buffer.count:
+        raise ValueError(f"{count} records, {code_buffer.count} codes")
+    for row in range(count):
+        if code[row] < 0 or code[row] >= key_buffer.count:
+            raise ValueError(f"record {row} is of topic {code[row]}; there are {key_buffer.count}")
+    entries.room, entries.count = 3 * count, 0
+    while True:
+        hashes, rows = np.empty(entries.room, np.int32), np.empty(entries.room, np.int64)
+        hash_buffer, row_buffer = Buffer(hashes, 4, True), Buffer(rows, 8, True)
+        entries.hashes, entries.rows, entries.count = <int32_t*>hash_buffer.data, <int64_t*>row_buffer.data, 0
+        if properties.total > LONG:
+            with nogil:
+                plain = index_all(properties.items, count, code, keys, tags, &entries)
         else:
-            self.of_list(pieces)
+            plain = index_all(properties.items, count, code, keys, tags, &entries)
+        if not plain:
+            return None
+        if entries.count <= entries.room:
+            return hashes[: entries.count], rows[: entries.count]
+        entries.room = entries.count  # a record has several keys
 
-    cdef make_room(self, int64_t count):
-        self.count = count
-        self.items = <Slice*>PyMem_Malloc(<size_t>max(count, 1) * sizeof(Slice))
-        if self.items == NULL:
-            raise MemoryError()
 
-    cdef of_list(self, pieces):
-        cdef int64_t row
-        self.owner = tuple(pieces)  # the list might change while the GIL is released
-        self.make_room(len(self.owner))
-        for row in range(self.count):
-            piece = self.owner[row]
-            if type(piece) is not bytes:
-                raise TypeError(f"{type(piece).__name__} among bytes")
-            self.items[row].data = <const uint8_t*>PyBytes_AS_STRING(piece)
-            self.items[row].size = PyBytes_GET_SIZE(piece)
+# --- what a broker adds -----------------------------------------------------------------------------------------------
 
-    cdef of_arrow(self, offsets, data):
-        cdef int64_t row
-        self.offsets, self.data = Buffer(offsets, 4), Buffer(data, 1)
-        cdef const int32_t* bounds = <const int32_t*>self.offsets.data
-        if self.offsets.count < 1 or bounds[0] < 0:
-            raise ValueError("offsets without a beginning")
-        self.make_room(self.offsets.count - 1)
-        for row in range(self.count):
-            if bounds[row + 1] < bounds[row] or bounds[row + 1] > self.data.count:
-                raise ValueError(f"slice {row} is not inside the buffer")
-            self.items[row].data = <const uint8_t*>self.data.data + bounds[row]
-            self.items[row].size = bounds[row + 1] - bounds[row]
 
-    def __dealloc__(self):
-        PyMem_Free(self.items)
+cdef inline bint has_room(const uint8_t* data, int64_t at, int64_t end, uint32_t store_host) noexcept nogil:
+    """Returns True if the fields before a body are inside the buffer, with a store host of this length."""
+    cdef uint32_t sys_flag
+    if at < 0 or at > end or end - at < FIXED_SIZE:
+        return False
+    sys_flag = be32(data + at + 36)
+    if sys_flag & STORE_HOST_V6 != store_host:
+        return False
+    return end - at >= FIXED_SIZE + V6_MORE * ((sys_flag & BORN_HOST_V6 != 0) + (store_host != 0))
+
+
+cdef bint stamp_all(
+    uint8_t* data,
+    int64_t end,
+    const int64_t* starts,
+    const int64_t* queue_offsets,
+    const int64_t* log_offsets,
+    int64_t count,
+    const uint8_t* stored,
+    int64_t stored_size,
+) noexcept nogil:
+    cdef uint32_t store_host = STORE_HOST_V6 if stored_size == 28 else 0
+    cdef int64_t row
+    cdef uint8_t* p
+    for row in range(count):
+        if not has_room(data, starts[row], end, store_host):
+            return False
+    for row in range(count):
+        if not has_room(data, starts[row], end, store_host):
+            return False  # records overlap, and writing one has changed the flags of another
+        p = data + starts[row]
+        put64(p + 20, <uint64_t>queue_offsets[row])
+        put64(p + 28, <uint64_t>log_offsets[row])
+        memcpy(p + HEAD_SIZE + (20 if be32(p + 36) & BORN_HOST_V6 else 8), stored, <size_t>stored_size)
+    return True
+
+
+def stamp(data, starts, queue_offsets, log_offsets, int64_t store_timestamp, bytes store_host not None):
+    """Writes the broker's fields into the records at these starts.
+
+    Returns False, and writes nothing, if a record has room for a host of another length or is not inside the buffer.
+    """
+    cdef Buffer target = Buffer(data, 1, True), start_buffer = Buffer(starts, 8)
+    cdef Buffer queue_buffer = Buffer(queue_offsets, 8), log_buffer = Buffer(log_offsets, 8)
+    cdef int64_t count = start_buffer.count, host_size = PyBytes_GET_SIZE(store_host)
+    cdef uint8_t stored[28]
+    if queue_buffer.count != count or log_buffer.count != count:
+        raise ValueError(f"{count} starts, {queue_buffer.count} queue offsets, {log_buffer.count} log offsets")
+    if host_size != 8 and host_size != 20:
+        return False
+    put64(stored, <uint64_t>store_timestamp)
+    memcpy(stored + 8, PyBytes_AS_STRING(store_host), <size_t>host_size)
+    return stamp_all(
+        <uint8_t*>target.data,
+        target.count,
+        <const int64_t*>start_buffer.data,
+        <const int64_t*>queue_buffer.data,
+        <const int64_t*>log_buffer.data,
+        count,
+        stored,
+        8 + host_size,
+    )
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
 
 
 cdef struct Fields:

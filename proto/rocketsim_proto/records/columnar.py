@@ -24,7 +24,6 @@ from rocketsim_proto.records.properties import Matrix, Properties
 from rocketsim_proto.records.property_columns import encode_property_columns
 from rocketsim_proto.records.record import MESSAGE_MAGIC, MESSAGE_MAGIC_V2, MIN_SIZE, SYS_FLAG_COMPRESSED, RecordError
 from rocketsim_proto.records.slices import (
-    FEW,
     Bytes,
     Positions,
     as_bytes,
@@ -457,11 +456,19 @@ class Records:
 
     def tags_codes(self) -> npt.NDArray[np.int64]:
         """Returns Java's hash of TAGS, which consume queues have, and 0 for records without TAGS."""
-        if len(self) <= FEW:
-            return np.array(
-                [record.tags_code(tag or "") for tag in self._properties.texts(record.PROPERTY_TAGS)], np.int64
-            )
-        return self._properties.java_hash(record.PROPERTY_TAGS).astype(np.int64)
+        return self._properties.java_hash(record.PROPERTY_TAGS)
+
+    def index_hashes(
+        self, topics: Positions, keys_before: npt.NDArray[np.int32], tags_before: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.int32], Positions] | None:
+        """Returns the hashes of keys and tags, and the record of each, as the compiled `index_hashes` describes.
+
+        Returns None without the compiled module, and if a key or tag is not ASCII.
+        """
+        if kernels.compiled is None:
+            return None
+        places = np.ascontiguousarray(self.properties_start), np.ascontiguousarray(self.properties_size)
+        return kernels.compiled.index_hashes(self.data, *places, topics, keys_before, tags_before)
 
     # --- the broker's side --------------------------------------------------------------------------------------------
 
@@ -469,6 +476,10 @@ class Records:
         self, queue_offsets: npt.ArrayLike, commit_log_offsets: npt.ArrayLike, store_timestamp: int, store_host: bytes
     ) -> None:
         """Writes the broker's fields into the records in place.  `data` must be writable."""
+        if kernels.compiled is not None and self._stamped(
+            queue_offsets, commit_log_offsets, store_timestamp, store_host
+        ):
+            return
         for rows, heads in self._heads:
             room = heads.dtype["store_host"].itemsize
             if room != len(store_host) and len(heads):
@@ -483,6 +494,18 @@ class Records:
             windows(self.data, width)[self.starts[rows]] = heads.view(f"V{width}")
         for column in ("queue_offset", "commit_log_offset", "store_timestamp", "parts"):
             self.__dict__.pop(column, None)
+
+    def _stamped(self, queue_offsets: Any, log_offsets: Any, store_timestamp: int, store_host: bytes) -> bool:
+        """Stamps the records with the compiled module; returns False, and has changed nothing, if it refuses."""
+        assert kernels.compiled is not None
+        columns = [np.broadcast_to(one, len(self)) for one in (queue_offsets, log_offsets)]
+        starts, queues, logs = (np.ascontiguousarray(one, np.int64) for one in (self.starts, *columns))
+        if not kernels.compiled.stamp(self.data, starts, queues, logs, store_timestamp, store_host):
+            return False
+        for column in ("_heads", "store_timestamp", "parts"):
+            self.__dict__.pop(column, None)
+        self.queue_offset, self.commit_log_offset = queues, logs
+        return True
 
     def take_bytes(self) -> bytes:
         """Returns a copy of these records, back to back."""

@@ -6,6 +6,7 @@ Queue offset, log offset, store timestamp and store host are zero.  The broker f
 
 from array import array
 from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,14 @@ from rocketsim_proto.records import kernels
 from rocketsim_proto.records.layout import HOST_FLAGS, layout
 from rocketsim_proto.records.property_columns import joined
 from rocketsim_proto.records.record import (
-    HEAD,
     MAX_PROPERTIES_SIZE,
     MAX_TOPIC_SIZE,
     MESSAGE_MAGIC,
-    MIN_SIZE,
     SYS_FLAG_BORN_HOST_V6,
     SYS_FLAG_STORE_HOST_V6,
     RecordError,
-    body_crc,
 )
 from rocketsim_proto.records.slices import (
-    FEW,
     Bytes,
     Positions,
     binary_array,
@@ -41,7 +38,6 @@ from rocketsim_proto.records.slices import (
 )
 
 CRC_MASK = 0x7FFFFFFF  # RocketMQ keeps CRC-32 without its top bit
-_FOR_BROKER = bytes(8 + 8 + 12)  # store timestamp and store host, reconsume times and prepared transaction offset
 _SMALL = 256  # average bytes per body, below which two copies in C are cheaper than a slice in Python
 
 
@@ -113,19 +109,14 @@ def encode(
         )
         if done is not None:
             return done
-    elif isinstance(bodies, list) and isinstance(properties, list) and len(bodies) <= FEW and not store_host_v6:
-        columns = [np.broadcast_to(column, len(bodies)) for column in (queue_ids, flags, sys_flags, born_timestamp)]
-        if done := _encode_few(topic.encode(), bodies, properties, columns, born_host):
-            return done
-    bodies, properties = binary_array(bodies), binary_array(properties)
+    if not isinstance(bodies, list) or not isinstance(properties, list) or None in bodies or None in properties:
+        bodies, properties = binary_array(bodies), binary_array(properties)
     if len(bodies) != len(properties):
         raise ValueError(f"{len(bodies)} bodies, {len(properties)} properties")
     name = topic.encode()
     if not 1 <= len(name) <= MAX_TOPIC_SIZE:
         raise RecordError(0, f"topic of {len(name)} bytes; 1 to {MAX_TOPIC_SIZE} are possible")
-    count = len(bodies)
-    body_sizes = np.diff(offsets(bodies))
-    properties_sizes = np.diff(offsets(properties))
+    count, body_sizes, properties_sizes = len(bodies), _sizes(bodies), _sizes(properties)
     if count and properties_sizes.max() > MAX_PROPERTIES_SIZE:
         row = int(properties_sizes.argmax())
         raise RecordError(row, f"properties of {properties_sizes[row]} bytes; {MAX_PROPERTIES_SIZE} at most")
@@ -133,20 +124,23 @@ def encode(
     form = layout(born_v6=len(born_host) == 20, store_v6=store_host_v6)
     host_flags = SYS_FLAG_BORN_HOST_V6 if len(born_host) == 20 else 0
     host_flags |= SYS_FLAG_STORE_HOST_V6 if store_host_v6 else 0
-    one = np.zeros((), form)  # the fields that all records share; copied into each record
-    one["magic"] = MESSAGE_MAGIC
-    one["born_host"] = np.void(born_host)
-    heads = np.frombuffer(bytearray(one.tobytes() * count), form)
+    heads = np.zeros(count, form)
     sizes = form.itemsize + body_sizes + 1 + len(name) + 2 + properties_sizes
     heads["size"] = sizes
-    heads["body_crc"] = body_crcs(bodies)
+    heads["magic"] = MESSAGE_MAGIC
+    heads["body_crc"] = _crcs(bodies) if isinstance(bodies, list) else body_crcs(bodies)
     heads["queue_id"] = queue_ids
     heads["flag"] = flags
     heads["sys_flag"] = np.asarray(sys_flags) & ~HOST_FLAGS | host_flags
     heads["born_timestamp"] = born_timestamp
+    heads["born_host"] = np.void(born_host)
     heads["body_size"] = body_sizes
 
     topic_size_and_name, sizes_of_properties = bytes((len(name),)) + name, properties_sizes.astype(">u2")
+    if isinstance(bodies, list):
+        pieces = heads.view(f"V{form.itemsize}").tolist(), sizes_of_properties.view("V2").tolist()
+        rows = zip(pieces[0], bodies, repeat(topic_size_and_name), pieces[1], properties, strict=False)
+        return memoryview(b"".join(chain.from_iterable(rows))), sizes.astype(np.uint32)
     between: list[bytes | pa.BinaryArray]
     if count and (properties_sizes == properties_sizes[0]).all():
         between = [topic_size_and_name + sizes_of_properties[:1].tobytes()]
@@ -154,6 +148,12 @@ def encode(
         between = [topic_size_and_name, fixed_binary(sizes_of_properties.view(np.uint8), 2)]
     records = joined([fixed_binary(heads.view(np.uint8), form.itemsize), bodies, *between, properties])
     return flat_bytes(records).data, sizes.astype(np.uint32)
+
+
+def _sizes(values: "list[bytes] | pa.BinaryArray") -> Positions:
+    if isinstance(values, list):
+        return np.fromiter(map(len, values), np.int64, len(values))
+    return np.diff(offsets(values)).astype(np.int64)
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -168,29 +168,3 @@ def _pieces(values: Any) -> Any:
     array = binary_array(values)
     data = array.buffers()[2] if len(array) else None
     return offsets(array), b"" if data is None else data
-
-
-def _encode_few(
-    topic: bytes, bodies: list[bytes], properties: list[bytes], columns: list[npt.NDArray[Any]], born_host: bytes
-) -> tuple[memoryview, npt.NDArray[np.uint32]] | None:
-    """Encodes records one by one, which takes microseconds each: the columns above take as long as for fifty.
-
-    Returns None if something is missing, too long for the format, or not of the same length.
-    """
-    if None in bodies or None in properties:
-        return None
-    if len(born_host) != 8 or not 1 <= len(topic) <= MAX_TOPIC_SIZE or len(properties) != len(bodies):
-        return None
-    records: list[bytes] = []
-    fixed = MIN_SIZE + len(topic)
-    for body, encoded, queue_id, flag, sys_flag, born_timestamp in zip(
-        bodies, properties, *(column.tolist() for column in columns), strict=True
-    ):
-        if len(encoded) > MAX_PROPERTIES_SIZE:
-            return None
-        size, crc, sys_flag = fixed + len(body) + len(encoded), body_crc(body), sys_flag & ~HOST_FLAGS
-        head = HEAD.pack(size, MESSAGE_MAGIC, crc, queue_id, flag, 0, 0, sys_flag, born_timestamp)
-        records += (head, born_host, _FOR_BROKER, len(body).to_bytes(4, "big"), body)
-        records += (bytes((len(topic),)), topic, len(encoded).to_bytes(2, "big"), encoded)
-    sizes = [fixed + len(body) + len(encoded) for body, encoded in zip(bodies, properties, strict=True)]
-    return memoryview(b"".join(records)), np.array(sizes, np.uint32)

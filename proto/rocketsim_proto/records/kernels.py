@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _VARIABLE = "ROCKETSIM_KERNELS"
-_VERSION = 1  # version of the functions' arguments and results; a module that an older checkout has left is not used
+_VERSION = 2  # version of the functions' arguments and results; a module that an older checkout has left is not used
 
 # Eight rows: start and size of each record, of its body, its topic and its properties.
 Columns: TypeAlias = "npt.NDArray[np.int64]"
+# Of an Arrow array of texts: offsets, bytes, validity bits (None without nulls), True if all bytes are ASCII.
+Column: TypeAlias = tuple[Any, Any, Any, bool]
 
 
 class Kernels(Protocol):
@@ -28,6 +30,16 @@ class Kernels(Protocol):
     def places(self, data: Any, starts: Any, sizes: Any) -> "Columns | None": ...
     def locate(self, data: Any, at: int) -> tuple[int, ...] | None: ...
     def crcs(self, data: Any, starts: Any, sizes: Any) -> "npt.NDArray[np.uint32]": ...
+    def gather(self, data: Any, starts: Any, sizes: Any) -> "tuple[Any, Any]": ...
+    def property_values(self, data: Any, starts: Any, sizes: Any, name: bytes) -> Column: ...
+    def property_map(self, data: Any, starts: Any, sizes: Any) -> tuple[Any, Column, Column] | None: ...
+    def property_hashes(self, data: Any, starts: Any, sizes: Any, name: bytes) -> "npt.NDArray[np.int64] | None": ...
+    def index_hashes(
+        self, data: Any, starts: Any, sizes: Any, codes: Any, keys_before: Any, tags_before: Any
+    ) -> "tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None": ...
+    def stamp(
+        self, data: Any, starts: Any, queue_offsets: Any, log_offsets: Any, store_timestamp: int, store_host: bytes
+    ) -> bool: ...
     def check(
         self,
         data: Any,

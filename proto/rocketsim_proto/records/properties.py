@@ -7,7 +7,7 @@ place of the first.  Bytes that are not UTF-8 become U+FFFD.
 Most batches come from one producer and have the same names in the same order in every record.  If the values have the
 same sizes, too, the batch is a table of bytes (`Matrix`).  Otherwise it is a table with the place of each value
 (`_Table`).  Batches with different names are split piece by piece (`_Pieces`), and small batches are decoded record by
-record (`_Few`).
+record (`_Few`).  The compiled module needs none of them.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,14 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.arrays import binaries, numbers, numpy_of, texts
 from rocketsim_proto.records.java_hash import hash_rows, java_hash
-from rocketsim_proto.records.record import NAME_END, PROPERTY_END, decode_properties
+from rocketsim_proto.records.record import NAME_END, PROPERTY_END, decode_properties, tags_code
 from rocketsim_proto.records.slices import (
     FEW,
     Bytes,
     Positions,
     binary_slices,
+    bytes_array,
     extremes,
     fixed_binary,
     flat,
@@ -43,18 +45,31 @@ class Properties:
 
     def __init__(self, data: Bytes, starts: Positions, sizes: Positions) -> None:
         self._data = data
-        self._starts = starts
-        self._sizes = sizes
+        self._starts = np.ascontiguousarray(starts)
+        self._sizes = np.ascontiguousarray(sizes)
         self._columns: dict[str, pa.StringArray] = {}
 
     def column(self, name: str) -> pa.StringArray:
         """Returns the values of one property, with null for records that do not have it."""
         if name not in self._columns:
-            self._columns[name] = self._split.column(name.encode())
+            if kernels.compiled is not None:
+                found = kernels.compiled.property_values(self._data, self._starts, self._sizes, name.encode())
+                self._columns[name] = _strings(found)
+            else:
+                self._columns[name] = self._split.column(name.encode())
         return self._columns[name]
 
-    def java_hash(self, name: str) -> npt.NDArray[np.int32]:
+    def java_hash(self, name: str) -> npt.NDArray[np.int64]:
         """Returns Java's hashCode of one property, and 0 for records that do not have it."""
+        if kernels.compiled is not None:
+            found = kernels.compiled.property_hashes(self._data, self._starts, self._sizes, name.encode())
+            if found is not None:
+                return found
+        return self._java_hash(name).astype(np.int64)
+
+    def _java_hash(self, name: str) -> npt.NDArray[np.int32]:
+        if isinstance(self._split, _Few):
+            return self._split.java_hash(name)
         if (matrix := self.matrix) is not None and (hashes := matrix.java_hash(name.encode())) is not None:
             return hashes
         column = self.column(name)
@@ -65,17 +80,16 @@ class Properties:
         """The properties as a table of bytes, if all records have the same names and values of the same sizes."""
         return self._split if isinstance(self._split, Matrix) else None
 
-    def texts(self, name: str) -> list[str | None]:
-        """Returns the values of `column` as a list."""
-        split = self._split
-        return split.texts(name) if isinstance(split, _Few) else self.column(name).to_pylist()
-
     def names(self) -> frozenset[bytes]:
         """Returns all names that at least one record has."""
         return self._split.names()
 
     def maps(self) -> pa.MapArray:
         """Returns all properties of each record, with each name once."""
+        if kernels.compiled is not None:
+            found = kernels.compiled.property_map(self._data, self._starts, self._sizes)
+            if found is not None:
+                return pa.MapArray.from_arrays(numbers(found[0]), _strings(found[1]), _strings(found[2]))
         return self._split.maps()
 
     @cached_property
@@ -86,6 +100,13 @@ class Properties:
             return matrix
         text, bounds = flat(binary_slices(self._data, self._starts, self._sizes))
         return _table(text, bounds) or _Pieces(text, bounds)
+
+
+def _strings(column: kernels.Column) -> pa.StringArray:
+    """Makes a string array of what a compiled function has found."""
+    offsets, values, valid, is_ascii = column
+    array = bytes_array(offsets, values, valid, is_text=is_ascii)
+    return array if is_ascii else strings(array)
 
 
 # --- a few records ------------------------------------------------------------------------------------------------
@@ -99,10 +120,10 @@ class _Few:
         self._rows = [decode_properties(data.data[start : start + size]) for start, size in bounds]
 
     def column(self, name: bytes) -> pa.StringArray:
-        return texts(self.texts(name.decode()))
+        return texts([row.get(name.decode()) for row in self._rows])
 
-    def texts(self, name: str) -> list[str | None]:
-        return [row.get(name) for row in self._rows]
+    def java_hash(self, name: str) -> npt.NDArray[np.int32]:
+        return np.array([tags_code(row.get(name, "")) for row in self._rows], np.int32)
 
     def names(self) -> frozenset[bytes]:
         return frozenset(name.encode() for row in self._rows for name in row)

@@ -8,13 +8,13 @@ It uses two techniques:
   copies them in C.
 """
 
-from itertools import repeat
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from rocketsim_proto.records import kernels
 from rocketsim_proto.records.arrays import binaries, texts
 
 Bytes = npt.NDArray[np.uint8]
@@ -25,7 +25,7 @@ Positions = npt.NDArray[np.int64]
 _VIEW = np.dtype([("size", "<i4"), ("first", "<u4"), ("buffer", "<i4"), ("offset", "<i4")])
 _INLINE = 12
 _INLINE_VIEW = np.dtype([("size", "<i4"), ("inline", f"V{_INLINE}")])
-FEW = 64  # up to this number of slices a loop is faster than numpy and Arrow, because these have a fixed cost
+FEW = 64  # without the compiled module, a loop is faster than numpy and Arrow up to this number of slices or records
 LITTLE = 64 << 10  # a loop is used only up to this number of bytes, because it copies them twice
 _FOLD = 32  # rows
 MAX_BUFFER = 2**31 - 1  # Arrow counts the bytes of a buffer in 32 bits
@@ -75,10 +75,11 @@ def binary_slices(
     """Copies data[start : start + size] for each pair.  An element is null where `valid` is False.  The caller has
     checked bounds."""
     count = len(starts)
-    if count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
-        bounds = zip(starts.tolist(), lengths, valid.tolist() if valid is not None else repeat(True), strict=False)
-        values = [data.data[start : start + size].tobytes() if is_valid else None for start, size, is_valid in bounds]
-        return binaries(values)
+    if kernels.compiled is not None and valid is None:
+        return bytes_array(*kernels.compiled.gather(data, np.ascontiguousarray(starts), np.ascontiguousarray(sizes)))
+    if valid is None and count <= FEW and sum(lengths := sizes.tolist()) <= LITTLE:
+        bounds = zip(starts.tolist(), lengths, strict=True)
+        return binaries([data.data[start : start + size].tobytes() for start, size in bounds])
     if len(data) > MAX_BUFFER:
         raise ValueError(f"a buffer of {len(data)} bytes; {MAX_BUFFER} at most")
     if valid is not None:
@@ -152,8 +153,14 @@ def binary_array(values: Any) -> pa.BinaryArray:
     return array
 
 
+def bytes_array(offsets: Any, values: Any, valid: Any = None, *, is_text: bool = False) -> pa.Array:
+    """Makes a binary or a string array over the same memory; `valid` has its validity bits."""
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    buffers = [bitmap, pa.py_buffer(offsets), pa.py_buffer(values)]
+    return pa.Array.from_buffers(pa.string() if is_text else pa.binary(), len(offsets) - 1, buffers)
+
+
 def fixed_binary(rows: Bytes, width: int) -> pa.BinaryArray:
     """Makes a binary array over the same memory from pieces of `width` bytes each that lie back to back."""
     count = len(rows) // width
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+    return bytes_array(np.arange(0, (count + 1) * width, width, dtype=np.int32), rows)

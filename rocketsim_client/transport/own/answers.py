@@ -2,13 +2,12 @@
 Pure."""
 
 from collections.abc import Sequence
-from typing import cast
+from itertools import accumulate
 
 import numpy as np
 from rocketsim_proto import broker_pb2 as pb
 from rocketsim_proto import namesrv_pb2 as ns
 from rocketsim_proto.bytes_field import Received
-from rocketsim_proto.records.slices import FEW
 
 from rocketsim_client.errors import BadAnswer
 from rocketsim_client.model import (
@@ -29,8 +28,7 @@ def broker_data(data: ns.BrokerData) -> BrokerData:
 
 def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str) -> Acknowledged:
     """Works out the offsets of every message.  The offsets of a queue are consecutive in the order of the frame, and
-    the records of an extent (`runs`) lie one after the other in the log.  For many messages the offsets are numpy
-    arrays."""
+    the records of an extent (`runs`) lie one after the other in the log."""
     count = len(sizes)
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
@@ -42,55 +40,32 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
         return Acknowledged(
             SendStatus(answer.status), [only_queue], [only_extent], answer.store_host, answer.store_timestamp
         )
-    offsets = _few_offsets if count <= FEW else _many_offsets
-    queue_offsets, log_offsets = offsets(answer, queue_ids, sizes, address)
+    queue_offsets, log_offsets = _offsets(answer, _list_of(queue_ids), _list_of(sizes), address)
     return Acknowledged(
         SendStatus(answer.status), queue_offsets, log_offsets, answer.store_host, answer.store_timestamp
     )
 
 
-def _few_offsets(
-    answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str
+def _list_of(numbers: Sequence[int] | np.ndarray) -> list[int]:
+    return numbers.tolist() if isinstance(numbers, np.ndarray) else list(numbers)
+
+
+def _offsets(
+    answer: pb.SendResponse, queue_ids: list[int], sizes: list[int], address: str
 ) -> tuple[Sequence[int], Sequence[int]]:
-    left = {queue.queue_id: [queue.first_queue_offset, queue.count] for queue in answer.queues}
-    queue_offsets = []
-    for queue_id in queue_ids:
-        queue = left.get(int(queue_id), (0, 0))
-        if not queue[1]:
-            raise BadAnswer(f"{address} acknowledged too few messages in queue {queue_id}", address=address)
-        queue_offsets.append(queue[0])
-        left[int(queue_id)] = [queue[0] + 1, queue[1] - 1]
+    ranges = {one.queue_id: range(one.first_queue_offset, one.first_queue_offset + one.count) for one in answer.queues}
+    queue_offsets: Sequence[int] = ranges.get(queue_ids[0], ())
+    if not len(queue_offsets) == len(queue_ids) == queue_ids.count(queue_ids[0]):  # not all in one queue
+        left = {queue_id: iter(offsets) for queue_id, offsets in ranges.items()}
+        try:
+            queue_offsets = [next(left[queue_id]) for queue_id in queue_ids]
+        except (KeyError, StopIteration):
+            raise BadAnswer(f"{address} acknowledged too few messages in one of the queues", address=address) from None
     log_offsets: list[int] = []
     for extent in answer.runs:
-        at = extent.commit_log_offset
-        for size in sizes[len(log_offsets) : len(log_offsets) + extent.count]:
-            log_offsets.append(at)
-            at += int(size)
+        part = sizes[len(log_offsets) : len(log_offsets) + extent.count]
+        log_offsets += list(accumulate(part, initial=extent.commit_log_offset))[:-1]
     return queue_offsets, log_offsets
-
-
-def _many_offsets(
-    answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Sequence[int], address: str
-) -> tuple[Sequence[int], Sequence[int]]:
-    ids = np.asarray(queue_ids)
-    queue_offsets = np.full(len(ids), -1, np.int64)
-    for queue in answer.queues:
-        mine = np.flatnonzero(ids == queue.queue_id)
-        if len(mine) != queue.count:
-            raise BadAnswer(
-                f"{address} acknowledged {queue.count} messages in queue {queue.queue_id}, not {len(mine)}",
-                address=address,
-            )
-        queue_offsets[mine] = np.arange(queue.first_queue_offset, queue.first_queue_offset + queue.count)
-    lengths = np.asarray(sizes, np.int64)
-    log_offsets = np.cumsum(lengths) - lengths
-    at = 0
-    for extent in answer.runs:
-        rows = slice(at, at + extent.count)
-        log_offsets[rows] += extent.commit_log_offset - log_offsets[at]
-        at += extent.count
-    # The offsets stay arrays, because a program seldom reads the results of a batch of columns message by message.
-    return cast(Sequence[int], queue_offsets), cast(Sequence[int], log_offsets)
 
 
 def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, QueueBounds]:
