@@ -72,7 +72,7 @@ def is_username(name: str) -> bool:
 
 
 def check_credentials(username: str, password: str) -> None:
-    """Raises ValueError for an invalid user name or password.  The text never contains the password."""
+    """Raises ValueError for an invalid user name or password.  The error never contains the password."""
     if not is_username(username):
         raise ValueError(f"username {username!r}: expected 1 to {MAX_USERNAME_LENGTH} letters, digits and _.-")
     if len(password) > MAX_PASSWORD_LENGTH or not _PASSWORD.fullmatch(password):

@@ -34,7 +34,10 @@ Check = Callable[[User, str, Right, str, Any], None]
 
 
 class ClientProtocol(Protocol):
-    """The way to refuse clients that are not ours.  The module `wire/v2/rights.py` implements it."""
+    """The protocol of clients of other projects, in which their calls are refused.
+
+    The module `wire/v2/rights.py` implements it.
+    """
 
     def refusal(self, method: str, error: AccessDenied, parse: Callable[[], Any]) -> Any:
         """Makes the message that ends the call.  `parse` returns the call's request."""
@@ -205,7 +208,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         except AccessDenied as error:
             return self._refusing(method, handler, error)
         if user is None:
-            return self._of_anybody(handler)
+            return self._unguarded(handler)
         return self._guard(user, method, right, handler)
 
     def _guard(self, user: User, method: str, right: Right, handler: Handler) -> Handler:
@@ -218,16 +221,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
         parse: Parse = handler.request_deserializer or _as_it_is
         if handler.request_streaming and handler.response_streaming:
             if right.needs is None:  # the messages of the stream need no check
-                guarded = self._of_streams(user, method, right, handler.stream_stream, _as_it_is)
+                guarded = self._guard_streams(user, method, right, handler.stream_stream, _as_it_is)
                 return grpc.stream_stream_rpc_method_handler(guarded, handler.request_deserializer, serializer)
-            guarded = self._of_streams(user, method, right, handler.stream_stream, parse)
+            guarded = self._guard_streams(user, method, right, handler.stream_stream, parse)
             return grpc.stream_stream_rpc_method_handler(guarded, None, serializer)
         if handler.response_streaming:
-            guarded = self._of_answers(user, method, right, handler.unary_stream, parse)
+            guarded = self._guard_answer_stream(user, method, right, handler.unary_stream, parse)
             return grpc.unary_stream_rpc_method_handler(guarded, None, serializer)
         if handler.request_streaming:
             return self._refusing(method, handler, AccessDenied(f"access control cannot check the call {method}"))
-        guarded = self._of_one(user, method, right, handler.unary_unary, parse)
+        guarded = self._guard_unary(user, method, right, handler.unary_unary, parse)
         return grpc.unary_unary_rpc_method_handler(guarded, None, serializer)
 
     def _caller(self, method: str, metadata: Any) -> User | None:
@@ -284,7 +287,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
             if not calls:
                 del self._open[username]
 
-    def _of_one(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _guard_unary(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(raw: Any, context: Context) -> Any:
             try:
                 now, request = self._admit(user, method, right, context, raw, parse)
@@ -297,7 +300,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _of_answers(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _guard_answer_stream(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(raw: Any, context: Any) -> None:
             try:
                 now, request = self._admit(user, method, right, context, raw, parse)
@@ -308,7 +311,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _of_streams(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
+    def _guard_streams(self, user: User, method: str, right: Right, call: Any, parse: Parse) -> Any:
         async def guarded(_: AsyncIterator[Any], context: Any) -> None:
             try:
                 now = self._gate.current(user)
@@ -327,7 +330,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     # such a handler only when the handler asks for it, but receives any other request before it calls the handler.  On
     # the wire a call with one message is the same as a stream with one message.
 
-    def _of_anybody(self, handler: Handler) -> Handler:
+    def _unguarded(self, handler: Handler) -> Handler:
         parse: Parse = handler.request_deserializer or _as_it_is
         call: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
 

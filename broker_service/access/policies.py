@@ -141,7 +141,9 @@ class Policy:
             raise ValueError(f"resource {resource}: no action is named; expected one of {_words(Action)}")
         networks = tuple(_network(text) for text in source_ips)
         if len(networks) > MAX_SOURCE_IPS:
-            raise ValueError(f"resource {resource}: {len(networks)} source addresses; {MAX_SOURCE_IPS} at most")
+            raise ValueError(
+                f"resource {resource} has {len(networks)} source addresses; at most {MAX_SOURCE_IPS} are allowed"
+            )
         return cls(Resource.parse(resource), found, word_of(Decision, decision), networks)
 
     def to_json(self) -> dict[str, Any]:
@@ -169,14 +171,14 @@ class Acl:
 
     def parsed(self) -> tuple[Policy, ...]:
         if len(self.policies) > MAX_RESOURCES:
-            raise ValueError(f"{self.subject}: {len(self.policies)} resources; {MAX_RESOURCES} at most")
+            raise ValueError(f"{self.subject} has {len(self.policies)} resources; at most {MAX_RESOURCES} are allowed")
         found = []
         for resource, rest in self.policies.items():
             if not isinstance(rest, Mapping):
-                raise ValueError(f"{self.subject}: the policy of {resource} is no object")
+                raise ValueError(f"{self.subject}: the policy of {resource} must be a JSON object")
             actions, source_ips = rest.get("actions") or (), rest.get("sourceIps") or ()
             if isinstance(actions, str) or isinstance(source_ips, str):
-                raise ValueError(f"{self.subject}: actions and sourceIps of {resource} are lists")
+                raise ValueError(f"{self.subject}: actions and sourceIps of {resource} must be lists")
             found.append(Policy.parse(resource, actions, source_ips, rest.get("decision") or ""))
         return tuple(found)
 

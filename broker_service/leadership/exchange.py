@@ -154,8 +154,8 @@ class MetadataExchange:
         """Takes over the master's users and policies; without access control the master sends none, and nothing
         changes.
 
-        Policies are written first, as in deleteUser.  A crash between the two files then leaves no policy of a user
-        that is gone.
+        Policies are written first, as in deleteUser.  A crash between the writes of the two files then leaves no policy
+        of a user that is gone.
         """
         access = self._broker.access
         if access is None or not metadata.HasField("users_version"):

@@ -44,7 +44,7 @@ from broker_service.replication.promise import Promise
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 0.1  # how often a master that waits checks whether it may take writes
+CHECK_EVERY_S = 0.1  # how often a master that waits checks whether it may take writes
 ASK_AGAIN_S = 0.5  # how often a slave asks whether its promise is over
 
 
@@ -154,7 +154,7 @@ class Leadership:
     async def _pause(self) -> None:
         pause_s = ASK_AGAIN_S if self.promises.promised else None
         if self._broker.mastership.standing is Standing.WAITING:
-            pause_s = LOOK_AGAIN_S
+            pause_s = CHECK_EVERY_S
         watched = {asyncio.ensure_future(self._notified.wait())}
         try:
             following = {task for task in (self._following.task,) if task is not None}
@@ -273,7 +273,7 @@ class Leadership:
         others = await self._inquiry.others(*masters)
         async with self._lock:
             self._check_promotion(expected_epoch)
-            role, flush = self._kept_from_the_master(asked_role)
+            role, flush = self._role_and_flush(asked_role)
             self._check_objections(self._objections(others), force=force)
             await self._following.stop()  # this also wakes `run`, which follows again if the promotion fails
             above = self._newest_epoch(others)
@@ -300,7 +300,7 @@ class Leadership:
         broker.members_changed.notify()
         return promoted
 
-    def _kept_from_the_master(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
+    def _role_and_flush(self, asked_role: BrokerRole | None) -> tuple[BrokerRole, FlushDiskType]:
         """Returns what an OK of this broker will mean: the role that was asked for, or else that of its last master."""
         role = asked_role or self._master_file.role
         if role is None:

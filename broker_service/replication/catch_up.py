@@ -90,7 +90,7 @@ def plan(master: LogState, slave: LogState, *, takes_writes: bool) -> Plan:
     if slave.epochs.last > master.epochs.last:
         return Plan(Step.FENCE, end, f"epoch {slave.epochs.last} is newer than this master's {master.epochs.last}")
     if slave.is_empty:
-        # The comparison is right for an empty master's log, too, since its minimum need not be 0.
+        # An empty slave resumes at the master's minimum, which need not be 0 even if the master's log is empty.
         if end == master.min_offset:
             return Plan(Step.RESUME, end, "new slave")
         return Plan(Step.START_OVER, master.min_offset, "new slave")

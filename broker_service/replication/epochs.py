@@ -50,10 +50,10 @@ class EpochList:
     def __post_init__(self) -> None:
         for epoch in self.epochs:
             if epoch.epoch < 0 or epoch.start_offset < 0 or epoch.id < 0:
-                raise ValueError(f"epoch {epoch}: negative")
+                raise ValueError(f"epoch {epoch} has a negative number, start or id")
         for older, newer in pairwise(self.epochs):
             if newer.epoch <= older.epoch or newer.start_offset < older.start_offset:
-                raise ValueError(f"epoch {newer} after epoch {older}")
+                raise ValueError(f"epoch {newer} cannot follow epoch {older}")
 
     @classmethod
     def of(cls, *epochs: tuple[int, int] | tuple[int, int, int]) -> "EpochList":

@@ -50,9 +50,9 @@ class Flusher:
         )
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._number = count()
-        # The event loop and the flush thread share `_asked` and `_closing`, which the condition protects.
+        # The event loop and the flush thread share `_requested` and `_closing`, which the condition protects.
         self._condition = threading.Condition()
-        self._asked = False
+        self._requested = False
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
 
@@ -80,7 +80,7 @@ class Flusher:
         """Requests a flush, unless everything up to `offset` is on disk already."""
         if offset > self.flushed_offset:
             with self._condition:
-                self._asked = True
+                self._requested = True
                 self._condition.notify()
 
     async def wait(self, offset: int) -> None:
@@ -96,10 +96,10 @@ class Flusher:
     def _run(self) -> None:
         while True:
             with self._condition:
-                self._condition.wait_for(lambda: self._asked or self._closing, timeout=self._interval_s)
-                self._asked = False
+                self._condition.wait_for(lambda: self._requested or self._closing, timeout=self._interval_s)
+                self._requested = False
                 closing = self._closing
-            # The flush covers everything appended before this line.  A later put sets `_asked` again.
+            # The flush covers everything appended before this line.  A later put sets `_requested` again.
             before, began = self._log.flushed_offset, time.monotonic()
             try:
                 self._log.flush()
@@ -115,14 +115,14 @@ class Flusher:
     def _flushed(self) -> None:
         offset = self.flushed_offset  # the current value, since the log may have been cut after that flush
         while self._waiting and self._waiting[0][0] <= offset:
-            _settle(heapq.heappop(self._waiting)[2])
+            _finish(heapq.heappop(self._waiting)[2])
         for listener in self.flushed:
             listener(offset)
 
     def _failed(self, failure: BaseException) -> None:
         self.failure = failure
         while self._waiting:
-            _settle(heapq.heappop(self._waiting)[2], self._refusal())
+            _finish(heapq.heappop(self._waiting)[2], self._refusal())
         for listener in self.failed:
             listener(failure)
 
@@ -134,7 +134,7 @@ class Flusher:
         return ServiceNotAvailable(f"a flush failed, nothing is written any more: {self.failure}")
 
 
-def _settle(future: asyncio.Future[None], failure: Exception | None = None) -> None:
+def _finish(future: asyncio.Future[None], failure: Exception | None = None) -> None:
     if future.done():
         return
     if failure is None:

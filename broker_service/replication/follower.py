@@ -194,9 +194,11 @@ class Follower:
         first, end, resume = self._log.min_offset, self._log.end_offset, reply.resume_offset
         floors = [(floor.topic, floor.queue_id, floor.next_offset) for floor in reply.queue_floors]
         if resume != master_min:
-            raise Mismatch(f"the master resumes at {resume}, this log is [{first}, {end}), equal up to {prefix}")
+            raise Mismatch(
+                f"the master resumes at {resume}, but this log is [{first}, {end}), and both are equal up to {prefix}"
+            )
         if resume % self._identity.mapped_file_size_commit_log or any(min(floor[1:]) < 0 for floor in floors):
-            raise ProtocolViolation(f"no log begins at {resume} with queues at {floors}")
+            raise ProtocolViolation(f"a log cannot begin at {resume} with queues at {floors}")
         if first == end:
             self._log.start_over(resume, floors)
             return

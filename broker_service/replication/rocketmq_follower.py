@@ -86,7 +86,7 @@ class RocketMQFollower:
         return self._expected
 
     @property
-    def is_welcome(self) -> bool:
+    def is_accepted(self) -> bool:
         """True once the last bytes of this log have been compared with the master's."""
         return self._expected >= self._compare_to
 
@@ -120,7 +120,7 @@ class RocketMQFollower:
         """Returns the log offset to send to the master: the end of the whole records that are on disk, but before the
         comparison the offset that was asked for.
         """
-        if not self.is_welcome:
+        if not self.is_accepted:
             return self._start.asked
         return max(self._start.asked, min(self._log.end_offset, flushed_offset))
 

@@ -68,7 +68,7 @@ class RocketMQMaster:
                     if end > 0 and end == int(bounds["minOffset"]):
                         found.append((topic, int(dict(queue)["queueId"]), end))
             except (TypeError, ValueError, KeyError) as error:
-                raise ProtocolViolation(f"{self._address}: bounds of topic {topic}: {error}") from error
+                raise ProtocolViolation(f"{self._address} sends impossible bounds of topic {topic}: {error}") from error
         return found
 
     async def metadata(self) -> tuple[metadata_pb2.Metadata, LogBounds]:
@@ -88,7 +88,7 @@ class RocketMQMaster:
         try:
             return snapshot(topics, groups, offsets, delays, bounds.end_offset), bounds
         except (TypeError, AttributeError, KeyError, ValueError, json_format.ParseError) as error:
-            raise ProtocolViolation(f"metadata of {self._address}: {error}") from error
+            raise ProtocolViolation(f"{self._address} sends impossible metadata: {error}") from error
 
     async def _ask(self, code: RequestCode, fields: Mapping[str, str] | None = None) -> bytes:
         """Returns the body of the answer.  Raises RocketMQLost."""
@@ -176,14 +176,14 @@ def _object(body: bytes) -> dict[Any, Any]:
     with suppress(loose_json.LooseJsonError):
         found = loose_json.loads(body)
     if not isinstance(found, dict):
-        raise ProtocolViolation(f"a body that is no object: {body[:60]!r}")
+        raise ProtocolViolation(f"the body of an answer is no JSON object: {body[:60]!r}")
     return found
 
 
 def _table(body: bytes, name: str) -> dict[Any, Any]:
     found = _object(body).get(name)
     if not isinstance(found, dict):
-        raise ProtocolViolation(f"a body without {name}: {body[:60]!r}")
+        raise ProtocolViolation(f"the body of an answer has no {name}: {body[:60]!r}")
     return found
 
 

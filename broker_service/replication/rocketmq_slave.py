@@ -58,7 +58,7 @@ class RocketMQSlave(ReplicationSlave):
             bounds = await master.bounds()
             start = start_of(LogBounds(self._log.min_offset, self._log.end_offset), bounds)
             if start.begins_at is not None and start.begins_at % self._file_size:
-                raise ProtocolViolation(f"no log begins at {start.begins_at}, inside a log file")
+                raise ProtocolViolation(f"a log cannot begin at {start.begins_at}, inside a log file")
             if start.begins_at is not None and (start.begins_at or self._log.end_offset):
                 self._log.start_over(start.begins_at, await master.floors())
         host, _ = host_and_port(master_address)
@@ -148,8 +148,8 @@ class _HaStream:
         self._has_heard = False
 
     @property
-    def is_welcome(self) -> bool:
-        return self._has_heard and self._follower.is_welcome
+    def is_accepted(self) -> bool:
+        return self._has_heard and self._follower.is_accepted
 
     @property
     def next_offset(self) -> int:
@@ -163,7 +163,7 @@ class _HaStream:
         silence = end_in_silence(lambda: self._heard_at, self._settings.housekeeping_s)
         await run_together(self._receive(), self._report(), silence, polling)
 
-    async def show_rest(self) -> None:
+    async def show_unacknowledged(self) -> None:
         """Makes the records visible that this slave has not reported yet."""
         try:
             await self._flusher.wait(self._follower.end_offset)
@@ -182,8 +182,8 @@ class _HaStream:
         raise RocketMQLost(f"{self._address} ended the connection")
 
     def _hear(self) -> None:
-        was_welcome, self._has_heard = self.is_welcome, True
-        if not was_welcome and self.is_welcome:
+        was_accepted, self._has_heard = self.is_accepted, True
+        if not was_accepted and self.is_accepted:
             logger.info("following RocketMQ's %s: %s", self._address, self._follower)
 
     async def _report(self) -> NoReturn:
@@ -192,12 +192,12 @@ class _HaStream:
         One flush serves all frames that arrived during the previous one.
         """
         while True:
-            if self.is_welcome:
+            if self.is_accepted:
                 await self._flusher.wait(self._follower.end_offset)
             offset = self._follower.report(self._flusher.flushed_offset)
             self._writer.write(ha_stream.report(offset))
             await self._writer.drain()
-            if self.is_welcome:
+            if self.is_accepted:
                 self._broker.replicated(min(offset, self._follower.end_offset))
             try:
                 async with asyncio.timeout(REPORT_EVERY_S):

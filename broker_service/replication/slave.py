@@ -48,14 +48,14 @@ class Stream(Protocol):
     """One connection to a master."""
 
     @property
-    def is_welcome(self) -> bool: ...
+    def is_accepted(self) -> bool: ...
 
     @property
     def master_min_offset(self) -> int | None: ...
 
     def hand_back(self) -> None: ...
 
-    async def show_rest(self) -> None: ...
+    async def show_unacknowledged(self) -> None: ...
 
 
 class ReplicationSlave:
@@ -103,9 +103,9 @@ class ReplicationSlave:
             except (RocketSimError, OSError) as error:  # an OSError comes from this broker's own disk
                 reason = str(error)
             stream, self._stream = self._stream, None
-            if stream is not None and stream.is_welcome:
+            if stream is not None and stream.is_accepted:
                 retry_s, trouble = self._settings.retry_first_s, ""
-                await stream.show_rest()
+                await stream.show_unacknowledged()
             if reason != trouble:  # the same reason is logged once, not at every attempt
                 logger.warning("master %s lost: %s; trying again", master_address, reason)
                 trouble = reason
@@ -134,12 +134,12 @@ class ReplicationSlave:
     @property
     def master_min_offset(self) -> int | None:
         """The start of the master's log, as it was last received; None if the master's version does not send it."""
-        if self._stream is not None and self._stream.is_welcome:
+        if self._stream is not None and self._stream.is_accepted:
             self._master_min_offset = self._stream.master_min_offset
         return self._master_min_offset
 
     def is_following(self) -> bool:
-        return self._stream is not None and self._stream.is_welcome
+        return self._stream is not None and self._stream.is_accepted
 
     async def _follow_once(self, master_address: str) -> NoReturn:
         options = [
@@ -195,7 +195,7 @@ class _MasterStream:
         broker: SlaveBroker,
         settings: SlaveSettings,
     ) -> None:
-        self.is_welcome = False
+        self.is_accepted = False
         self._address = address
         self._stub = stub
         self._follower = follower
@@ -234,7 +234,7 @@ class _MasterStream:
         finally:
             call.cancel()
 
-    async def show_rest(self) -> None:
+    async def show_unacknowledged(self) -> None:
         """Makes the records visible that this slave has not acknowledged.
 
         The master may have shown these records to consumers while it had no connection to this slave.
@@ -259,7 +259,7 @@ class _MasterStream:
                 case "metadata":
                     self._on_metadata(message.metadata)
                 case kind:
-                    raise ProtocolViolation(f"a message of kind {kind}")
+                    raise ProtocolViolation(f"the master sends a message of the unknown kind {kind}")
             self._notified.set()
         raise PeerLost("it ended the stream")
 
@@ -292,7 +292,7 @@ class _MasterStream:
             self._lacks_metadata = True
             return True
         except ValueError as error:
-            raise ProtocolViolation(f"impossible metadata: {error}") from error
+            raise ProtocolViolation(f"the master sends impossible metadata: {error}") from error
         if self._lacks_metadata and metadata.complete:
             raise PeerLost("the disk has room for its metadata again; connecting again to fetch what was missed")
         self._versions = versions
@@ -300,11 +300,11 @@ class _MasterStream:
 
     def _on_handshake(self, reply: pb.HandshakeReply) -> None:
         self._follower.welcome(reply)
-        if not self.is_welcome:
+        if not self.is_accepted:
             logger.info("following %s: %s", self._address, self._follower)
             self._broker.follows_master_that_waits(for_slave=reply.sync_master, for_flush=reply.sync_flush)
             self._hand_back_due = True
-        self.is_welcome = True
+        self.is_accepted = True
         self._welcomed.set()
         self._ack_due = True
 

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 # bytes kept at the end of the last log file for the broker's records: some 100,000 acknowledgements
 _RESERVE = 16 << 20
-_RESERVED_PART = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
+_RESERVE_SHIFT = 4  # the reserve is at most a sixteenth (2 ** -4) of a log file
 
 
 class Admission:
@@ -48,7 +48,7 @@ class Admission:
         """
         log = self._log
         left = log.file_end - log.end_offset - size
-        if left >= min(_RESERVE, log.file_size >> _RESERVED_PART) and not self._is_reserved:
+        if left >= min(_RESERVE, log.file_size >> _RESERVE_SHIFT) and not self._is_reserved:
             return None
         self._is_reserved = self._disk.disk_usage(self.config.root).free < log.file_size
         if not self._is_reserved:

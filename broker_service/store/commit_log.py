@@ -78,10 +78,10 @@ class CommitLog:
         self.starts = [int(name) for name in self._files.names(self.directory) if name.isdigit()]
         for start in self.starts:
             if start % self.file_size:
-                raise self.other_size(start, "its name is no multiple of the file size")
+                raise self.wrong_size(start, "its name is no multiple of the file size")
         self.end_offset = self._base = self.min_offset
 
-    def other_size(self, start: int, found: str) -> StoreCorrupt:
+    def wrong_size(self, start: int, found: str) -> StoreCorrupt:
         """Makes the error for a file whose size or name does not fit the configured file size."""
         return StoreCorrupt(
             f"{self.path(start)}: {found}, mappedFileSizeCommitLog is {self.file_size}: "

@@ -88,7 +88,7 @@ class ConsumeQueue:
         for start in self._starts:
             if start in whole or start == self._starts[-1]:
                 entries = self._read_file(start)
-                count = _sound_entries(entries, log_end)
+                count = _count_valid(entries, log_end)
                 self.max_offset = start // ENTRY_SIZE + count
                 behind = entries[count:]
                 if behind["size"].any() or behind["commit_log_offset"].any():
@@ -221,7 +221,7 @@ class ConsumeQueue:
         if self._allocates and self._starts:
             self._allocate(self._open.handle(self._path(self._starts[-1])))
 
-    def take_back(self, max_offset: int, log_end: int) -> None:
+    def undo_puts(self, max_offset: int, log_end: int) -> None:
         """Undoes the puts of a failed append: zeroes what they wrote, as far as the disk allows."""
         self.max_offset, self.log_end = max_offset, log_end
         self.min_offset = min(self.min_offset, max_offset)
@@ -433,7 +433,7 @@ def _fillers(count: int) -> Entries:
     return entries
 
 
-def _sound_entries(entries: Entries, log_end: int) -> int:
+def _count_valid(entries: Entries, log_end: int) -> int:
     """Counts the valid entries from the start on: sizes are positive, records in order, none behind the log's end."""
     offsets, sizes = entries["commit_log_offset"].astype(np.int64), entries["size"].astype(np.int64)
     filler = (sizes == FILLER_SIZE) & (offsets == 0)

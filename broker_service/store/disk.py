@@ -65,7 +65,7 @@ def verdict(method: str, error: int | None) -> Verdict:
 class Attempt:
     """A context for writes that the store can do without.  If a write in the context fails, `refused` is its error.
 
-    FlushFailed is raised nevertheless, because the store has then stopped.
+    A FlushFailed is raised and not kept, because the store has then stopped.
     """
 
     refused: OSError | None = None

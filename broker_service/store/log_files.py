@@ -33,7 +33,7 @@ def check_files(log: CommitLog, open_files: OpenFiles, flushed: int | None) -> l
 
     for start, size in sizes.items():
         if size > log.file_size or (size < log.file_size and not may_be_short(start)):
-            raise log.other_size(start, f"it has {size} bytes")
+            raise log.wrong_size(start, f"it has {size} bytes")
     gap = _find_gap(log, flushed)
     behind_gap = [] if gap is None else log.delete_after(gap)
     while log.starts and log.starts[-1] >= (flushed or 0) and was_being_made(log.starts[-1]):

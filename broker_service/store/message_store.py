@@ -56,7 +56,7 @@ _MAX_HANDLES = 4096
 
 
 class MessageStore:
-    """A store: one directory in RocketMQ's layout.  Use `open` to make one."""
+    """A store: one directory in RocketMQ's layout.  Use `open` to make a MessageStore."""
 
     def __init__(self, config: StoreConfig, disk: Disk, lock: DirectoryLock) -> None:
         root = config.root

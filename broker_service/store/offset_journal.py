@@ -148,7 +148,7 @@ class OffsetJournal:
         try:
             self._clean()
         except OSError:
-            return  # The next append cleans up first.
+            return  # The next append first removes these bytes.
 
     def _clean(self) -> None:
         if self._dirty > self._end:

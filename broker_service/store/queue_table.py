@@ -108,7 +108,7 @@ class QueueTable:
             queue.put_if_different(offset, entries)
         return joined
 
-    def too_far(self, extents: Iterable[QueueExtent]) -> QueueExtent | None:
+    def first_with_long_gap(self, extents: Iterable[QueueExtent]) -> QueueExtent | None:
         """Returns the first of these extents, in log order, that leaves a long gap behind its queue's entries.
 
         A master never leaves such a gap, so the queue offset in the record is damaged.  Filling the gap could take
@@ -142,7 +142,7 @@ class QueueTable:
     def newest_record(self) -> int | None:
         """Returns the log offset of the newest record that has a queue entry; None if no queue has entries.
 
-        Raises OSError.
+        Raises OSError if a queue's file cannot be read.
         """
         queues = (queue for queue in self._queues.values() if queue.max_offset > queue.min_offset)
         newest = max(queues, key=lambda queue: queue.log_end, default=None)

@@ -123,7 +123,7 @@ class Writer:
         offset = self._log.end_offset
         batch, reason = Batch.of_log(data, at, sizes, offset)
         extents = batch.queue_extents(self._config.delay_levels_ms)
-        if (gap := self._queues.too_far(extents)) is not None:
+        if (gap := self._queues.first_with_long_gap(extents)) is not None:
             places = offset + np.cumsum(batch.sizes) - batch.sizes
             batch = batch.part(0, int(np.searchsorted(places, gap.entries["commit_log_offset"][0])))
             extents = batch.queue_extents(self._config.delay_levels_ms)
@@ -154,7 +154,7 @@ class Writer:
         except OSError as error:
             self._room_needed = _SPARE + (self._config.mapped_file_size_commit_log if end > self._log.file_end else 0)
             for queue, max_offset, log_end in reversed(touched):
-                queue.take_back(max_offset, log_end)
+                queue.undo_puts(max_offset, log_end)
             refused = refusal(error, "appending to the log")
             if self.trouble is None:
                 logger.error("%s: %s", self._config.root, refused)

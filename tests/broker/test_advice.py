@@ -57,7 +57,7 @@ ADVICE: list[tuple[str, Callable[[Path], object], str, Callable[[Path], object]]
     ("config/topics.json", lambda at: JsonFile(at).save(WRONG_SHAPE), "put its .bak in its place", put_back),
     ("config/topics.json", lambda at: write(at, "{"), "repair it, or move it away to start without it", Path.unlink),
     ("config/topics.json", lambda at: write(at, "{"), "repair it", copy_from_the_peer),
-    ("rocketsim/queue_offsets.json", edit, "If somebody has edited it, remove the crc32", without_checksum),
+    ("rocketsim/queue_offsets.json", edit, "If somebody has edited the file, remove the crc32", without_checksum),
     ("config/consumerOffset.json", lambda at: JsonFile(at).save({"offsetTable": 7}), "put its .bak in its", put_back),
 ]
 

@@ -191,12 +191,12 @@ class OfflineIndex:
     def __init__(self, directory: Path) -> None:
         self._wrong: list[Finding] = []
         self._differences: dict[Path, Difference] = {}
-        self._files = self._sound(directory)
+        self._files = self._consistent_files(directory)
         self._borders = {
             offset for file in self._files for offset in (file.header.first_offset, file.header.last_offset)
         }
 
-    def _sound(self, directory: Path) -> list[OfflineIndexFile]:
+    def _consistent_files(self, directory: Path) -> list[OfflineIndexFile]:
         """Returns the files that are consistent by themselves; keeps findings about the others."""
         paths = sorted(path for path in (directory / "index").glob("*") if path.name.isdigit())
         missing = _noted_names(directory / "rocketsim" / "index.json") - {path.name for path in paths}

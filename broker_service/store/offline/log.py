@@ -76,7 +76,7 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
             walked = walk(data, 0, len(data))
         if len(walked.sizes):
             records = Records.walk(np.frombuffer(data, np.uint8)[: walked.end], sizes=walked.sizes)
-            good, reason = _sound(records, start + at)
+            good, reason = _count_valid(records, start + at)
             if good:
                 yield Whole(start + at, records[:good])
                 at += int(records.sizes[:good].sum())
@@ -97,7 +97,7 @@ def _file_parts(path: Path, *, is_last: bool) -> Iterator[LogPart]:
         yield Tail(path, start + at, "")
 
 
-def _sound(records: Records, offset: int) -> tuple[int, str]:
+def _count_valid(records: Records, offset: int) -> tuple[int, str]:
     """Counts the valid records from the start on, and describes what is wrong with the next one.
 
     `offset` is the log offset of the first record.

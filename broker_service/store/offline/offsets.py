@@ -27,7 +27,7 @@ def committed_offsets(directory: Path) -> list[CommittedOffset]:
         generations = _read_json(directory / "rocketsim" / "offset_generations.json").get("generations", {})
         table = merged_offsets(offset_table, generations, {}, read_journal(directory / "rocketsim" / "offsets.journal"))
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"no table of offsets: {error}") from error
+        raise ValueError(f"the files have no table of offsets: {error}") from error
     return [
         CommittedOffset(group, topic, queue_id, entry.offset)
         for (group, topic), queues in sorted(table.items())

@@ -91,7 +91,7 @@ class _Verification:
             elif size > expected:
                 yield self._finding(Severity.DAMAGE, previous, expected, f"runs into {path.name}")
         if len(files) > 1 and files[-1].stat().st_size != files[0].stat().st_size:
-            what = f"{files[-1].stat().st_size} bytes, the files before it have {files[0].stat().st_size}"
+            what = f"{files[-1].stat().st_size} bytes, but the files before it have {files[0].stat().st_size}"
             yield self._finding(Severity.DAMAGE, files[-1], files[-1].stat().st_size, what)
 
     def _log(self) -> Iterator[Finding]:
@@ -198,7 +198,7 @@ class _Verification:
                     yield self._finding(Severity.REPAIRABLE, path, 0, f"a file is missing before this one, at {start}")
                     break
                 if size != queue.file_size or size % ENTRY.itemsize:
-                    what = f"{size} bytes; the first file has {queue.file_size}, an entry {ENTRY.itemsize}"
+                    what = f"{size} bytes, but the first file has {queue.file_size} and an entry {ENTRY.itemsize}"
                     yield self._finding(Severity.REPAIRABLE, path, size, what)
                     break
 
