@@ -269,7 +269,7 @@ def room_of(module: str) -> str:
     return ""
 
 
-def test_the_list_of_the_brokers_rooms_is_whole():
+def test_the_list_of_the_brokers_folders_is_complete():
     packages = {path.parent for path in sources("broker_service") if path.name == "__init__.py"}
     names = {str(path.relative_to(ROOT / "broker_service")) for path in packages} - {"."}
     # A folder in a listed room counts as part of it, and `wire` has what its three protocols share.
@@ -277,7 +277,7 @@ def test_the_list_of_the_brokers_rooms_is_whole():
     assert len(set(BROKERS_ROOMS)) == len(BROKERS_ROOMS) >= 20
 
 
-def test_each_room_of_the_broker_knows_only_those_below_it():
+def test_each_folder_of_the_broker_imports_only_folders_below_it():
     for path in sources("broker_service"):
         own = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
         known = {room_of(module) for module in imported_modules(path) if module.startswith("broker_service.")} - {""}
@@ -353,7 +353,7 @@ def test_one_file_of_the_client_decides_over_which_transport_servers_are_called(
     assert knowing == {ROOT / "rocketsim_client/transport/opening.py"}
 
 
-def test_one_room_of_the_client_knows_asyncio():
+def test_one_folder_of_the_client_uses_asyncio():
     """The client itself has no event loop, and nothing in it depends on the room that has one."""
     others = [path for path in sources("rocketsim_client") if ROOT / "rocketsim_client/aio" not in path.parents]
     for path in others:
@@ -438,7 +438,7 @@ def appends_in(path: Path) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_a_master_appends_through_one_door():
+def test_a_master_appends_through_one_function():
     """`Broker.append` keeps records away from a topic whose deletion is being written."""
     door = ROOT / "broker_service/broker/core/broker.py"
     others = [path for path in sources("broker_service") if path != door]

@@ -127,7 +127,7 @@ def test_without_python_and_apt_it_says_what_to_install(machine):
         assert command in done.stderr
 
 
-def test_a_python_that_is_too_old_or_has_no_venv_does_not_do(machine):
+def test_a_python_that_is_too_old_or_has_no_venv_is_not_used(machine):
     machine.has("python3", OLD_PYTHON)
     machine.has("java", JAVA % "17")
     assert "Python 3.11 to 3.14" in machine.run("setup").stderr
@@ -175,7 +175,7 @@ def test_with_sudo_and_apt_the_missing_java_is_installed(machine):
 
 
 @pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
-def test_an_old_java_does_not_do_and_without_root_or_sudo_it_says_what_to_install(machine, version):
+def test_an_old_java_is_not_used_and_without_root_or_sudo_run_says_what_to_install(machine, version):
     machine.has("id", "#!/bin/sh\necho 1000\n")
     machine.has("apt-get", "#!/bin/sh\nexit 1\n")
     machine.has("python3", GOOD_PYTHON)

@@ -126,7 +126,7 @@ def fresh(tmp_path_factory):
     return Environment(tmp_path_factory.mktemp("wheel"))
 
 
-def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
+def test_the_wheel_has_every_module_and_marker_and_nothing_else_of_the_checkout(fresh):
     names = [name for name in zipfile.ZipFile(fresh.wheel).namelist() if ".dist-info/" not in name]
     there = {
         str(path.relative_to(ROOT / "proto" if source == "proto" else ROOT))
@@ -140,7 +140,7 @@ def test_it_has_every_module_and_marker_and_nothing_of_the_checkout(fresh):
     assert {f"{package}/py.typed" for package in PACKAGES} <= set(names)
 
 
-def test_it_is_compiled_where_there_is_a_compiler(fresh):
+def test_the_wheel_is_compiled_where_a_compiler_is_installed(fresh):
     """The checkout was installed on the same machine."""
     assert fresh.has_kernels or kernels.compiled is None
     code = "from rocketsim_proto.records import kernels; print(kernels.in_use())"
@@ -148,7 +148,7 @@ def test_it_is_compiled_where_there_is_a_compiler(fresh):
 
 
 @pytest.mark.parametrize("lacking", [{"CC": "/bin/false"}, {"ROCKETSIM_KERNELS": "python"}], ids=["cc", "not wanted"])
-def test_without_a_compiler_it_is_a_wheel_all_the_same(fresh, tmp_path, lacking):
+def test_without_a_compiler_a_wheel_is_built_all_the_same(fresh, tmp_path, lacking):
     shutil.rmtree(
         fresh.folder / "source" / "build", ignore_errors=True
     )  # what the first wheel has left would be taken again

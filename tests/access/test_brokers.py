@@ -299,7 +299,7 @@ async def test_a_slave_that_dies_while_a_user_is_deleted_keeps_no_policies_of_it
         assert node.access.users.get("n") and node.access.acls.get("User:n") is None
 
 
-async def test_a_change_that_no_slave_has_says_so_if_there_ever_was_one(tmp_path: Path) -> None:
+async def test_the_status_of_a_change_says_that_no_slave_has_it_if_there_ever_was_a_slave(tmp_path: Path) -> None:
     async with running(tmp_path / "m", **KEYS) as master:
         await first_user(master)
         async with signed(master, ADMIN) as admin:
@@ -407,7 +407,7 @@ async def test_ranges_travel_over_grpc_alone(tmp_path: Path) -> None:
             assert not bounds.offers_streams
 
 
-async def test_messages_that_wait_are_not_read_by_who_may_not_read_their_topic(tmp_path: Path) -> None:
+async def test_waiting_messages_are_not_read_by_a_user_who_may_not_read_their_topic(tmp_path: Path) -> None:
     """Those with a delay, with a delivery time and of open transactions lie in topics of the broker."""
     async with running(tmp_path, **KEYS) as node:
         await allow(node, NORMAL, "Topic:* Pub,Sub,Get", "Group:* Sub,Get")
@@ -649,7 +649,7 @@ async def test_a_name_server_takes_registrations_of_brokers_and_changes_of_opera
             await stub.WipeWritePerm(wipe)
 
 
-async def test_without_authorization_users_may_do_what_has_no_secrets(tmp_path: Path) -> None:
+async def test_without_authorization_users_may_make_every_call_that_shows_no_secrets(tmp_path: Path) -> None:
     async with running(tmp_path, **KEYS | {"authorization_enabled": False}) as node:
         await allow(node, NORMAL)
         async with signed(node, NORMAL) as admin:

@@ -52,7 +52,7 @@ def test_brokers_and_name_servers_know_the_same_users(files: tuple[Path, Path]) 
         ('{"username":"a b","password":"s3cr3t"}', "username 'a b'"),
     ],
 )
-def test_what_is_no_user_is_refused_without_its_secret(files: tuple[Path, Path], text: str, said: str) -> None:
+def test_an_invalid_user_is_refused_without_showing_its_secret(files: tuple[Path, Path], text: str, said: str) -> None:
     for load, file in ((load_broker_config, files[0]), (load_namesrv_config, files[1])):
         with pytest.raises(ConfigError) as refused:
             load(file, {"initAuthenticationUser": text})
@@ -79,7 +79,7 @@ def test_what_a_name_server_cannot_enforce_is_refused_by_name(files: tuple[Path,
         load_namesrv_config(files[1], {"authorizationEnabled": "true"})
 
 
-def test_off_is_as_without_access_control(files: tuple[Path, Path]) -> None:
+def test_access_control_that_is_switched_off_is_like_none(files: tuple[Path, Path]) -> None:
     """Credentials alone change nothing but that calls are signed."""
     config = load_namesrv_config(files[1])
     assert interceptors(config)

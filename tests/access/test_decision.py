@@ -109,7 +109,7 @@ def test_resources_as_text() -> None:
         ("Topic:x", ["Pub"], ["10.0.0.1"] * 101, "Allow", "101 source addresses"),
     ],
 )
-def test_a_policy_that_is_none(
+def test_an_invalid_policy_is_refused(
     resource: str, actions: list[str], source_ips: list[str], decision: str, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):

@@ -90,7 +90,7 @@ async def test_a_user_without_policies_makes_no_call(tmp_path: Path) -> None:
                 assert (method, found) == (method, (UNAUTHENTICATED, []))
 
 
-async def test_what_everybody_may_ask_of_a_name_server_is_its_routes_alone() -> None:
+async def test_anybody_may_ask_a_name_server_for_routes_and_nothing_else() -> None:
     free = {last(method) for method, right in NAMESRV_RIGHTS.items() if right.caller is Caller.ANYBODY}
     assert free == {"TopicRoute", "TopicList", "ClusterList", "Check", "Watch", "List", "ServerReflectionInfo"}
     async with guarded_name_server() as names, grpc.aio.insecure_channel(names.address) as channel:
@@ -104,7 +104,7 @@ def v2_code(method: str, answer: bytes) -> Any:
 
 
 @pytest.mark.parametrize("who", [None, Credentials("admin", "x"), Credentials("nobody", "x"), NORMAL])
-async def test_no_call_of_rocketmq_5_is_made_by_who_may_not(tmp_path: Path, who: Credentials | None) -> None:
+async def test_a_user_without_the_right_makes_no_call_of_rocketmq_5(tmp_path: Path, who: Credentials | None) -> None:
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node:
         await until(lambda: bool(node.v2_port.address), "the port for RocketMQ 5's clients is open")
         await first_user(node)

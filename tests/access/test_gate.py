@@ -255,7 +255,7 @@ def test_what_has_secrets_or_changes_rights_is_for_super_users_whatever_is_allow
             guard.check(User("s", "sk", "Super"), path, guard.right_of(path), PEER, None)
 
 
-def test_what_answers_with_secrets_or_makes_a_broker_of_the_caller_is_for_brokers() -> None:
+def test_calls_that_answer_with_secrets_or_register_a_broker_are_for_brokers() -> None:
     rights = {**BROKER_RIGHTS, **NAMESRV_RIGHTS}
     only = {path for path, right in rights.items() if right.caller is Caller.BROKER}
     assert {path.rpartition("/")[2] for path in only} == {
@@ -292,7 +292,7 @@ def test_a_method_that_is_not_known_is_refused() -> None:
         gate().right_of("/rocketsim.Broker/New")
 
 
-def test_what_a_request_says_often_is_asked_once() -> None:
+def test_a_right_that_a_request_needs_often_is_checked_once() -> None:
     asked: list[str] = []
 
     class Asked(Policies):

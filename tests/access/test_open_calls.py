@@ -149,7 +149,7 @@ async def test_streams_and_long_polls_of_a_user_end_when_he_may_not_make_them_an
         others.cancel()
 
 
-async def test_a_super_user_that_is_one_no_more_needs_policies_at_once(tmp_path: Path) -> None:
+async def test_a_user_who_is_no_longer_a_super_user_needs_policies_at_once(tmp_path: Path) -> None:
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
         await two_users(node)
         change_user(node, user_type="Super")
@@ -314,7 +314,7 @@ async def test_refusals_are_counted_and_logged(tmp_path: Path, caplog: pytest.Lo
         }
 
 
-async def test_who_may_not_send_to_a_topic_any_more_is_asked_about_no_transaction_of_it(tmp_path: Path) -> None:
+async def test_a_user_who_may_no_longer_send_to_a_topic_is_asked_about_no_transaction_of_it(tmp_path: Path) -> None:
     """Its stream stays: it has declared no topic.  A question has a message in it, also one of another producer."""
     async with running(tmp_path, grpc_server_port=0, **KEYS) as node, v2_stub(node) as v2:
         await two_users(node)
@@ -340,7 +340,7 @@ async def test_who_may_not_send_to_a_topic_any_more_is_asked_about_no_transactio
 
 
 @pytest.mark.parametrize("says_group", [True, False])
-async def test_what_is_renewed_for_who_lost_the_topic_is_delivered_to_the_rest_of_the_group(
+async def test_messages_renewed_for_a_user_who_lost_the_topic_are_delivered_to_the_rest_of_the_group(
     tmp_path: Path, says_group: bool
 ) -> None:
     """A push consumer stays connected by its heartbeats, as it has the right on the group; its acks are refused."""

@@ -14,7 +14,7 @@ SEND = "/rocketsim.Broker/Send"
 V2_SEND = "/apache.rocketmq.v2.MessagingService/SendMessage"
 
 
-def test_it_counts_by_reason_and_service() -> None:
+def test_refusals_are_counted_by_reason_and_service() -> None:
     refusals = Refusals()
     for error in (AccessDenied("no", "u"), AccessDenied("no", "u"), ClockSkew("old", "u"), BadSignature("wrong", "u")):
         refusals.refused(error, SEND, "10.0.0.1", 0.0)

@@ -149,7 +149,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsigned, "PATIENCE_S", 600.0)
 
 
-async def test_two_are_received_at_once_and_one_of_a_connection(patient: None) -> None:
+async def test_two_requests_are_received_at_once_and_one_of_each_connection(patient: None) -> None:
     calls = [Call(name) for name in "aaabc"]
     tasks = await received(UnsignedRequests(), calls)
     assert [call.is_read for call in calls] == [True, False, False, True, False]
@@ -161,7 +161,7 @@ async def test_two_are_received_at_once_and_one_of_a_connection(patient: None) -
     assert await asyncio.wait_for(asyncio.gather(*tasks), 60) == [b"request"] * 5
 
 
-async def test_who_is_slow_while_others_wait_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_client_is_disconnected_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unsigned, "PATIENCE_S", 0.01)
     calls = [Call(name) for name in "abc"]
     calls[2].came.set()
@@ -172,7 +172,7 @@ async def test_who_is_slow_while_others_wait_is_let_go(monkeypatch: pytest.Monke
             await asyncio.wait_for(task, 60)
 
 
-async def test_those_that_wait_are_bounded_and_who_goes_makes_room(
+async def test_waiting_requests_are_bounded_and_a_client_that_leaves_makes_room(
     patient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unsigned, "MOST_WAITING_OF_ONE", 2)

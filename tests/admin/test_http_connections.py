@@ -64,7 +64,7 @@ class Server:
         connection.close()
 
 
-def test_one_that_takes_long_is_closed_and_one_that_is_answered_is_forgotten() -> None:
+def test_a_slow_connection_is_closed_and_an_answered_one_is_forgotten() -> None:
     now = [0.0]
     (slow, its_client), (quick, other_client) = socket.socketpair(), socket.socketpair()
     server, connections = Server(slow, quick), HttpConnections("metricsPort", SimpleNamespace(monotonic=lambda: now[0]))

@@ -23,7 +23,7 @@ def test_full_and_quick_runs_count_as_often_as_promised():
     assert min(FULL.warm_up, QUICK.warm_up) >= 1
 
 
-def test_who_is_warm_already_warms_up_again_in_full_only():
+def test_only_the_full_plan_warms_up_contestants_that_are_warm_already():
     assert FULL.again() == FULL
     assert QUICK.again() == Plan("quick", QUICK.rounds, warm_up=0)
 

@@ -31,7 +31,7 @@ def test_the_benchmarks_have_their_promised_names():
     assert all(one.needs and one.what for one in BENCHMARKS)
 
 
-def test_what_starts_spark_and_what_does_not_is_all_there_is():
+def test_every_benchmark_is_in_with_spark_or_in_without_spark():
     assert {*GROUPS["with-spark"], *GROUPS["without-spark"]} == {*BENCHMARKS} == {*GROUPS["all"]}
     assert len(GROUPS["with-spark"]) + len(GROUPS["without-spark"]) == len(BENCHMARKS)
     for one in BENCHMARKS:

@@ -33,7 +33,7 @@ async def under_way(stream: Any) -> "asyncio.Task[None]":
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError("the client is gone")])
-async def test_it_is_cancelled_when_the_write_has_ended_or_failed(error: Exception | None) -> None:
+async def test_a_stream_is_cancelled_when_its_first_write_has_ended_or_failed(error: Exception | None) -> None:
     unheard: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     stream = Stream()
@@ -49,7 +49,9 @@ async def test_it_is_cancelled_when_the_write_has_ended_or_failed(error: Excepti
     assert not unheard, "nobody else asks for the error of the write"
 
 
-async def test_a_write_that_does_not_end_holds_it_up_for_a_while_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_write_that_does_not_end_delays_the_cancellation_only_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(rpc_errors, "FIRST_WRITE_S", 0.001)
     stream = Stream()
     call = await under_way(stream)

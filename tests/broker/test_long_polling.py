@@ -47,7 +47,7 @@ async def test_no_time_is_no_wait() -> None:
     assert not await LongPolling(0).wait({("t", 0): 5}, 0.0)
 
 
-async def test_too_many_are_told_to_come_back() -> None:
+async def test_long_polls_beyond_the_limit_are_told_to_come_back() -> None:
     polls = LongPolling(1)
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(polls.wait({("t", 0): 5}, LONG_S))

@@ -9,7 +9,7 @@ def test_pulls_are_counted_by_group_and_topic() -> None:
     assert (calls.of("g", "t"), calls.of("g", "u"), calls.of("h", "t")) == ((1, 1), (1, 0), (0, 0))
 
 
-def test_only_those_that_called_last_are_remembered(monkeypatch) -> None:
+def test_only_the_latest_callers_are_remembered(monkeypatch) -> None:
     monkeypatch.setattr(range_calls, "MOST", 2)
     calls = RangeCalls()
     for group in ("a", "b", "a", "c"):

@@ -129,7 +129,7 @@ def buffers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(range_streams, "MAX_BUFFER_BYTES", 0)
 
 
-async def test_it_answers_what_the_call_answers(tmp_path: Path) -> None:
+async def test_a_range_stream_answers_what_the_call_answers(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
         await put(node, "t", *(b"%03d" % number * 300 for number in range(90)))
         await put(node, "t", b"other", queue_id=1)
@@ -144,7 +144,7 @@ async def test_it_answers_what_the_call_answers(tmp_path: Path) -> None:
         await until(lambda: node.range_streams.serving == 0, "the stream to end")
 
 
-async def test_it_refuses_what_the_call_refuses(tmp_path: Path) -> None:
+async def test_a_range_stream_refuses_what_the_call_refuses(tmp_path: Path) -> None:
     async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             [frame async for frame in stub.PullRange(ranges(1, topic="absent"), timeout=60)]
@@ -165,7 +165,7 @@ async def test_it_refuses_what_the_call_refuses(tmp_path: Path) -> None:
         pytest.param({"credentials": b"token"}, id="credentials, of which nothing is known"),
     ],
 )
-async def test_who_asks_for_something_else_is_sent_to_grpc(tmp_path: Path, fields: dict[str, Any]) -> None:
+async def test_a_client_that_asks_for_something_else_is_sent_to_grpc(tmp_path: Path, fields: dict[str, Any]) -> None:
     async with running(tmp_path) as node, connected(node) as connection:
         await put(node, "t", b"x")
         await ask(connection, node, ranges(1), **fields)

@@ -80,7 +80,7 @@ async def half_sent(
 
 
 @pytest.mark.parametrize("count", [1, 20, 200], ids=["one", "few", "many"])
-async def test_it_stores_and_answers_as_the_call_does(tmp_path: Path, count: int) -> None:
+async def test_a_send_stream_stores_and_answers_as_the_call_does(tmp_path: Path, count: int) -> None:
     async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
         records = frame(*(b"%04d" % number * 100 for number in range(count)))
         by_call = await stub.Send(request(records, count, records=records), timeout=60)
@@ -113,7 +113,7 @@ async def test_it_stores_and_answers_as_the_call_does(tmp_path: Path, count: int
         pytest.param({"broker_name": "another"}, id="another broker's"),
     ],
 )
-async def test_it_refuses_what_the_call_refuses(tmp_path: Path, fields: dict[str, Any]) -> None:
+async def test_a_send_stream_refuses_what_the_call_refuses(tmp_path: Path, fields: dict[str, Any]) -> None:
     async with running(tmp_path) as node, connected(node) as connection, stub_of(node) as stub:
         await put(node, "t", b"x")
         end = node.store.end_offset
@@ -280,7 +280,9 @@ async def test_what_was_half_sent_before_a_cut_is_stored_behind_it(tmp_path: Pat
         assert [run.commit_log_offset for run in response.runs] == [0]
 
 
-async def test_more_than_there_is_room_for_is_sent_to_grpc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_beyond_the_memory_for_them_are_sent_to_grpc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(range_streams, "MAX_TAKEN_BYTES", 150_000)
     async with running(tmp_path) as node, half_sent(node) as (first, rest), connected(node) as second:
         records = frame(*[b"x" * 1000] * 100)

@@ -76,7 +76,7 @@ async def test_the_promoted_master_says_where_the_epoch_before_ended(tmp_path: P
         assert LogEpoch(answer.log_epoch.epoch, answer.log_epoch.epoch_id) == master.broker.log_epoch
 
 
-async def test_a_consumer_beyond_that_is_told_and_one_in_front_of_it_goes_on(tmp_path: Path) -> None:
+async def test_a_consumer_beyond_the_cut_is_told_and_one_before_the_cut_goes_on(tmp_path: Path) -> None:
     async with promoted(tmp_path) as (master, before):
         await put(master, "t", *[b"other"] * 50)
         told = await pull(master, 30, before)
@@ -155,7 +155,7 @@ async def test_a_plain_restart_alarms_nobody(tmp_path: Path) -> None:
         assert (found.count, found.read_in) == (5, node.broker.log_epoch)
 
 
-async def test_who_cannot_say_says_nothing(tmp_path: Path) -> None:
+async def test_a_broker_that_cannot_say_where_its_log_was_cut_says_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as node:
         await put(node, "t", *[b"x"] * 10)
         newer = LogEpoch(node.broker.log_epoch.epoch + 1, 7)

@@ -113,7 +113,7 @@ def test_in_order_the_next_message_comes_after_the_ack_of_the_one_before_it(brok
     assert screen.shown == bodies and left(broker) == {}
 
 
-def test_a_signal_ends_it_between_two_messages(broker: BrokerThread) -> None:
+def test_a_signal_ends_consume_between_two_messages(broker: BrokerThread) -> None:
     bodies = send(broker, 10)
     stop = threading.Event()
     screen = Screen(4, stop.set)
@@ -123,7 +123,7 @@ def test_a_signal_ends_it_between_two_messages(broker: BrokerThread) -> None:
     assert left(broker, 6) == dict.fromkeys(bodies[4:], 1)
 
 
-def test_after_so_many_messages_it_ends(broker: BrokerThread) -> None:
+def test_consume_ends_after_max_messages(broker: BrokerThread) -> None:
     bodies = send(broker, 5)
     screen = Screen()
     with consumer_of(broker) as consumer:
@@ -171,7 +171,7 @@ def test_an_error_that_asking_again_cannot_cure_ends_it_and_so_does_any_if_it_do
     assert screen.shown == [b"0"] and left(broker) == {}, "the ack was tried again at the end"
 
 
-def test_a_delivery_that_was_over_is_told(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_delivery_is_reported(broker: BrokerThread, monkeypatch: pytest.MonkeyPatch) -> None:
     send(broker, 1)
     screen = Screen()
     with consumer_of(broker) as consumer:

@@ -76,7 +76,7 @@ def test_only_the_user_may_read_it_and_its_secret_is_not_shown(home: Path, monke
         assert "hidden-word" not in shown.stdout
 
 
-def test_commands_go_by_the_current_context_and_the_command_line_before_it():
+def test_commands_use_the_current_context_unless_the_command_line_says_otherwise():
     rocketsim("context", "add", "first", "-n", "127.0.0.1:1")
     rocketsim("context", "add", "second", "-n", "127.0.0.1:2")
     asked = ("admin", "clusterList")
@@ -107,7 +107,7 @@ def test_keys_and_tls_of_a_context_are_used_unless_others_are_given(monkeypatch:
     assert options() == asdict(of_context) | {"access_key": "bob", "secret_key": "t"}
 
 
-def test_it_is_said_if_others_may_read_a_secret(home: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_warning_says_that_others_may_read_a_secret(home: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ROCKETSIM_ACCESS_KEY", "alice")
     monkeypatch.setenv("ROCKETSIM_SECRET_KEY", "hidden-word")
     rocketsim("context", "add", "prod", "-n", "a:1")

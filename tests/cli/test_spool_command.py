@@ -15,7 +15,7 @@ def rows(*arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def test_it_shows_what_waits_and_exports_and_discards_the_dead(tmp_path):
+def test_spool_shows_waiting_messages_and_exports_and_discards_dead_ones(tmp_path):
     directory = str(tmp_path / "spool")
     with FakeCluster("T", "U") as cluster:
         broker = cluster.start("broker-a")
@@ -47,6 +47,6 @@ def test_it_shows_what_waits_and_exports_and_discards_the_dead(tmp_path):
         assert [row["topic"] for row in rows(directory)] == ["U"]
 
 
-def test_what_is_no_spool_is_said(tmp_path):
+def test_a_directory_without_a_spool_is_an_error(tmp_path):
     done = rocketsim("spool", str(tmp_path))
     assert done.returncode == 1 and "there is no spool.db in it" in done.stderr

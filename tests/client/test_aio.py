@@ -111,7 +111,7 @@ async def refused(call: Awaitable[Any], error: type[Exception]) -> str:
     ("own", "blocking"),
     [(AsyncProducer, Producer), (AsyncConsumer, Consumer), (AsyncPullConsumer, PullConsumer)],
 )
-def test_they_take_the_arguments_of_the_blocking_ones(own: type, blocking: type) -> None:
+def test_clients_for_asyncio_take_the_arguments_of_the_blocking_ones(own: type, blocking: type) -> None:
     assert inspect.signature(own) == inspect.signature(blocking)
     with pytest.raises(TypeError, match="no_such_option"):
         own("127.0.0.1:1", no_such_option=1)

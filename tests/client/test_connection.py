@@ -15,7 +15,7 @@ KEYS = {"access_key": "reader", "secret_key": "hidden"}
 TLS = {"tls": True, "tls_ca": "ca.pem", "tls_cert": "own.pem", "tls_key": "own.key"}
 
 
-def test_it_is_a_value_that_travels_and_hides_the_secret() -> None:
+def test_a_connection_is_a_value_that_travels_and_hides_its_secret() -> None:
     one = Connection.of("a:1; b:2", timeout_s=2.0, channel_options={"grpc.x": 1}, **KEYS, **TLS)
     assert one == pickle.loads(pickle.dumps(one)) == Connection.of(["a:1", "b:2"], **vars_of(one))
     assert hash(one) == hash(pickle.loads(pickle.dumps(one)))
@@ -34,7 +34,7 @@ def test_addresses_of_brokers_stand_for_name_servers() -> None:
     assert Connection.of("n:1").first_address == "n:1"
 
 
-def test_every_client_takes_it(cluster: FakeCluster) -> None:
+def test_every_client_takes_a_connection(cluster: FakeCluster) -> None:
     connection = Connection.of(cluster.address, timeout_s=2.5, poll_interval_s=7.0)
     with (
         Cluster(connection) as reader,

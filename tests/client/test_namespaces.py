@@ -111,7 +111,7 @@ def test_all_calls_name_topics_and_groups_with_the_instance() -> None:
     assert [(one.fields["a"], one.fields["b"]) for one in instance.sent] == [("senders", TOPIC)]
 
 
-def test_commands_name_them_so_too() -> None:
+def test_commands_name_topics_and_groups_with_the_instance_too() -> None:
     namespace = Namespace(INSTANCE)
     request: Any = pb.UpdateTopicRequest(topic=TopicConfig(topic_name="orders", attributes={"topic": "orders"}))
     rename(request, namespace.added)

@@ -79,7 +79,7 @@ def refusal(broker: BrokerThread, **options: Any) -> str:
 # --- it works ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_client_speaks_it(mutual: BrokerThread) -> None:
+def test_every_kind_of_client_speaks_tls(mutual: BrokerThread) -> None:
     options = TRUSTED | OWN
     with Producer(brokers=mutual.brokers, **options) as producer:
         assert producer.send(Message("T", b"hello")).send_status is SendStatus.SEND_OK
@@ -195,7 +195,7 @@ def test_tls_against_plaintext_names_the_option(tmp_path: Path) -> None:
         )
 
 
-def test_a_send_says_it_too(broker: BrokerThread, tmp_path: Path) -> None:
+def test_a_send_names_the_tls_fault_too(broker: BrokerThread, tmp_path: Path) -> None:
     """After its attempts: who runs the broker may put it right meanwhile.  With a spool nothing is lost."""
     with Producer(brokers=broker.brokers, **PATIENT) as producer, pytest.raises(SendFailed) as failed:
         producer.send(Message("T", b"hello"), queue=QUEUE)

@@ -135,7 +135,7 @@ def test_an_end_that_a_slave_does_not_take_says_so(broker: BrokerThread) -> None
     assert transaction.status is None
 
 
-def test_it_may_be_ended_in_the_block_and_by_hand(broker: BrokerThread) -> None:
+def test_a_transaction_may_be_ended_in_its_block_and_by_hand(broker: BrokerThread) -> None:
     with producer_of(broker) as producer:
         with producer.transaction() as transaction:
             transaction.send(Message("T", b"a"))

@@ -102,5 +102,7 @@ def test_what_was_acknowledged_read_or_committed_stays_so_through_a_promotion(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("role", "flush"), MODES)
-def test_the_same_with_six_promotions_and_a_hundred_thousand_acknowledged(pair_with_topic, namesrv, alone, role, flush):
+def test_what_was_acknowledged_stays_so_through_six_promotions_and_a_hundred_thousand_messages(
+    pair_with_topic, namesrv, alone, role, flush
+):
     history(pair_with_topic, namesrv, alone, role, flush, rounds=6, rate=1_200, acknowledged=100_000)

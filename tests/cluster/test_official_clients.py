@@ -125,7 +125,7 @@ def every_promise_is_kept(said: Said, client: OfficialClient) -> None:
         assert first == sorted(first, key=lambda body: int(body.rpartition("-")[2]))
 
 
-def test_it_sends_and_consumes_while_the_master_dies(client, processes, tmp_path):
+def test_an_official_client_sends_and_consumes_while_the_master_dies(client, processes, tmp_path):
     """With access keys and over TLS: the user, its policies and the certificates are those of both brokers."""
     ports = free_ports(2)
     namesrv = processes.start_namesrv(**SIGNED, **TLS)
@@ -202,7 +202,7 @@ async def test_the_ten_lines_of_the_documents_work_with_another_address(language
         assert committed.offset == 1  # it was acknowledged
 
 
-async def test_it_sends_and_consumes_in_plaintext_without_keys(client, tmp_path):
+async def test_an_official_client_sends_and_consumes_in_plaintext_without_keys(client, tmp_path):
     command = await asyncio.to_thread(client.command, tmp_path)
     keys = {"transaction_time_out": 1000, "transaction_check_interval": 1000, "transaction_check_max": 1000}
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20, **keys) as (node, _):

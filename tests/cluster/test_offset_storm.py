@@ -80,5 +80,5 @@ def test_an_offset_answered_ok_is_never_read_lower_whoever_dies(processes, names
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(20))
-def test_twenty_storms(processes, namesrv, alone, number):
+def test_an_offset_answered_ok_is_never_read_lower_in_twenty_storms(processes, namesrv, alone, number):
     storm(processes, namesrv, alone, SEED + number, kills=4, storm_s=STORM_S)

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.cluster
 PROGRAM = [sys.executable, str(ROOT / "tests/v2/python_client.py")]
 
 
-def test_it_goes_on_at_the_promoted_slave_and_what_was_stored_is_received(processes, namesrv, alone, tmp_path):
+def test_the_python_client_goes_on_at_the_promoted_slave_and_receives_what_was_stored(
+    processes, namesrv, alone, tmp_path
+):
     ports = free_ports(2)
     master = processes.broker("broker-a", 0, namesrv, brokerRole="SYNC_MASTER", grpcServerPort=ports[0])
     slave = processes.broker("broker-a", 1, namesrv, grpcServerPort=ports[1])

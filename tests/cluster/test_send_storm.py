@@ -52,5 +52,5 @@ def test_everything_acknowledged_before_a_sigkill_is_on_the_slave_alone(pair_wit
 
 
 @pytest.mark.long
-def test_the_same_with_twelve_kills_and_a_hundred_thousand_acknowledged(pair_with_topic, namesrv, alone):
+def test_everything_acknowledged_before_twelve_kills_is_on_the_slave_alone(pair_with_topic, namesrv, alone):
     storm(pair_with_topic, namesrv, alone, kills=12, rate=1_200, acknowledged=100_000, flush="ASYNC_FLUSH")

@@ -24,7 +24,7 @@ def is_read(name: str) -> bool:
 
 
 @pytest.mark.parametrize(("config", "key"), KEYS, ids=lambda value: getattr(value, "__name__", value))
-def test_somebody_reads_it_or_what_is_made_of_it(config, key):
+def test_code_reads_every_key_or_a_value_that_is_made_of_it(config, key):
     field = fields_by_key(config)[key].name
     derived = [
         name

@@ -67,7 +67,7 @@ async def test_consumers_go_on_where_the_disk_has_no_room_at_all(small_disk: Sma
         await put(node, "t", bytes(2000))
 
 
-async def test_they_go_on_after_a_restart_on_that_disk_too(small_disk: SmallDisk) -> None:
+async def test_consumers_go_on_after_a_restart_on_a_full_disk_too(small_disk: SmallDisk) -> None:
     keys = {"mapped_file_size_consume_queue": 20 * 10_000}
     async with running(small_disk.folder / "store", **keys) as node:
         node.topics.put(TopicConfig("t", 1, 1), 0)

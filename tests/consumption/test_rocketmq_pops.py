@@ -196,7 +196,7 @@ async def test_what_was_not_acknowledged_comes_at_its_deadline_and_nothing_else(
         assert attempts(await pop(node)) == {"o-1": 2}
 
 
-async def test_it_is_done_once(tmp_path: Path) -> None:
+async def test_checkpoints_are_taken_over_once(tmp_path: Path) -> None:
     make(tmp_path, wall_clock_ms())
     for number in range(3):
         async with running(tmp_path) as node:

@@ -51,7 +51,7 @@ def test_a_second_one_on_its_port_is_refused_and_says_why(processes):
     assert "Traceback" not in second.log()
 
 
-def test_it_listens_where_its_configuration_says_and_writes_that_down(tmp_path, processes):
+def test_a_name_server_listens_where_its_configuration_says_and_writes_its_address(tmp_path, processes):
     server = processes.start_namesrv(bindAddress="127.0.0.2", addressFile=tmp_path / "where")
     assert server.address == (tmp_path / "where").read_text().strip()
     assert server.address.startswith("127.0.0.2:")
@@ -75,7 +75,7 @@ def test_a_bad_configuration_ends_it_with_the_file_and_line(processes):
     assert "Traceback" not in server.log()
 
 
-def test_it_imports_nothing_of_which_only_a_broker_is_made():
+def test_a_name_server_imports_nothing_that_only_a_broker_needs():
     heavy = ["numpy", "pyarrow", "prometheus_client", "broker_service.node.node", "broker_service.store.message_store"]
     modules = "sys, broker_service.__main__, broker_service.namesrv.server"
     program = f"import {modules}; print([name for name in {heavy} if name in sys.modules])"
@@ -83,7 +83,7 @@ def test_it_imports_nothing_of_which_only_a_broker_is_made():
     assert run.stdout.strip() == "[]"
 
 
-def test_it_collects_garbage_when_it_has_imported_its_parts():
+def test_a_name_server_collects_garbage_when_it_has_imported_its_parts():
     code = "import gc; from broker_service.__main__ import main; main(['namesrv', '-c', '/nowhere']); "
     subprocess.run(
         [sys.executable, "-c", code + "assert gc.isenabled() and gc.get_freeze_count()"], cwd=ROOT, check=True

@@ -12,7 +12,7 @@ def few_steps(monkeypatch):
     monkeypatch.setattr(deaths, "STEPS", 15)
 
 
-def test_it_plays_each_seed_and_says_what_there_was_in_each_mode(capsys):
+def test_the_command_plays_each_seed_and_sums_up_each_mode(capsys):
     assert main(["deliveries", "4-6"]) == 0
     said = capsys.readouterr().out
     assert "SYNC_MASTER SYNC_FLUSH, 1 seeds: " in said
@@ -21,7 +21,7 @@ def test_it_plays_each_seed_and_says_what_there_was_in_each_mode(capsys):
     assert "0 seeds broke a promise: []" in said
 
 
-def test_it_says_which_seeds_break_a_promise_and_how_to_play_them_again(capsys, monkeypatch):
+def test_the_command_says_which_seeds_break_a_promise_and_how_to_play_them_again(capsys, monkeypatch):
     monkeypatch.setattr(Deliveries, "left", lambda *_: {b"one"})
     assert main(["deliveries-on-bad-disks", "4"]) == 1
     said = capsys.readouterr().out

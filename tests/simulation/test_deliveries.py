@@ -30,18 +30,18 @@ def test_what_is_settled_never_comes_again_and_what_is_not_comes_again_to_one_co
     assert counts["acknowledged"] > counts["stored"]
 
 
-def test_so_it_is_in_other_modes_of_what_the_master_has():
+def test_settled_messages_stay_settled_in_other_modes_if_the_master_has_them():
     counts = plays.totals("deliveries", (SYNC_MASTER_ASYNC_FLUSH, ASYNC_MASTER_SYNC_FLUSH, ASYNC_MASTER_ASYNC_FLUSH))
     assert min(counts["stored"], counts["acknowledged"], counts["deaths"]) > 20
     assert counts["dead letters"] > 10
 
 
-def test_so_it_is_while_disks_fail():
+def test_settled_messages_stay_settled_while_disks_fail():
     counts = plays.totals("deliveries-on-bad-disks", (28, 40))
     assert min(counts["stored"], counts["acknowledged"], counts["deaths"]) > 20
 
 
-def test_so_it_is_while_disks_are_full():
+def test_settled_messages_stay_settled_while_disks_are_full():
     counts = plays.totals("deliveries-on-full-disks", (20,))
     assert min(counts["stored"], counts["acknowledged"]) > 20
     assert counts["full disk"]

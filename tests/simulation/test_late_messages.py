@@ -18,7 +18,7 @@ from tests.simulation.promises import PromiseBroken
 SYNC_MASTER_SYNC_FLUSH = 8, 24
 
 
-def test_each_comes_once_and_none_early_or_uncommitted():
+def test_late_messages_come_once_and_none_early_or_uncommitted():
     counts = plays.totals("late-messages", SYNC_MASTER_SYNC_FLUSH)
     assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 20
 
@@ -26,22 +26,22 @@ def test_each_comes_once_and_none_early_or_uncommitted():
 A_READ_FAILS_WHILE_THE_SLAVE_IS_BEHIND = 168
 
 
-def test_so_it_is_while_disks_fail():
+def test_late_messages_come_once_while_disks_fail():
     counts = plays.totals("late-messages-on-bad-disks", (40,))
     assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 10
 
 
-def test_so_it_is_in_other_modes_of_what_the_master_has():
+def test_late_messages_come_once_in_other_modes_if_the_master_has_them():
     counts = plays.totals("late-messages", (1, 2, 3))
     assert min(counts["stored"], counts["transactions ended"], counts["deaths"]) > 20
 
 
-def test_so_it_is_while_disks_are_full():
+def test_late_messages_come_once_while_disks_are_full():
     counts = plays.totals("late-messages-on-full-disks", (4,))
     assert counts["stored"] and counts["transactions ended"] and counts["full disk"]
 
 
-def test_so_it_is_where_masters_die_before_they_have_said_what_they_have_copied(monkeypatch):
+def test_late_messages_come_once_where_masters_die_between_a_copy_and_its_record(monkeypatch):
     """Whoever is master next finds the copies; one that does not makes them again."""
     assert plays.totals("late-messages-half-copied", (2,))["stored"] > 10
 

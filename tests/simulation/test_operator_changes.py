@@ -31,7 +31,7 @@ def test_records_that_meet_a_deletion_on_its_thread_break_a_promise(monkeypatch:
         plays.totals("operator-changes", EACH_MODE)
 
 
-def test_so_readers_find_them_in_the_next_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_find_records_that_meet_a_deletion_in_the_next_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the promise above says of tombstones, said by what consumers see."""
     monkeypatch.setattr(ConfigTable, "is_changing", lambda self, name: False)
     monkeypatch.setattr(OperatorChanges, "watch", lambda self, broker: None)

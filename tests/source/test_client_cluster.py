@@ -95,7 +95,7 @@ def test_a_topic_that_the_master_does_not_have_is_gone_and_hides_nobody(fake: Fa
     assert (set(seen.bounds), seen.gone, seen.unreachable) == ({OTHER, B}, {Q0, Q1}, {})
 
 
-def test_it_is_gone_too_when_no_name_server_names_the_topic_any_more(fake: FakeCluster) -> None:
+def test_a_queue_is_gone_too_when_no_name_server_names_its_topic_any_more(fake: FakeCluster) -> None:
     """A driver that starts after the deletion learns it from the master."""
     fake.topics.discard("T")
     fake.brokers["broker-a", 0].missing = {"T"}

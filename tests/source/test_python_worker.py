@@ -37,7 +37,9 @@ def freezes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def test_of_reads(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_of_a_read_collects_no_garbage_in_what_was_loaded(
+    freezes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = MemoryCluster(0, rows=10)
     cluster.put(QUEUE, 20)
     monkeypatch.setattr(partition_reader, "worker_cluster", lambda options: cluster)
@@ -48,7 +50,9 @@ def test_of_reads(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert freezes == ["10 rows", "10 rows", "freeze", "10 rows", "10 rows"]
 
 
-def test_of_writes(freezes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_of_a_write_collects_no_garbage_in_what_was_loaded(
+    freezes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     producers: dict[Any, Any] = {}
     monkeypatch.setattr(task, "producers_of_process", producers)
 

@@ -93,7 +93,7 @@ def test_what_no_broker_has_can_be_left_out_and_is_counted(
     assert "5 records in this task so far" in said[-1]
 
 
-def test_a_run_of_them_costs_a_few_calls(cluster: MemoryCluster) -> None:
+def test_a_run_of_unreadable_records_costs_a_few_calls(cluster: MemoryCluster) -> None:
     """For example from a producer that marks uncompressed bodies as compressed."""
     damage(cluster, "body", range(50), 0, 1)
     assert read(corrupt="skip") == []
@@ -117,7 +117,7 @@ def test_nothing_is_left_out_when_the_route_names_nobody(
         read(corrupt="skip", pullRetries="2")
 
 
-def test_a_slave_that_has_trimmed_it_does_not_have_it(cluster: MemoryCluster) -> None:
+def test_a_slave_that_has_trimmed_a_record_does_not_have_it(cluster: MemoryCluster) -> None:
     damage(cluster, "checksum", [17], 0)
     cluster.brokers[1].first[Q0] = 30
     with pytest.raises(CorruptRecord):
@@ -125,7 +125,7 @@ def test_a_slave_that_has_trimmed_it_does_not_have_it(cluster: MemoryCluster) ->
     assert offsets_of(read(corrupt="skip")) == [offset for offset in range(50) if offset != 17]
 
 
-def test_a_slave_that_is_behind_may_get_it_yet(cluster: MemoryCluster) -> None:
+def test_a_slave_that_is_behind_may_get_a_record_yet(cluster: MemoryCluster) -> None:
     damage(cluster, "checksum", [17], 0)
     cluster.brokers[1].end[Q0] = 12
     with pytest.raises(CorruptRecord):

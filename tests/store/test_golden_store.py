@@ -59,7 +59,7 @@ def check(store: MessageStore) -> None:
     assert len(store.queues.keys()) == queues > 20
 
 
-def test_it_opens_with_every_field_equal(root):
+def test_the_golden_store_opens_with_every_field_equal(root):
     store = open_golden(root)
     check(store)
     assert not store.recovery.rebuilt_queues and store.recovery.truncated_to is None
@@ -94,7 +94,7 @@ def test_a_replica_made_from_its_log_has_the_same_queues(root, tmp_path):
     store.close()
 
 
-def test_it_goes_on_writing(root):
+def test_the_golden_store_takes_new_messages(root):
     store = open_golden(root)
     put(store, "golden_plain", [0, 1, 0], [b"x", b"y" * 200_000, b"z"], now_ms=NOW)
     assert store.queues.bounds("golden_plain", 0) == (0, 112)

@@ -126,7 +126,7 @@ def test_a_key_with_the_same_hash_is_not_taken_for_another():
     assert store.key_search("topic", "Aa", 10, 0, 2 * NOW).run().offsets == [0]
 
 
-def test_it_is_built_behind_the_appends_and_goes_on_after_any_stop():
+def test_the_index_is_built_behind_the_appends_and_goes_on_after_any_stop():
     disk = MemoryFiles()
     store = open_store(ROOT, disk)
     for number in range(30):
@@ -326,7 +326,7 @@ def test_files_of_another_time_are_passed_over():
     assert disk.reads < reads_of_records + 200
 
 
-def test_it_can_be_switched_off():
+def test_the_index_can_be_switched_off():
     disk = MemoryFiles()
     store = open_store(ROOT, disk, message_index_enable=False)
     put(store, "topic", 0, [b"x"], properties=[("KEYS", "k")])

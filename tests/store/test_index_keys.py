@@ -63,7 +63,7 @@ NAMES = ("UNIQ_KEY", "KEYS", "TAGS", "WAIT")
 )
 @example(Record(topic="a", body=b""), [("0", "k", "b", "")], ["KEYS"])
 @example(Record(topic="a", body=b""), [("0", "k l", "b", "")], ["KEYS", "TAGS"])
-def test_records_of_one_shape_have_them_too(first, values, names):
+def test_records_of_one_shape_have_rocketmqs_keys_too(first, values, names):
     few = [
         replace(
             first,

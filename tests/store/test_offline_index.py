@@ -76,7 +76,7 @@ def test_as_many_slots_as_there_are_by_default_are_found_out(tmp_path):
 @settings(max_examples=60)
 @given(number=st.integers(0, FILES - 1), at=st.integers(0, LARGEST - 1), mask=st.integers(1, 255))
 @example(number=1, at=88, mask=11)  # the first entry's hash, of a record that has entries in the file before, too
-def test_no_byte_of_it_can_change_unnoticed(filled, tmp_path_factory, number, at, mask):
+def test_no_byte_of_the_index_can_change_unnoticed(filled, tmp_path_factory, number, at, mask):
     root = copy_of(filled, tmp_path_factory.getbasetemp() / "changed")
     path = index_files(root)[number]
     content = bytearray(path.read_bytes())

@@ -46,7 +46,7 @@ async def test_a_store_with_access_control_is_its_owners_alone(tmp_path: Path) -
     assert {path: oct(mode) for path, mode in found.items() if mode & 0o077} == {}
 
 
-async def test_a_store_without_is_as_the_umask_says(tmp_path: Path) -> None:
+async def test_a_store_without_access_control_has_the_modes_that_the_umask_says(tmp_path: Path) -> None:
     root = tmp_path / "store"
     await used(root)
     wrong = {

@@ -74,7 +74,7 @@ def test_the_store_opens_and_everything_in_it_is_read(root: Path, version: str) 
     store.close()
 
 
-def test_after_a_kill_it_is_recovered_and_made_again_from_the_log_alone(root: Path, version: str) -> None:
+def test_after_a_kill_a_store_of_rocketmq_is_recovered_from_the_log_alone(root: Path, version: str) -> None:
     for made_from_the_log in ("consumequeue", "index"):
         shutil.rmtree(root / made_from_the_log)
     (root / "checkpoint").unlink()

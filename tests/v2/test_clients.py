@@ -54,7 +54,7 @@ async def test_a_client_is_there_while_it_has_a_stream(setup: Setup) -> None:
     assert not setup.clients.is_connected("other")
 
 
-async def test_it_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> None:
+async def test_a_client_is_gone_some_seconds_after_its_last_stream(setup: Setup) -> None:
     first, second = setup.stream(), setup.stream()
     setup.clients.ended(first)
     setup.after(1000)
@@ -93,7 +93,7 @@ async def test_the_end_of_a_stream_is_noticed_in_time_though_others_may_be_silen
     assert sooner.cancelled()
 
 
-async def test_who_reconnects_in_time_was_never_gone(setup: Setup) -> None:
+async def test_a_client_that_reconnects_in_time_was_never_gone(setup: Setup) -> None:
     setup.clients.ended(setup.stream())
     setup.after(STREAM_GONE_S / 2)
     setup.stream()
@@ -101,7 +101,7 @@ async def test_who_reconnects_in_time_was_never_gone(setup: Setup) -> None:
     assert setup.clients.is_connected("c") and setup.gone == []
 
 
-async def test_who_goes_on_without_a_stream_is_there_until_it_is_silent(setup: Setup) -> None:
+async def test_a_client_without_a_stream_is_there_until_it_is_silent(setup: Setup) -> None:
     """Python's push consumer loses its stream and goes on, with a heartbeat every ten seconds."""
     setup.clients.ended(setup.stream())
     for _ in range(10):
@@ -160,7 +160,7 @@ async def test_of_one_clients_streams_the_oldest_ends(setup: Setup) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
-async def test_when_the_port_closes_nobody_is_gone(setup: Setup) -> None:
+async def test_when_the_port_closes_no_client_counts_as_gone(setup: Setup) -> None:
     """The clients go to the next master, which knows what they have under way."""
     serving = asyncio.create_task(serve(setup))
     await asyncio.sleep(0)

@@ -201,7 +201,9 @@ async def test_a_client_whose_first_bytes_come_one_by_one_is_served(tmp_path: Pa
         bytes(1000),
     ],
 )
-async def test_what_is_neither_is_closed_and_disturbs_nobody(tmp_path: Path, garbage: bytes) -> None:
+async def test_a_connection_that_is_neither_tls_nor_http2_is_closed_and_disturbs_nobody(
+    tmp_path: Path, garbage: bytes
+) -> None:
     """Also what names another address of the client: no proxy is believed."""
     async with tls_broker(tmp_path) as node:
         host, _, port = node.v2_port.address.rpartition(":")
@@ -276,7 +278,7 @@ async def test_another_process_does_not_pass_for_a_client_that_has_left(tmp_path
             assert await send("127.0.0.1") == d.OK  # a process of this machine
 
 
-async def test_it_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None:
+async def test_the_front_closes_with_its_broker_and_opens_again(tmp_path: Path) -> None:
     """A broker that is not the master any more ends all connections, those that have not said anything, too."""
     async with tls_broker(tmp_path) as node, channel(node.v2_port.address) as made:
         assert (await Client(made).send(message())).status.code == d.OK
@@ -396,7 +398,7 @@ async def test_a_connection_that_breaks_ends_the_other_side() -> None:
         await until(lambda: not front.ends, "both ends are gone")
 
 
-async def test_who_does_not_read_is_not_written_to_without_bound() -> None:
+async def test_a_client_that_does_not_read_gets_a_bounded_number_of_bytes() -> None:
     """The client is not read faster than the server takes it, nor the server than the client."""
     behind = Behind()
     async with behind.front() as (front, host, port):
@@ -505,7 +507,7 @@ def test_how_many_connections_there_may_be_follows_from_the_open_files() -> None
 
 
 @pytest.mark.parametrize("first", [HELLO, PREFACE])
-async def test_who_does_not_finish_the_handshake_is_let_go(
+async def test_a_client_that_does_not_finish_the_handshake_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
     monkeypatch.setattr(server, "HANDSHAKE_TIMEOUT_MS", 200)
@@ -549,7 +551,7 @@ async def test_connections_and_refusals_are_counted_also_after_the_port_has_clos
         first.close()
 
 
-async def test_nobody_behind_closes_the_connection() -> None:
+async def test_a_front_without_a_server_behind_it_closes_the_connection() -> None:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen()

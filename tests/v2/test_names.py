@@ -56,7 +56,7 @@ async def code_of(calls: Any, request: Any, metadata: Any = CLIENT) -> str:
 
 
 @pytest.mark.parametrize("make", [*OF_A_TOPIC, *OF_A_TOPIC_AND_A_GROUP], ids=name_of)
-async def test_a_topic_that_cannot_be(tmp_path: Path, make: Make) -> None:
+async def test_an_invalid_topic_name_is_refused(tmp_path: Path, make: Make) -> None:
     async with v2_broker(tmp_path) as (_, client):
         for bad in (
             "",
@@ -74,7 +74,7 @@ async def test_a_topic_that_cannot_be(tmp_path: Path, make: Make) -> None:
 
 
 @pytest.mark.parametrize("make", OF_A_TOPIC_AND_A_GROUP, ids=name_of)
-async def test_a_group_that_cannot_be(tmp_path: Path, make: Make) -> None:
+async def test_an_invalid_group_name_is_refused(tmp_path: Path, make: Make) -> None:
     async with v2_broker(tmp_path) as (_, client):
         for bad in ("", " ", "a b", "a\n", "g" * 121, "CID_RMQ_SYS_x"):
             assert await code_of(client.calls, make("T", bad)) == "ILLEGAL_CONSUMER_GROUP", bad

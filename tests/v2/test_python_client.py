@@ -43,7 +43,7 @@ async def output_of(home: Path, *arguments: str, **environment: str) -> str:
     return out.decode()
 
 
-async def test_it_produces_receives_acknowledges_and_consumes_by_push(tmp_path: Path) -> None:
+async def test_the_client_produces_receives_acknowledges_and_consumes_by_push(tmp_path: Path) -> None:
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
         found = await run(tmp_path, "all", node.v2_port.address, "T", "F")
         ids = found["sent"]
@@ -82,7 +82,7 @@ async def test_the_quick_start_of_the_documents_works_with_another_address(tmp_p
     assert (len(message_id), received) == (34, ["hello greeting"])
 
 
-async def test_it_speaks_tls_and_checks_the_servers_certificate(tmp_path: Path) -> None:
+async def test_the_client_speaks_tls_and_checks_the_servers_certificate(tmp_path: Path) -> None:
     """On the port where others speak plaintext."""
     async with v2_broker(tmp_path / "store", **keys_of()) as (node, client):
         assert (await client.send(message())).status.code == d.OK
@@ -107,7 +107,7 @@ async def test_its_access_keys_open_what_its_user_may_do(tmp_path: Path) -> None
         assert [name for name, said in wrong.items() if "refused" in said] == ["T", "M", "received"]
 
 
-async def test_it_consumes_in_order_and_makes_what_always_fails_a_dead_letter(tmp_path: Path) -> None:
+async def test_the_client_consumes_in_order_and_a_message_that_always_fails_is_a_dead_letter(tmp_path: Path) -> None:
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
         for name in ("simple", "push"):
             node.groups.update(SubscriptionGroup(name, consume_message_orderly=True, retry_max_times=1), 0)
@@ -156,7 +156,7 @@ async def test_its_filters_of_sql_select_by_properties(tmp_path: Path) -> None:
     assert found["pushed"] == [[f"m{number}", attempt] for number in (8, 9) for attempt in (1, 2)]
 
 
-async def test_it_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path: Path) -> None:
+async def test_the_client_sends_messages_with_a_delivery_time_and_recalls_them(tmp_path: Path) -> None:
     async with v2_broker(tmp_path / "store", mapped_file_size_commit_log=8 << 20) as (node, _):
         found = await run(tmp_path, "delay", node.v2_port.address, "D")
         assert (found["recalled"], found["received"]) == (True, [["kept", True]])

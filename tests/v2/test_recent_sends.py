@@ -8,7 +8,7 @@ def sent(message_id: str, body_crc: int = 7) -> SendId:
     return SendId(message_id, body_crc)
 
 
-def test_it_is_remembered_for_a_minute() -> None:
+def test_a_send_is_remembered_for_a_minute() -> None:
     recent = RecentSends()
     recent.put("T", sent("a"), Stored(1, 100), 10.0)
     assert recent.get("T", sent("a"), 10.0 + REMEMBERED_S) == Stored(1, 100)
@@ -19,7 +19,7 @@ def test_it_is_remembered_for_a_minute() -> None:
     assert len(recent) == 1
 
 
-def test_the_oldest_goes_when_there_are_too_many(monkeypatch) -> None:
+def test_the_oldest_send_is_forgotten_when_there_are_too_many(monkeypatch) -> None:
     monkeypatch.setattr(recent_sends, "MOST", 2)
     recent = RecentSends()
     for number, message_id in enumerate("abc"):

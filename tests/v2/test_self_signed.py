@@ -112,7 +112,7 @@ async def test_without_the_package_the_log_says_what_to_install(
     assert any("pip install cryptography" in line for line in caplog.messages)
 
 
-def test_it_is_valid_for_what_clients_dial(tmp_path: Path) -> None:
+def test_the_certificate_is_valid_for_the_addresses_that_clients_dial(tmp_path: Path) -> None:
     network = Network.of(small_config(tmp_path, grpc_server_port=0, bind_address="0.0.0.0", broker_ip1="10.1.2.3"))
     assert network.self_signed is not None
     made = x509.load_pem_x509_certificate(network.self_signed.newest().cert)
@@ -125,7 +125,7 @@ def test_a_broker_without_the_port_makes_none(tmp_path: Path) -> None:
     assert Network.of(small_config(tmp_path, grpc_server_port=-1)).self_signed is None
 
 
-def test_it_is_made_anew_before_it_expires_and_if_the_clock_was_wrong() -> None:
+def test_the_certificate_is_made_anew_before_it_expires_and_if_the_clock_was_wrong() -> None:
     now = time.time()
     made = SelfSignedCertificate([], lambda: now)
     first = made.newest()

@@ -76,7 +76,9 @@ async def status_of(client: Client, request: Any) -> d.Status:
     ],
     ids=lambda one: type(one).__name__ if not isinstance(one, str) else one,
 )
-async def test_it_is_refused_for_its_size(tmp_path: Path, request_: Any, code: d.Code, text: str) -> None:
+async def test_a_request_with_too_many_parts_is_refused_for_its_size(
+    tmp_path: Path, request_: Any, code: d.Code, text: str
+) -> None:
     async with v2_broker(tmp_path) as (node, client):
         status = await status_of(client, request_)
         assert (d.Code.Name(status.code), text in status.message) == (d.Code.Name(code), True), status
