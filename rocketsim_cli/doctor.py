@@ -152,12 +152,12 @@ def _same_environment(python: str, other: str) -> bool:
 
 def source_options(options: Mapping[str, Any]) -> dict[str, str]:
     """Turns keyword arguments of the client into options of the Spark source (`tls_ca` into `tlsCa`).  Empty ones are
-    left out.
+    left out, and so is the default protocol, because a view has no such option.
     """
     return {
         camel(name): str(value).lower() if value is True else str(value)
         for name, value in options.items()
-        if value not in (None, "", False)
+        if value not in (None, "", False, "auto")
     }
 
 

@@ -2,10 +2,13 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import pytest
 
 from rocketsim_cli import doctor
+from rocketsim_cli.tls import ConnectionOptions
+from rocketsim_source.options.view_options import view_options
 from testbed.polling import wait_until
 from testbed.processes import Processes, ServerProcess
 from tests.cli.test_commands import lines, on_terminal, rocketsim
@@ -59,14 +62,19 @@ def test_the_options_of_spark_are_those_of_the_command_line():
         "tls_ca": "/ca.pem",
         "tls_cert": None,
         "access_key": "",
-        "protocol": "auto",
+        "protocol": "remoting",
     }
     assert doctor.source_options(given) == {
         "nameServer": "a:1",
         "tls": "true",
         "tlsCa": "/ca.pem",
-        "protocol": "auto",
+        "protocol": "remoting",
     }
+
+
+def test_the_view_that_is_read_with_spark_takes_the_options_of_a_command_line_without_any():
+    options = doctor.source_options({"name_server": "a:1", **asdict(ConnectionOptions())})
+    assert view_options({"view": "brokers", **options}).name_server == ("a:1",)
 
 
 def test_without_a_name_server_nothing_can_be_said_of_a_topic():
