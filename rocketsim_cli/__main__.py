@@ -3,14 +3,16 @@
 import sys
 from typing import NoReturn
 
+from rocketsim_proto.extras import MissingExtra, need
+
 
 def main() -> NoReturn:
     try:
-        from rocketsim_cli.main import main as command_line
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith(("rocketsim", "broker_service")):
-            raise
-        sys.exit(f"rocketsim: {error.name} is not installed; the command needs it: pip install 'rocketsim[cli]'")
+        need("cli")
+    except MissingExtra as error:
+        sys.exit(f"rocketsim: {error}")
+    from rocketsim_cli.main import main as command_line
+
     command_line()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rocketsim_proto.extras import MissingExtra, command_for, need
 
 from rocketsim_cli.connection import connection_to
 from rocketsim_cli.local_cluster import LocalCluster, free_port
@@ -17,7 +18,7 @@ from rocketsim_cli.trouble import Trouble, WrongCommandLine
 PORT = 8088
 ACTION_TIMEOUT_S = 5.0  # of a call to one broker for something that a user changes
 ASK_TIMEOUT_S = 2.0  # for a call to one broker; short, so that a page soon shows which broker does not answer
-INSTALL = "pip install 'rocketsim[console]'"
+INSTALL = command_for("console")
 _FILE: dict[str, Any] = {"exists": True, "dir_okay": False, "show_default": False}
 
 
@@ -53,7 +54,6 @@ def console(
         raise WrongCommandLine(
             f"--write with --bind {bind}: users type their access keys into the pages; give --cert and --key, too"
         )
-    _need_packages()
     from dataclasses import replace
 
     from rocketsim_client import Admin
@@ -92,8 +92,8 @@ def console_for(cluster: LocalCluster) -> Iterator[str | None]:
     Yields its URL, or None if the console's packages are not installed.
     """
     try:
-        _need_packages()
-    except Trouble:
+        need("console")
+    except MissingExtra:
         yield None
         return
     from rocketsim_cli.broker_actions import actions_of
@@ -113,11 +113,3 @@ def console_for(cluster: LocalCluster) -> Iterator[str | None]:
 def announcement(url: str | None) -> str:
     """Says where the console of `console_for` is, or what to install for one."""
     return f"console on {url}" if url else f"no console: its packages are not installed ({INSTALL})"
-
-
-def _need_packages() -> None:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise Trouble(f"{error.name} is not installed; the console needs it: {INSTALL}") from None

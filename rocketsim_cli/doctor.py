@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rocketsim_proto.extras import DISTRIBUTION, command_for
 
 from rocketsim_cli.admin.session import camel
 from rocketsim_cli.connection import connection_to, options_of
@@ -70,12 +71,12 @@ def of_installation() -> Iterator[Finding]:
     from rocketsim_proto.records import kernels
 
     yield Finding("python", True, f"{sys.version.split()[0]}, {sys.executable}")
-    yield of_packages(metadata.requires("rocketsim") or [], installed_version)
+    yield of_packages(metadata.requires(DISTRIBUTION) or [], installed_version)
     codec = kernels.in_use()
     better = "" if codec == "compiled" else "install gcc and Python's headers, then rocketsim again"
     yield Finding("recordKernels", True, codec, better)
     if installed_version("pyspark") is None:
-        yield Finding("spark", True, "pyspark is not installed", "for Spark: pip install 'rocketsim[spark]'")
+        yield Finding("spark", True, "pyspark is not installed", f"for Spark: {command_for('spark')}")
         return
     yield of_java(java_version())
     yield of_workers(os.environ.get("PYSPARK_PYTHON"), shutil.which("python3"), sys.executable)
@@ -168,7 +169,7 @@ def of_spark(options: Mapping[str, str]) -> Finding:
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        return Finding("sparkReads", False, str(error), "pip install 'rocketsim[spark]'")
+        return Finding("sparkReads", False, str(error), command_for("spark"))
     before = SparkSession.getActiveSession()
     try:
         session = before or SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
 import typer
+from rocketsim_proto.extras import DISTRIBUTION
 from rocketsim_proto.printable import printable
 
 from rocketsim_cli import completion, consume, contexts, produce, servers, spool, store
@@ -52,7 +53,7 @@ def show_version(wanted: bool) -> None:
 
         from rocketsim_proto.records import kernels
 
-        print(f"rocketsim {metadata.version('rocketsim')} (recordKernels={kernels.in_use()})")
+        print(f"rocketsim {metadata.version(DISTRIBUTION)} (recordKernels={kernels.in_use()})")
         raise typer.Exit
 
 

@@ -27,6 +27,8 @@ def exit_status(error: BaseException) -> int:
 def explain(error: BaseException) -> str | None:
     """Returns the line to show for an expected error. None: the error is a bug, and is shown with its traceback."""
     # Imported here, because only a failed command needs these modules.
+    from rocketsim_proto.extras import MissingExtra
+
     from broker_service.errors import RocketSimError as ServerError
     from rocketsim_cli import credentials, tls
     from rocketsim_client.errors import AccessDenied, NameServerUnavailable, TlsFailed
@@ -39,10 +41,8 @@ def explain(error: BaseException) -> str | None:
         return f"{at}{error}{credentials.where_from()}"
     if isinstance(error, TlsFailed):
         return f"{error}. {tls.WHERE_FROM}"
-    if isinstance(error, Trouble | ServerError | ClientError):
+    if isinstance(error, Trouble | ServerError | ClientError | MissingExtra):
         return str(error) or type(error).__name__
-    if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
-        return "pyspark is not installed; this command needs it: pip install 'rocketsim[cli,spark]'"
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     return None

@@ -8,3 +8,7 @@ HTML, because the pages set only text.
 The console only reads, unless it is given actions (`actions.py`).  `changes.py` runs them for a browser that has a
 session (`sessions.py`), with the access keys of its user.
 """
+
+from rocketsim_proto.extras import need
+
+need("console")

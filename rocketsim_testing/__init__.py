@@ -5,6 +5,8 @@ pytest imports this package at each of its starts, so the names bring their modu
 
 from typing import TYPE_CHECKING
 
+from rocketsim_proto.extras import need
+
 if TYPE_CHECKING:
     from rocketsim_testing.local_pair import Pair as Pair
     from rocketsim_testing.local_pair import pair as pair
@@ -15,6 +17,7 @@ __all__ = ["Pair", "pair"]
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    need("testing")
     from rocketsim_testing import local_pair
 
     return getattr(local_pair, name)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rocketsim_proto.extras import DISTRIBUTION, need
 
 from rocketsim_cli.console import announcement, console_for
 from rocketsim_cli.end_signal import EndSignal
@@ -57,6 +58,7 @@ def demo(
     ] = False,
 ) -> None:
     """Run two broker pairs, live telemetry and Spark, kill a master, and report after about two minutes."""
+    need("spark")
     from rocketsim_cli.demo.screen import open_screen, show_report
 
     if report_file is not None:
@@ -100,7 +102,7 @@ def _facts(rate: float, phase_s: float) -> dict[str, str]:
 
     shared = [properties for properties in broker_files() if properties["brokerId"] == "0"]
     return {
-        "RocketSim": f"{metadata.version('rocketsim')} (recordKernels={kernels.in_use()})",
+        "RocketSim": f"{metadata.version(DISTRIBUTION)} (recordKernels={kernels.in_use()})",
         "PySpark": metadata.version("pyspark"),
         "Python": platform.python_version(),
         "machine": f"{platform.platform()}, {os.cpu_count()} cores",

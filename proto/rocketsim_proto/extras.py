@@ -1,0 +1,28 @@
+"""What to install if a package of an extra is missing; setup.py says which packages an extra has."""
+
+from importlib.util import find_spec
+
+DISTRIBUTION = "rocketsim"  # the name in setup.py
+_COMMAND = ("typer", "rich", "psutil", "grpc_health", "grpc_reflection", "javaproperties")
+MODULES = {  # what cannot be absent while code of the extra runs
+    "cli": _COMMAND,
+    "console": ("starlette", "uvicorn"),
+    "spark": ("pyspark",),
+    "testing": _COMMAND,
+}
+
+
+class MissingExtra(ModuleNotFoundError):
+    """A module of an extra is not installed.  The message names the extra; `name` is the module."""
+
+
+def need(extra: str) -> None:
+    """Raises MissingExtra if a module of the extra is not installed.  Imports none of them."""
+    for module in MODULES[extra]:
+        if find_spec(module) is None:
+            raise MissingExtra(f"{module} is not installed; install it with: {command_for(extra)}", name=module)
+
+
+def command_for(extra: str) -> str:
+    """Returns the command that adds an extra to an installed RocketSim."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
