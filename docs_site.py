@@ -24,6 +24,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "CHANGELOG.md": "CHANGELOG.md",
+    "RELEASING.md": "RELEASING.md",
     "examples/README.md": "examples.md",
 }
 DOCUMENTS = {page: document for document, page in PAGES.items()}

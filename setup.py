@@ -6,13 +6,20 @@ servers and the Spark data source are extras.
 
 `rocketsim_proto.records._kernels` is compiled if Cython, a C compiler and Python's headers are installed.  Without them
 the installation succeeds, and code in Python does the same work more slowly.  ROCKETSIM_KERNELS=python builds without
-the compiled module, and the wheel then fits every platform.
+the compiled module, and the wheel then fits every platform.  ROCKETSIM_KERNELS=compiled fails if it cannot be compiled.
 """
 
 import os
+import re
+from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+
+NAME = "rocketsim"
+VERSION = "0.2.0"
+HOME = "https://rocketsim.example"  # where a reader finds the repository; nobody can own a name in .example
+WANTED_KERNELS = os.environ.get("ROCKETSIM_KERNELS")
 
 RECORDS = "proto/rocketsim_proto/records"
 KERNELS = Extension(
@@ -21,7 +28,7 @@ KERNELS = Extension(
     depends=[f"{RECORDS}/_crc32.h"],
     include_dirs=[RECORDS],
     extra_compile_args=["-O2", "-g0", *os.environ.get("ROCKETSIM_KERNELS_CFLAGS", "").split()],
-    optional=True,
+    optional=WANTED_KERNELS != "compiled",
 )
 KERNELS.cython_c_in_temp = True  # writes the generated C into `build`, not beside its source
 
@@ -33,7 +40,16 @@ class BuildIfPossible(build_ext):
         try:
             super().build_extension(extension)
         except Exception as error:
+            if not extension.optional:
+                raise
             self.warn(f"{extension.name} is not compiled, so records are processed more slowly: {error}")
+
+
+def description() -> str:
+    """README.md for a package index, which has no other file of the repository: links lead to this version's files."""
+    text = (Path(__file__).parent / "README.md").read_text()
+    text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\g<1>{HOME}/raw/v{VERSION}/", text)
+    return re.sub(r"(\]\()(?!\w+:|#)", rf"\g<1>{HOME}/blob/v{VERSION}/", text)
 
 
 PACKAGES = [
@@ -54,17 +70,40 @@ CLI = [
 ]
 
 setup(
-    name="rocketsim",
-    version="0.2.0",
-    description="RocketMQ's master/slave broker pair in Python on gRPC, with Spark as its consumer",
-    license="Apache-2.0",
-    classifiers=["Operating System :: POSIX :: Linux", "Programming Language :: Python :: 3", "Typing :: Typed"],
+    name=NAME,
+    version=VERSION,
+    description="RocketMQ's master/slave broker pair in Python on gRPC, with a Spark source and sink",
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    url=HOME,
+    project_urls={
+        "Documentation": f"{HOME}/tree/v{VERSION}/docs",
+        "Changelog": f"{HOME}/blob/v{VERSION}/CHANGELOG.md",
+        "Source": HOME,
+        "Issues": f"{HOME}/issues",
+    },
+    author="The RocketSim maintainers",
+    license_expression="Apache-2.0",
+    keywords=["rocketmq", "message broker", "message queue", "spark", "structured streaming", "arrow", "grpc"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Framework :: AsyncIO",
+        "Framework :: Pytest",
+        "Intended Audience :: Developers",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Cython",
+        "Programming Language :: Python :: 3",
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13, 14)),
+        "Topic :: Software Development :: Testing",
+        "Topic :: System :: Distributed Computing",
+        "Typing :: Typed",
+    ],
     python_requires=">=3.11",
     packages=PACKAGES,
     package_dir={"rocketsim_proto": "proto/rocketsim_proto", "rocketmq_v2": "proto/rocketmq_v2"},
     py_modules=["pyspark_rocketsim"],
     cmdclass={"build_ext": BuildIfPossible},
-    ext_modules=[] if os.environ.get("ROCKETSIM_KERNELS") == "python" else [KERNELS],
+    ext_modules=[] if WANTED_KERNELS == "python" else [KERNELS],
     package_data={"": ["py.typed"], "rocketsim_proto": ["*.proto", "*.pyi"], "rocketmq_v2": ["*.proto", "*.pyi"]}
     | {"rocketsim_console": ["static/*", "static/pages/*"]},
     license_files=["LICENSE", "NOTICE"],
@@ -85,6 +124,7 @@ setup(
         "testing": [*CLI, "pytest"],
         "connect": ["grpcio-status>=1.85", "googleapis-common-protos>=1.65", "pandas<3"],
         "dev": [
+            "check-wheel-contents",
             "grpcio-tools==1.85.1",
             "httpx2",
             "hypothesis",
@@ -93,6 +133,7 @@ setup(
             "pytest-xdist",
             "rocketmq-python-client",
             "ruff",
+            "twine",
         ],
     },
     entry_points={

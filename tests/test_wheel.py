@@ -1,21 +1,26 @@
-"""The wheel in a fresh environment: its content, and what programs can do with the base and with each extra.
+"""The source distribution, the wheel that is built from it, and what programs can do with its base and each extra.
 
-The environment has only the packages that the wheel's metadata requires.
+The wheel is installed into an environment that has only the packages that its metadata requires.
 """
 
+import functools
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
+from rocketsim_proto.extras import DISTRIBUTION
 from rocketsim_proto.records import kernels
 
+import rocketsim_testing
 from testbed.processes import ROOT
 from tests.support.fake_broker import FakeCluster
 
@@ -27,6 +32,16 @@ SOURCES = ("broker_service", "rocketsim_cli", "rocketsim_client", "rocketsim_con
 SOURCES += ("rocketsim_testing", "proto")
 PAGES = (".html", ".css", ".js", ".svg")  # of the console
 FILES = ("setup.py", "pyproject.toml", "pyspark_rocketsim.py", "LICENSE", "NOTICE")
+FILES += ("MANIFEST.in", "README.md", "CHANGELOG.md")
+
+
+def built(distribution: str, source: Path, folder: Path, **environment: str) -> Path:
+    """The file that setuptools builds as pip would ask it to: `sdist` or `wheel`."""
+    code = f"from setuptools import build_meta; print(build_meta.build_{distribution}({str(folder)!r}))"
+    environ = os.environ | environment
+    done = subprocess.run([sys.executable, "-c", code], env=environ, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder / done.stdout.splitlines()[-1]
 
 
 class Environment:
@@ -41,11 +56,15 @@ class Environment:
             )
         for name in FILES:
             shutil.copy(ROOT / name, source / name)
+        # It has the compiled sources, too, if it is made where nothing is compiled.
+        self.sdist = built("sdist", source, folder, ROCKETSIM_KERNELS="python")
+        self.source = folder / "from-sdist"
+        with tarfile.open(self.sdist) as packed:
+            (name,) = {member.name.partition("/")[0] for member in packed}
+            packed.extractall(self.source, filter="data")
+        self.source /= name
+        self.wheel = built("wheel", self.source, folder)
         pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
-        build: list[str | Path] = ["wheel", "--no-deps", "--no-build-isolation", "-w", folder, source]
-        done = subprocess.run([*pip, *build], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        (self.wheel,) = folder.glob("*.whl")
         self.python = folder / "fresh" / "bin" / "python"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "fresh"], check=True)
         install: list[str | Path] = [
@@ -61,6 +80,12 @@ class Environment:
         self.has_kernels = any(name.endswith(".so") for name in zipfile.ZipFile(self.wheel).namelist())
         (metadata,) = folder.glob("fresh/lib/*/site-packages/*.dist-info")
         self.metadata = PathDistribution(metadata)
+
+    def forget_compiled(self) -> None:
+        """Removes what the next build would take from the last one."""
+        for suffix in ("o", "so"):
+            for path in (self.source / "build").rglob(f"*.{suffix}"):
+                path.unlink()
 
     def packages(self, *extras: str) -> Path:
         """A folder with links to what the wheel requires with these extras, and to what that requires."""
@@ -128,6 +153,8 @@ def fresh(tmp_path_factory):
 
 def test_the_wheel_has_every_module_and_marker_and_nothing_else_of_the_checkout(fresh):
     names = [name for name in zipfile.ZipFile(fresh.wheel).namelist() if ".dist-info/" not in name]
+    with tarfile.open(fresh.sdist) as packed:
+        assert not [name for name in packed.getnames() if "/tests" in name or "/benchmarks" in name]
     there = {
         str(path.relative_to(ROOT / "proto" if source == "proto" else ROOT))
         for source in SOURCES
@@ -149,16 +176,57 @@ def test_the_wheel_is_compiled_where_a_compiler_is_installed(fresh):
 
 @pytest.mark.parametrize("lacking", [{"CC": "/bin/false"}, {"ROCKETSIM_KERNELS": "python"}], ids=["cc", "not wanted"])
 def test_without_a_compiler_a_wheel_is_built_all_the_same(fresh, tmp_path, lacking):
-    shutil.rmtree(
-        fresh.folder / "source" / "build", ignore_errors=True
-    )  # what the first wheel has left would be taken again
-    build = ["wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path, fresh.folder / "source"]
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run([*pip, *build], env=os.environ | lacking, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+    fresh.forget_compiled()
+    wheel = built("wheel", fresh.source, tmp_path, **lacking)
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     assert wheel.name.endswith("-py3-none-any.whl") == ("CC" not in lacking)
+
+
+def test_a_release_is_not_built_without_its_compiled_codec(fresh, tmp_path):
+    fresh.forget_compiled()
+    with pytest.raises(AssertionError, match="/bin/false"):
+        built("wheel", fresh.source, tmp_path, ROCKETSIM_KERNELS="compiled", CC="/bin/false")
+
+
+@pytest.mark.parametrize(
+    "check", [("twine", "check", "--strict"), ("check_wheel_contents",)], ids=lambda check: check[0]
+)
+def test_a_package_index_takes_the_files(fresh, check):
+    pytest.importorskip(check[0])
+    files = [fresh.wheel] if check[0] == "check_wheel_contents" else [fresh.wheel, fresh.sdist]
+    done = subprocess.run([sys.executable, "-m", *check, *files], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_description_leads_to_files_of_its_version(fresh):
+    told = fresh.metadata.metadata
+    assert told["Name"] == DISTRIBUTION
+    assert re.search(rf"^## {re.escape(told['Version'])} - ", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    links = re.findall(r"\]\(([^)\s]+)\)", told.get_payload())
+    assert len(links) > 20
+    for link in links:
+        place = re.match(rf"{told['Home-page']}/(blob|raw)/v{told['Version']}/([^#]+)", link)
+        assert link.startswith("#") or (place and (ROOT / place[2]).exists()), link
+
+
+def test_an_import_names_the_extra_that_it_lacks(fresh):
+    """In one process, which has the base only."""
+    code = """
+import importlib
+for word in "rocketsim_source rocketsim_console.app rocketsim_testing.pair broker_service.errors".split():
+    module, _, name = word.partition(".")
+    try:
+        importlib.import_module(module)
+        getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    assert re.findall(r"^(\w+) is .*(pip .*)", fresh.says(code), re.M) == [
+        ("pyspark", "pip install 'rocketsim[spark]'"),
+        ("starlette", "pip install 'rocketsim[console]'"),
+        ("typer", "pip install 'rocketsim[testing]'"),
+        ("typer", "pip install 'rocketsim[cli]'"),
+    ]
 
 
 def test_a_producer_and_a_consumer_need_neither_extra(fresh):
@@ -191,7 +259,7 @@ for name in {absent!r}:
 def test_the_command_without_its_extra_says_what_to_install(fresh):
     done = fresh.run(str(fresh.python.parent / "rocketsim"), "--version")
     assert done.returncode == 1
-    assert done.stderr == ("rocketsim: typer is not installed; the command needs it: pip install 'rocketsim[cli]'\n")
+    assert done.stderr == "rocketsim: typer is not installed; install it with: pip install 'rocketsim[cli]'\n"
 
 
 def test_the_command_and_its_servers_need_only_their_extra(fresh):
@@ -202,7 +270,7 @@ def test_the_command_and_its_servers_need_only_their_extra(fresh):
     servers = f"import {modules}, sys; print('pyspark' in sys.modules)"
     assert fresh.says(servers, extras=("cli",)) == "False"
     demo = fresh.run(str(fresh.python.parent / "rocketsim"), "demo", extras=("cli",))
-    assert "pip install 'rocketsim[cli,spark]'" in demo.stderr
+    assert "pip install 'rocketsim[spark]'" in demo.stderr
     assert demo.returncode == 1
 
 
@@ -215,8 +283,40 @@ def test_the_console_needs_only_its_extra(fresh):
     assert fresh.says(code, extras=("console",)) == "True"
 
 
-def test_pytest_finds_the_fixtures_with_their_extra(fresh):
-    done = fresh.run("-m", "pytest", "--fixtures", "-q", extras=("testing",))
+@pytest.mark.long
+def test_pip_installs_the_wheel_with_what_its_extras_need(fresh, tmp_path):
+    """From the network, as a user's first steps: half a gigabyte, of which most is PySpark."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "installed"], check=True)
+    pip = [tmp_path / "installed/bin/pip", "-q", "--disable-pip-version-check", "--no-input", "install"]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
+    environ["PATH"] = f"{tmp_path / 'installed/bin'}:{environ['PATH']}"  # for Spark's workers
+    run = functools.partial(subprocess.run, env=environ, cwd=tmp_path, check=True, stdout=subprocess.PIPE, text=True)
+    run([*pip, fresh.wheel])
+    run([*pip, f"{DISTRIBUTION}[cli,spark]"])  # as errors say; what is installed stays
+    with rocketsim_testing.pair() as pair:
+        words = ["doctor", "--spark", "--json", "-n", pair.name_server]
+        said = run([tmp_path / "installed/bin/rocketsim", *words], check=False).stdout
+    findings = [json.loads(line) for line in said.splitlines()]
+    assert [one for one in findings if not one["ok"]] == []
+    assert "sparkReads" in {one["check"] for one in findings}
+
+
+@pytest.mark.long
+def test_pyright_knows_the_types_of_what_is_installed(fresh, tmp_path):
+    pytest.importorskip("pyright", reason="`./run dist` installs what this test needs")
+    if shutil.which("node") is None:
+        pytest.skip("pyright needs Node.js (node)")
+    shutil.copytree(ROOT / "examples", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "wrong.py").write_text("from rocketsim_client import Producer\n\nProducer('a:1').send('a body')\n")
+    environ = os.environ | {"PYTHONPATH": str(fresh.packages("spark"))}
+    command = [sys.executable, "-m", "pyright", "--level", "error", "--outputjson", "--pythonpath", fresh.python]
+    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True)
+    (found,) = json.loads(done.stdout)["generalDiagnostics"]
+    assert (Path(found["file"]).name, found["rule"]) == ("wrong.py", "reportArgumentType")
+
+
+def test_pytest_finds_the_fixtures_with_their_extra(fresh, tmp_path):
+    done = fresh.run("-m", "pytest", "--fixtures", "-q", str(tmp_path), extras=("testing",))
     assert "rocketsim_topic" in done.stdout, done.stderr
     assert "rocketsim_session_pair [session scope]" in done.stdout
 
