@@ -1,8 +1,8 @@
 """The base classes and decorators of operators' commands.
 
-A command is a method of a subject's `...Commands` class.  It has the name that admin.proto gives it, and declares the
-right that it needs.  Commands that change something call the subject's `...Operations`, which `remoting.py` also calls
-for RocketMQ's tools.
+A command is a method of a subject's `...Commands` class.  The method has the name that admin.proto gives the command,
+and declares the right that the command needs.  Commands that change something call the subject's `...Operations`, which
+`remoting.py` also calls for RocketMQ's tools.
 """
 
 import functools

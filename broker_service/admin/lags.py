@@ -27,8 +27,8 @@ Key = tuple[str, str]  # group and topic
 class GroupLag(NamedTuple):
     """The messages that a group has yet to settle, of which `under_way` are delivered and not acknowledged.
 
-    `oldest_ms` is the age of the oldest of these messages.  It is 0 if no message is left, and None if the oldest
-    cannot be read.
+    `oldest_ms` is the age of the oldest of these messages.  The age is 0 if no message is left, and None if the oldest
+    message cannot be read.
     """
 
     messages: int

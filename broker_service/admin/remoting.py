@@ -55,7 +55,9 @@ _NOTHING = {
 
 
 class Consumers(Protocol):
-    """The consumers that are connected over the remoting protocol.  They keep offsets of their own while they run."""
+    """The consumers that are connected over the remoting protocol.  While these consumers run, they keep offsets of
+    their own.
+    """
 
     def notify_of_reset(self, group: str, topic: str, timestamp: int, body: bytes) -> None:
         """Tells the members of a group to continue at other offsets.  `body` has the offset of each queue."""
@@ -245,8 +247,8 @@ class AdminAnswers:
     async def reset_offset(self, request: Request) -> Answer:
         """Moves the offsets on the broker, and then notifies the connected consumers.
 
-        Without the notification they would commit their own offsets again.  In RocketMQ the consumers move the offsets,
-        so they must be connected.
+        Without the notification the consumers would commit their own offsets again.  In RocketMQ the consumers move the
+        offsets, so they must be connected.
         """
         group, topic, timestamp = request.text("group"), request.text("topic"), request.number("timestamp")
         queue_ids = [queue_id] if (queue_id := request.number("queueId", -1)) >= 0 else []

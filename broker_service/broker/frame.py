@@ -77,8 +77,8 @@ class Frame:
     """Checked records of one topic.
 
     `queues` has the lowest and the highest queue id.  `message` is set if the frame has only one record, and this
-    record has special properties.  They give `delay_level`, `deliver_ms` and `waits`.  If `waits` is false, the sender
-    does not wait for disk or slave.
+    record has special properties.  These properties give `delay_level`, `deliver_ms` and `waits`.  If `waits` is false,
+    the sender does not wait for disk or slave.
     """
 
     batch: Batch

@@ -92,7 +92,7 @@ class FrameSend(Send):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsSend(Send):
-    """A send whose records the broker has made from the client's messages.  It has at least one record."""
+    """A send whose records the broker has made from the client's messages.  The send has at least one record."""
 
     records: Sequence[Record]
 

@@ -3,11 +3,13 @@
 A message with a delivery time waits as a record of the timer topic.  Such a record is called a timer.  A batch of
 timers is delivered in one step of the event loop, which appends three things to the log:
 
-1. It appends COPYING, a transition in the state topic, which says that copies may follow from this log offset on.
+1. TimerDelivery appends COPYING, a transition in the state topic, which says that copies may follow from this log
+offset on.
 
-2. It appends the copies, in the users' topics.  A property of each copy names the timer that the copy settles.
+2. TimerDelivery appends the copies, in the users' topics.  A property of each copy names the timer that the copy
+settles.
 
-3. It appends COPIED, a transition in the state topic, with the timers that are settled.
+3. TimerDelivery appends COPIED, a transition in the state topic, with the timers that are settled.
 
 COPIED repeats what the copies say, because slaves and starts read only the state topic, and not all users' records.
 After a crash between COPYING and COPIED, the next master reads the log from COPYING on, finds the copies, and appends
@@ -132,7 +134,7 @@ class TimerDelivery:
         return self._retry_at.keys()
 
     async def _read(self, second: int, log_offsets: Iterable[int]) -> list[Record]:
-        """Reads the timers at these log offsets.  Those that cannot be read are tried again later."""
+        """Reads the timers at these log offsets.  Timers that cannot be read are tried again later."""
         found: list[Record] = []
         size = 0
         for log_offset in log_offsets:
@@ -306,7 +308,7 @@ class TimerDelivery:
     def _given_up(self) -> Collection[int]:
         """Returns the timers that could not be read for so long that their log file may be deleted.
 
-        They are still delivered if they can be read before the deletion.
+        Such timers are still delivered if they can be read before the deletion.
         """
         before = self._broker.clock() - _KEPT_UNREADABLE_S
         return {log_offset for log_offset, since in self._unreadable_since.items() if since <= before}

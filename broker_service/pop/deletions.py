@@ -102,7 +102,7 @@ class Deletions:
         """Returns the names of all retry topics of a group.
 
         These are the broker's own retry topics, and those that RocketMQ has made for topics that the group has read.
-        The retry topic of RocketMQ's push consumers is one of them, unless another group reads it.
+        The retry topic of the group's RocketMQ push consumers is also returned, unless another group reads it.
         """
         read = self._broker.offsets.topics_by_group()
         of_group = {place.topic for place in self._writer.state.queues if place.group == group} | read.get(group, set())

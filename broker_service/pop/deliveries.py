@@ -20,7 +20,7 @@ class Pop:
 
     With `auto_renew` the broker extends the deadlines while the client is connected, and ignores `invisible_ms`.
     `poll_s` is how long the pop may wait for a first message, and `timeout_s` how long disk and slave may take after
-    that.  A client that got no answer pops again with the same `attempt_id` (empty: it never does).  If its group
+    that.  A client that got no answer pops again with the same `attempt_id` (empty if clients do not).  If its group
     consumes in order, it then gets the messages that its first pop took.
     """
 

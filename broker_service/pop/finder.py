@@ -1,4 +1,4 @@
-"""Finder: finds the messages that a pop may deliver now.  It only reads.
+"""Finder: finds the messages that a pop may deliver now, and changes nothing.
 
 A *scan* reads one queue from the offset at which the group continues.  The scan ends when it has enough messages, has
 read enough bytes, or has passed over too many messages that the filter excludes.  For a group that consumes in order it
@@ -53,8 +53,7 @@ class Message(NamedTuple):
 class _Scan(NamedTuple):
     """A scan of one queue from `start` to at most `end`.
 
-    It covers at most `entries` messages, including those that it does not take.  It takes at most `most` messages, with
-    at most `most_bytes` of records.
+    The scan reads at most `entries` messages, and takes at most `most` of them, with at most `most_bytes` of records.
     """
 
     place: Place
@@ -264,8 +263,8 @@ class Finder:
     def _again(self, place: Place, is_retry: bool, attempt_id: str) -> QueueBatch | None:
         """Returns the messages in order that an earlier attempt of this pop took from this queue.
 
-        Returns None if the client has given one of them back or has moved a deadline since.  In this case the client
-        has got the answer, or the attempt counts because a message could not be received.  Message groups with a
+        Returns None if the client has given one of these messages back or has moved a deadline since.  In this case the
+        client has got the answer, or the attempt counts because a message could not be received.  Message groups with a
         message that cannot be read are left out.
         """
         taken = {
@@ -310,7 +309,7 @@ class Finder:
         return records, {offsets[answer.span_index] for answer in read.answers if answer.status in removed}
 
     def _unreadable_of(self, place: Place, queue_offsets: Collection[int]) -> list[int]:
-        """Returns the offsets of these messages that the disk cannot read.  Each of them is logged once."""
+        """Returns the offsets of these messages that the disk cannot read.  Each unreadable message is logged once."""
         unreadable = []
         for offset in queue_offsets:
             try:

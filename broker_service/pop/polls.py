@@ -14,9 +14,7 @@ Waiters = dict[asyncio.Future[bool], None]  # the oldest first; a result of Fals
 
 
 class Polls:
-    """Keeps waiting pops.  They are registered before any await, on the loop that also appends, so no message is
-    missed.
-    """
+    """Keeps waiting pops.  Each registers before any await, on the loop that also appends, so none misses a message."""
 
     def __init__(self, most: int) -> None:
         self._most = most

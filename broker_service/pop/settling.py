@@ -88,9 +88,9 @@ class Settling:
     ) -> None:
         """Undoes the deliveries of a call that ended before it had sent all of them.
 
-        The sending of the first `begun` messages had begun, so these deliveries count as attempts.  The last of them
-        waits for its back-off, because its message may be the one that the client could not receive.  All others are
-        delivered again at once.  Invalid handles are ignored.
+        The sending of the first `begun` messages had begun, so these deliveries count as attempts.  The last of these
+        deliveries waits for its back-off, because the client may have been unable to receive its message.  All others
+        are delivered again at once.  Invalid handles are ignored.
 
         `deadlines_ms` are the deadlines in the call's answer.  A delivery in order that has another deadline now was
         given to the client's next attempt, and stays as it is.

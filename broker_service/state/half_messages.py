@@ -103,9 +103,7 @@ def real_queue(half: Record) -> int:
 
 
 def committed_copy(half: Record, queue_id: int) -> Record:
-    """Makes the message for consumers, with sysFlag 8.  It names the half message, and thereby settles the half
-    message.
-    """
+    """Makes the message for consumers, with sysFlag 8.  The copy names the half message, and thereby settles it."""
     copy = _copy(half, half.properties[PROPERTY_REAL_TOPIC], queue_id)
     copy.sys_flag = half.sys_flag & ~record.SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_COMMITTED
     copy.prepared_transaction_offset = half.commit_log_offset
@@ -114,7 +112,7 @@ def committed_copy(half: Record, queue_id: int) -> Record:
 
 
 def discarded_copy(half: Record) -> Record:
-    """Makes the copy for the topic of messages whose transactions were given up.  It settles the half message."""
+    """Makes the copy for the topic of messages whose transactions were given up.  The copy settles the half message."""
     return _copy(half, DISCARDED_TOPIC, 0)
 
 

@@ -1,4 +1,4 @@
-"""OpenTransactions keeps the half messages whose transaction has not ended.  It follows from the log.
+"""OpenTransactions keeps the half messages whose transaction has not ended.  The log alone determines this state.
 
 A half message replaces an open one with the same topic and id, because it is the same message, sent or appended again.
 """
@@ -56,7 +56,7 @@ class OpenTransactions:
             if not self._due or self._due[0][0] > now_ms:
                 break
             entry = heapq.heappop(self._due)
-            if not entries or entry != entries[-1]:  # a time that was set to the same value twice has equal entries
+            if not entries or entry != entries[-1]:  # entries are equal if a time was set to the same value twice
                 entries.append(entry)
                 found.append(self.open[self._by_offset[entry[1]]])
         for entry in entries:

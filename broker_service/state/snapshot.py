@@ -120,7 +120,7 @@ def _lock(
 ) -> Iterator[Transition]:
     """Yields transitions that make a lock.
 
-    They leave the queue's next offset at the lowest one, because other locks have messages in between.
+    The transitions leave the queue's next offset at its lowest value, because other locks have messages in between.
     """
     name, attempt_id, messages = group
     batch = {one.queue_offset: under_way[one.queue_offset] for one in messages if one.step is Step.DELIVERED}

@@ -1,4 +1,4 @@
-"""State keeps the messages that each group has taken and not settled.  It follows from the transitions.
+"""State keeps the messages that each group has taken and not settled.  The transitions alone determine this state.
 
 Each message of a queue from `committed` to `next` is either under way or settled, so only those under way are kept:
 
@@ -174,7 +174,7 @@ class State:
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now_ms: int, limit: int) -> list[Due]:
-        """Returns overdue deliveries, the oldest first.  They stay overdue until a transition changes them."""
+        """Returns overdue deliveries, the oldest first.  A delivery stays overdue until a transition changes it."""
         found: list[Due] = []
         entries: list[tuple[int, Place, int, int]] = []
         while len(found) < limit:

@@ -1,10 +1,10 @@
 """StateLog keeps the state of consumption in step with this broker's log, on masters and slaves.
 
-After a start or a cut of the log, it takes the state from the newest valid snapshot and applies the log after it.  It
-keeps two snapshots, `consumption.snapshot` and the earlier one with the ending `.old`, in case the newer one is
-damaged or the log was cut.
+After a start or a cut of the log, it takes the state from the newest valid snapshot and applies the log after it.
+StateLog keeps two snapshots, `consumption.snapshot` and the earlier one with the ending `.old`, in case the newer one
+is damaged or the log was cut.
 
-Four kinds of records change the state, and are applied in log order.  If one of them cannot be read because of a bad
+Four kinds of records change the state, and are applied in log order.  If such a record cannot be read because of a bad
 sector or damage, only a part of the state waits:
 
 | record                                       | if it cannot be read                                             |
@@ -68,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 class StateLog:
-    """Keeps the state.  It notes each record that the store dispatches.  The next `catch_up` applies them."""
+    """Keeps the state.  Notes each record that the store dispatches.  The next `catch_up` applies them."""
 
     def __init__(self, store: MessageStore, snapshot_path: Path) -> None:
         self.state = State()

@@ -122,7 +122,8 @@ def _copy(waiting: Record) -> Record:
 def sources(data: bytes) -> Iterator[tuple[str, tuple[int, int] | None]]:
     """Yields, for each of these adjacent records, its topic and the waiting record that it settles.
 
-    The waiting record is given by its second and log offset.  It is None if the record is not a copy.
+    The waiting record is given by its second and log offset.  For a record that is not a copy, the waiting record is
+    None.
     """
     records = Records.walk(data)
     values = records.property(PROPERTY_TIMER_SOURCE).to_pylist()

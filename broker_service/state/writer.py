@@ -28,7 +28,7 @@ from broker_service.state.state_log import StateLog, Written
 from broker_service.state.transitions import Place, Take, TakeInOrder, Transition
 
 _BODY = 16 << 10  # bytes of transitions after which a further record begins
-MAX_PENDING = 128  # so many pending transitions are appended without waiting for others
+MAX_PENDING = 128  # with this many pending transitions they are appended without waiting for others
 
 
 class StateWriter:

@@ -11,8 +11,8 @@ REMOTING = "remoting:"
 class ConnectedProducers:
     """Asks a producer of the protocol in which the transaction came.
 
-    `remoting` has the producers of the remoting protocol while its port is open.  They are also asked about half
-    messages of a RocketMQ that has used this store.
+    `remoting` has the producers of the remoting protocol while its port is open.  These producers are also asked about
+    half messages of a RocketMQ that has used this store.
     """
 
     def __init__(self, grpc: Producers) -> None:

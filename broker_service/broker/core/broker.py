@@ -78,7 +78,7 @@ class Broker:
         self.members_changed = Notice()  # notified of each answer of a name server or of a broker of this name
         self.description_changed = Notice()  # notified when the registration at name servers must change
         # Each function is called with group, topic and the new offsets before the table of offsets is reset.
-        # It returns True if it has moved an offset that it keeps itself.
+        # A function returns True if it has moved an offset that it keeps itself.
         self.offsets_reset: list[Callable[[str, str, Mapping[int, int]], bool]] = []
         # Each function is called with a deleted group before the group's offsets are deleted.
         self.group_dropped: list[Callable[[str], None]] = []
@@ -206,7 +206,7 @@ class Broker:
 
     @property
     def takes_clients_writes(self) -> bool:
-        """Returns True if producers may send to this broker.  Name servers are told the same."""
+        """Returns True if producers may send to this broker.  The broker tells name servers the same."""
         return self.may_append and self.store.admission.why_no_sends() is None
 
     @property

@@ -1,9 +1,9 @@
 """BrokerTime gives a broker the time, even if its wall clock is set wrongly or steps.  The clocks are arguments.
 
 The wall clock may be set by NTP, by hand, or after a pause of a virtual machine.  The clock since boot is never set,
-and it also runs while the machine is suspended.  BrokerTime compares the two.  It corrects a small difference slowly.
-A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes.  Until then
-the time continues as if the step had not happened.
+and it also runs while the machine is suspended.  BrokerTime compares the two clocks, and corrects a small difference
+slowly. A large difference is a step of the wall clock.  A step is not believed until it has lasted for ten minutes.
+Until then the time continues as if the step had not happened.
 
 There are three times:
 

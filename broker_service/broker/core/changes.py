@@ -42,7 +42,7 @@ class MetadataChanges:
         self._groups: set[str] = set()
         self._offsets: dict[tuple[str, str], set[int]] = {}
         self._known_slaves = False
-        self.sent = 1  # number of the last message; 1 stands for the tables that were loaded at the start
+        self.sent = 1  # number of the last message; number 1 is the tables that were loaded at the start
         topics.changed.append(self._topics.add)
         groups.changed.append(self._groups.add)
         offsets.changed.append(self._offsets_changed)

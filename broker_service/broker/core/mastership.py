@@ -7,15 +7,16 @@
 A configured master starts WAITING.  Another broker may have been promoted while it was down, and a slave may have
 records that the master has lost.  Before it takes writes, the master therefore waits for three things:
 
-1. It waits for one answer of a name server or a slave, without a time limit.  If neither is configured, this wait ends
-at once.
+1. The master waits for one answer of a name server or a slave, without a time limit.  If neither is configured, this
+wait ends at once.
 
-2. It waits for the tail of its own last epoch if a live slave has more of this epoch than this log.  This wait has no
-time limit, because replication fetches that tail (*refill*).
+2. The master waits for the tail of its own last epoch if a live slave has more of this epoch than this log.  This wait
+has no time limit, because replication fetches that tail (*refill*).
 
-3. It waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first answer.
-A name server may have forgotten that this master was replaced, and each slave may have been promoted.  After an unclean
-stop the master also waits this long for the slaves to connect, because they may have records that were lost here.
+3. The master waits for the answers of all other name servers and known slaves, until `slaveWaitTimeMs` after the first
+answer. A name server may have forgotten that this master was replaced, and each slave may have been promoted.  After an
+unclean stop the master also waits this long for the slaves to connect, because they may have records that were lost
+here.
 
 An answer that names a newer epoch makes a master FENCED, in whichever state it is.  A fenced master takes no more
 writes.  Only a restart as a slave of the new master ends this.

@@ -6,7 +6,7 @@ they are.
 
 A change is planned from the present table, then written, and only then made in memory.  So memory never has anything
 that is not on disk.  A running broker makes its changes with `apply`, which writes on a thread, one change after the
-other.  `put`, `delete` and `adopt` write at once.  They serve the start of a broker, and slaves.
+other.  `put`, `delete` and `adopt` write at once.  These three serve the start of a broker, and slaves.
 """
 
 import asyncio
@@ -145,7 +145,9 @@ class ConfigTable(Generic[Entry]):
             pass
 
     async def until_settled(self, *names: str) -> None:
-        """Waits until no change of these entries is being written.  None begins before the caller awaits something."""
+        """Waits until no change of these entries is being written.  No change begins before the caller awaits
+        something.
+        """
         while any(map(self.is_changing, names)):
             await self.settled()
 
@@ -331,7 +333,9 @@ def to_json(entry: Named) -> dict[str, Any]:
 
 
 def from_json(entry_class: type[Any], value: Mapping[str, Any]) -> Any:
-    """Reads an entry.  RocketMQ leaves out some fields and writes null for others.  Both stand for the default."""
+    """Reads an entry.  RocketMQ leaves out some fields and writes null for others.  A missing field and null both stand
+    for the default.
+    """
     arguments = {}
     for field in dataclasses.fields(entry_class):
         given = value.get(camel_case(field.name))

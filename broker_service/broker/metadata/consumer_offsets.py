@@ -250,8 +250,8 @@ class ConsumerOffsetTable:
     def merge_in_new_generation(self, group: str, topic: str, entries: Mapping[int, OffsetEntry]) -> Queues:
         """Takes over higher entries, each in a new generation.  Returns the new entries.
 
-        They are written as one line of the journal.  A crash must not leave the other broker's generation, because that
-        broker still has a higher offset in it.
+        The new entries are written as one line of the journal.  A crash must not leave the other broker's generation,
+        because that broker still has a higher offset in it.
         """
         point = self._history.end()
         raised: Queues = {}

@@ -43,8 +43,8 @@ class TopicConfig:
     def queue_of(self, queue_id: int) -> int:
         """Returns the queue for a message that the broker accepted earlier for `queue_id`.
 
-        It may be another queue, because the topic may have fewer queues now.  While nobody may send to the topic, it is
-        one of the queues that are read.
+        The topic may have fewer queues now, so this may be another queue than `queue_id`.  While nobody may send to the
+        topic, it is one of the queues that are read.
         """
         return queue_id % max(1, self.write_queue_nums or self.read_queue_nums)
 
@@ -98,8 +98,8 @@ class TopicTable(ConfigTable[TopicConfig]):
     def auto_creating(
         self, name: str, asked_queue_nums: int, default_queue_nums: int, now_ms: int
     ) -> Planned[TopicConfig] | None:
-        """Plans the topic that a first message creates.  It has as many queues as the sender asks for, but at most the
-        default.
+        """Plans the topic that a first message creates.  The topic has as many queues as the sender asks for, but at
+        most the default.
         """
         if name in self.entries:
             return None

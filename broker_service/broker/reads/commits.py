@@ -118,8 +118,9 @@ class Commits:
     def _start(self, topic: str, queue_id: int) -> int:
         """Returns the offset at which a new group starts (table D7).
 
-        A new group starts at the queue's first offset if the queue has had no message yet.  It also starts there if the
-        first message still exists and is in memory by RocketMQ's 40 % rule.  Otherwise this returns NOT_FOUND.
+        A new group starts at the queue's first offset if the queue has had no message yet.  The group also starts at
+        that offset if the first message still exists and is in memory by RocketMQ's 40 % rule.  Otherwise this returns
+        NOT_FOUND.
         """
         store = self._broker.store
         first = store.queues.first_offset_ever(topic, queue_id)

@@ -1,7 +1,7 @@
 """RangeCalls counts over which transport clients pull ranges: over plain sockets or over gRPC.
 
 A client chooses the transport, and a client in a Spark worker does not report to the job's driver.  So the driver asks
-the broker.
+the broker for these counts.
 """
 
 from collections.abc import Iterable

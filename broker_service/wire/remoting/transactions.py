@@ -1,8 +1,8 @@
 """TransactionAnswers: ends transactions of producers that speak the remoting protocol.
 
 A producer sends the message with the property TRAN_MSG (`sends.py`), and gets the offsets of its half message.  With
-these offsets the producer commits or rolls back.  If it does neither, the broker sends it CHECK_TRANSACTION_STATE with
-the same offsets (`members.py`), and the producer then ends the transaction.
+these offsets the producer commits or rolls back.  If the producer does neither, the broker sends it
+CHECK_TRANSACTION_STATE with the same offsets (`members.py`), and the producer then ends the transaction.
 """
 
 from rocketsim_proto.records.record import PROPERTY_PRODUCER_GROUP, Record

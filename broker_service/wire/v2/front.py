@@ -58,7 +58,7 @@ class Front:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closing = False
         self._clients: dict[str, str] = {}  # unique name of an inner socket -> client's address
-        self._former: dict[str, str] = {}  # the same for connections that have just ended; their names are free
+        self._former: dict[str, str] = {}  # name -> address for connections that have just ended; the names are free
 
     @property
     def connections(self) -> int:
@@ -195,7 +195,7 @@ class _End(asyncio.Protocol):
         self.other.transport.write(data)
 
     def eof_received(self) -> bool:
-        """Keeps the other direction open for LINGER_S.  That is enough, because gRPC and its clients end both
+        """Keeps the other direction open for LINGER_S.  This time is enough, because gRPC and its clients end both
         directions.
         """
         self._has_ended = True

@@ -97,7 +97,7 @@ def accepted_types(message_type: str) -> list[pb.MessageType]:
 
 
 def endpoints_of(address: str) -> pb.Endpoints:
-    """Returns the endpoints of an address.  They have a scheme, because clients refuse endpoints without one."""
+    """Returns the endpoints of an address, including the scheme, because clients refuse endpoints without one."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     return pb.Endpoints(scheme=_scheme(host), addresses=[pb.Address(host=host, port=int(port))])

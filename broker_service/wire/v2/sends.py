@@ -60,7 +60,7 @@ class SendPath:
     async def send(
         self, messages: Sequence[pb.Message], peer: tuple[str, bytes], timeout_s: float, client_id: str
     ) -> service_pb2.SendMessageResponse:
-        """Stores or refuses the messages of one call, all together.  They have one topic.  The answer has an entry for
+        """Stores or refuses all messages of one call together.  All have the same topic.  The answer has an entry for
         each message.
         """
         until = self._broker.clock() + timeout_s
@@ -200,8 +200,8 @@ class SendPath:
         """Looks a message up in the index, unless it is known already.  `where` is the topic in which it would be
         stored.
 
-        Messages that were stored after the port was opened are known without the index.  So the search goes only up to
-        the log offset of that moment, for which the index is brought up to date once, and not for each message.
+        Messages that were stored after the port was opened are known without the index.  So the search ends at the log
+        offset of that moment.  The index is brought up to date to that offset once, and not for each message.
         """
         broker = self._broker
         if self._recent.get(topic, sent, broker.clock()) is not None:

@@ -63,7 +63,7 @@ class TopicRoutes:
         """Passes a recall on to another broker, with the client's headers, and returns that broker's answer.
 
         Returns None if no name server knows a master of this name that has the topic.  Raises PeerLost if no name
-        server, or not the other broker, answers.
+        server answers, or if the other broker does not answer.
         """
         if not (names := self._broker.config.name_servers):
             return None
