@@ -84,7 +84,7 @@ async def transitions(broker: Broker, state: State, chance: random.Random) -> li
     ends = {}
     for topic, queue_id in _queues(broker.store):
         ends[topic, queue_id] = await _read_queue(broker, state, topic, queue_id, found)
-    held = _left(broker, found)
+    held = _unacknowledged(broker, found)
     attempts = {place: await _attempts(broker.store, place, [*of_place]) for place, of_place in held.items()}
 
     changes: list[Transition] = []
@@ -227,7 +227,7 @@ def _unreadable(where: str, error: Exception) -> None:
     )
 
 
-def _left(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
+def _unacknowledged(broker: Broker, found: Checkpoints) -> dict[Place, dict[int, Held]]:
     """Returns the deliveries before the group's offset.  Messages after this offset are delivered anyway."""
     left: dict[Place, dict[int, Held]] = {}
     for place, held in found.unacknowledged().items():

@@ -309,7 +309,7 @@ class Transactions:
             by_client: dict[str, list[Prepared]] = {}
             for one in asked:
                 by_client.setdefault(one.client_id, []).append(one)
-            await _all(*(self._ask_each(some) for some in by_client.values()))
+            await _await_all(*(self._ask_each(some) for some in by_client.values()))
             for one in due:
                 if self._is_over(one):
                     await self._give_up(one)
@@ -440,7 +440,7 @@ class Transactions:
                 offsets.reset(TRANSACTION_GROUP, topic, {0: offset})
 
 
-async def _all(*calls: Awaitable[None]) -> None:
+async def _await_all(*calls: Awaitable[None]) -> None:
     """Waits for all calls, and then raises the first of their errors."""
     for failed in await asyncio.gather(*calls, return_exceptions=True):
         if failed is not None:

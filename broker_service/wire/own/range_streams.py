@@ -79,7 +79,7 @@ class RangeStreams:
         self._connections: set[asyncio.Task[None]] = set()
         self._putting: set[asyncio.Task[None] | None] = set()  # tasks of connections whose frame is being stored
         self._stopping = False
-        self._giving: set[socket.socket] = set()
+        self._pulling: set[socket.socket] = set()
         self.frame_bytes = 0  # the frame sizes of all pulls, added up
         self.buffer_bytes = 0  # the pulls' enlarged send buffers, added up
         self.unsent_bytes = 0  # bytes of pulls' frames that wait in this process until clients read them
@@ -102,12 +102,12 @@ class RangeStreams:
     @property
     def serving(self) -> int:
         """Returns the number of pulls under way."""
-        return len(self._giving)
+        return len(self._pulling)
 
     @property
     def queued_bytes(self) -> int:
         """Returns how many bytes of pulls wait in the kernel until clients read them."""
-        return sum(map(_queued_bytes, self._giving))
+        return sum(map(_queued_bytes, self._pulling))
 
     @property
     def unix_name(self) -> str:
@@ -230,14 +230,14 @@ class RangeStreams:
             await self._send(connection, range_stream.answer(Kind.NOT_HERE))
             return
         is_send = request.HasField("send")
-        if not (self._takes(request.records_bytes) if is_send else self._gives(request.pull)):
+        if not (self._has_room_for_send(request.records_bytes) if is_send else self._has_room_for_pull(request.pull)):
             await self._send(connection, range_stream.answer(Kind.NO_ROOM))
             return
         try:
             if is_send:
-                await self._take_frame(connection, request, deadline)
+                await self._receive_send(connection, request, deadline)
             else:
-                await self._give_frames(connection, request.pull)
+                await self._serve_pull(connection, request.pull)
         except (RocketSimError, OSError) as error:
             refusal = refusal_of(error)
             log_server_failure("a stream of ranges", refusal)
@@ -245,11 +245,11 @@ class RangeStreams:
             message = pb.StreamRefusal(status=status, code=refusal.code, details=str(refusal)).SerializeToString()
             await self._send(connection, range_stream.answer(Kind.REFUSED, message))
 
-    def _takes(self, size: int) -> bool:
+    def _has_room_for_send(self, size: int) -> bool:
         """Returns True if the limits allow a further send, with a frame of `size` bytes."""
         return self.sends < MAX_SENDS and _fits(size, self.taken_bytes, MAX_TAKEN_BYTES)
 
-    async def _take_frame(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
+    async def _receive_send(self, connection: socket.socket, request: pb.StreamRequest, deadline: float) -> None:
         self.sends += 1
         self.taken_bytes += request.records_bytes
         try:
@@ -285,15 +285,15 @@ class RangeStreams:
             raise ClientLost from None
         return records
 
-    def _gives(self, asked: pb.PullRangeRequest) -> bool:
+    def _has_room_for_pull(self, asked: pb.PullRangeRequest) -> bool:
         """Returns True if the limits allow a further pull, with frames of the size that it asks for."""
         size = self._ranges.frame_bytes(asked.max_frame_bytes)
         return self.serving < MAX_STREAMS and _fits(size, self.frame_bytes, MAX_UNSENT_BYTES)
 
-    async def _give_frames(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
+    async def _serve_pull(self, connection: socket.socket, asked: pb.PullRangeRequest) -> None:
         frame_bytes = self._ranges.frame_bytes(asked.max_frame_bytes)
         buffer_bytes = self._large_buffer(connection)
-        self._giving.add(connection)
+        self._pulling.add(connection)
         self.frame_bytes += frame_bytes
         self.buffer_bytes += buffer_bytes
         try:
@@ -302,7 +302,7 @@ class RangeStreams:
         finally:
             self.buffer_bytes -= buffer_bytes
             self.frame_bytes -= frame_bytes
-            self._giving.discard(connection)
+            self._pulling.discard(connection)
 
     def _large_buffer(self, connection: socket.socket) -> int:
         """Gives a Unix socket a large send buffer, and returns the buffer's size in bytes.  Returns 0 if the limit does
@@ -325,7 +325,7 @@ class RangeStreams:
                 message = without_records(frame, self._broker.broker_id, self._broker.epoch)
                 head = range_stream.answer(Kind.FRAME, message, sum(map(len, frame.records)))
                 await self._send(connection, head, frame.records)
-                await _has_room(connection)
+                await _until_writable(connection)
 
     async def _send(self, connection: socket.socket, head: bytes, records: list[memoryview] | None = None) -> None:
         """Sends `head` and `records`.  Empties `records` before it waits, so that no deleted log file stays open."""
@@ -335,7 +335,7 @@ class RangeStreams:
                 sent = connection.sendmsg(parts)
             except BlockingIOError:
                 sent = 0
-            rest = _behind(parts, sent)
+            rest = _without_first(parts, sent)
             parts.clear()
             if records:
                 records.clear()
@@ -350,7 +350,7 @@ class RangeStreams:
             raise ClientLost from error
 
 
-async def _has_room(connection: socket.socket) -> None:
+async def _until_writable(connection: socket.socket) -> None:
     """Waits until the kernel reports the socket as writable."""
     room = select.poll()
     room.register(connection, select.POLLOUT)
@@ -415,7 +415,7 @@ def _fits(size: int, taken: int, most: int) -> bool:
     return not taken or taken + size <= most
 
 
-def _behind(parts: Sequence[memoryview], sent: int) -> bytes:
+def _without_first(parts: Sequence[memoryview], sent: int) -> bytes:
     """Returns a copy of the parts without their first `sent` bytes."""
     rest = []
     for part in parts:

@@ -112,9 +112,9 @@ class Front:
         self.ends.discard(end)
         self._ended.set()
 
-    def takes(self, client: "_Client", address: str) -> bool:
+    def admit(self, client: "_Client", address: str) -> bool:
         """Adds a connection.  Returns False if the limit does not allow another one."""
-        if self.connections < self._most or self._drops_a_silent_one():
+        if self.connections < self._most or self._close_oldest_silent():
             self._connected.add(client)
             return True
         self.refused += 1
@@ -131,23 +131,23 @@ class Front:
             )
         return False
 
-    def is_silent(self, client: "_Client") -> None:
+    def note_silent(self, client: "_Client") -> None:
         self._silent[client] = None
         if len(self._silent) > MAX_SILENT:
-            self._drops_a_silent_one()
+            self._close_oldest_silent()
 
-    def _drops_a_silent_one(self) -> bool:
+    def _close_oldest_silent(self) -> bool:
         """Closes the oldest connection that has sent nothing.  Returns False if every connection has sent something."""
         if not self._silent:
             return False
         next(iter(self._silent)).abort()
         return True
 
-    def left(self, client: "_Client") -> None:
+    def remove(self, client: "_Client") -> None:
         self._connected.discard(client)
         self._silent.pop(client, None)
 
-    def has_sent(self, client: "_Client") -> None:
+    def note_first_byte(self, client: "_Client") -> None:
         self._silent.pop(client, None)
 
     def connecting(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -244,8 +244,8 @@ class _Client(_End):
         super().connection_made(transport)
         self._connecting: asyncio.Task[None] | None = None
         self._silence = asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.abort)
-        if self._front.takes(self, _grpc_peer(transport.get_extra_info("peername"))):
-            self._front.is_silent(self)
+        if self._front.admit(self, _grpc_peer(transport.get_extra_info("peername"))):
+            self._front.note_silent(self)
         else:
             self.abort()
 
@@ -254,7 +254,7 @@ class _Client(_End):
             self.other.transport.write(data)
             return
         self._silence.cancel()
-        self._front.has_sent(self)
+        self._front.note_first_byte(self)
         self.transport.pause_reading()
         self._connecting = self._front.connecting(self._connect(data))
 
@@ -280,13 +280,13 @@ class _Client(_End):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._silence.cancel()
-        self._front.left(self)
+        self._front.remove(self)
         if self._connecting is not None and self.other is None:
             self._connecting.cancel()
         super().connection_lost(error)
 
     def abort(self) -> None:
-        self._front.left(self)  # frees the place at once for another connection
+        self._front.remove(self)  # frees the place at once for another connection
         super().abort()
 
 
