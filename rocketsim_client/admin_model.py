@@ -110,6 +110,23 @@ class ConsumeProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupClient:
+    """A client that has consumed with a group lately, as a broker saw it.
+
+    `way` is `pop` for a consumer, `commit` for a reader of queues such as Spark, and `heartbeat` for RocketMQ 4's
+    clients.  `last_ms_ago` is the time since then in milliseconds.  `messages` is how far its last commit moved the
+    group's offsets at this broker.
+    """
+
+    client_id: str
+    way: str
+    last_ms_ago: int
+    messages: int
+    broker_name: str
+    broker_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResetOffset:
     """The result of a reset in one queue: the new offset, the previous one (-1 if the group had none), and which
     brokers have stored the new one."""

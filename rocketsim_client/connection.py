@@ -42,6 +42,7 @@ class Connection:
     range_streams: bool = True  # use plain sockets beside gRPC, if brokers offer them
     credentials: Credentials | None = None  # None: calls are not signed
     tls: Tls | None = None  # None: plaintext
+    program: str = ""  # which operators see before the host in a group's list of clients
     protocol: str = "auto"  # grpc for RocketSim's servers, remoting for Apache RocketMQ's
     # The rest is for the remoting protocol only.
     security_token: str = field(default="", repr=False)
@@ -74,6 +75,7 @@ class Connection:
         register_group: str = "auto",
         namespace: str = "",
         namespace_v2: str = "",
+        program: str = "",
     ) -> "Connection":
         """Makes a Connection, and raises InvalidParameter, which names the wrong argument.
 
@@ -91,7 +93,8 @@ class Connection:
         certificate, for servers that ask for one.
 
         `protocol` is `grpc` for RocketSim's servers, `remoting` for Apache RocketMQ's, or `auto`, which finds out which
-        of them a server speaks.  The arguments below are for RocketMQ's servers only.  `security_token` belongs to
+        of them a server speaks.  `program` is a word that operators see before this machine's name in a group's list of
+        clients.  The other arguments are for RocketMQ's servers only.  `security_token` belongs to
         temporary keys of a cloud.  `address_map` (`10.0.0.3:10911=host:20911,10.0.*=host`) says where this machine
         reaches the addresses that brokers advertise.  `max_pulls_per_second` limits the pulls of this process, and 0
         means no limit.  `register_group` (`auto`, `true` or `false`) makes a group that commits visible to RocketMQ's
@@ -122,6 +125,7 @@ class Connection:
             credentials=credentials_of(access_key, secret_key),
             tls=Tls.of(tls, tls_ca, tls_cert, tls_key),
             protocol=protocol,
+            program=program,
             security_token=security_token,
             address_map=AddressMap.parse(address_map).text,
             max_pulls_per_second=max_pulls_per_second,

@@ -301,6 +301,7 @@ class GroupView:
                 {"topic": topic, "kind": kind_of(topic), **_lag(of_topic)} for topic, of_topic in sorted(topics.items())
             ],
             "dead_letters": self._dead_letters(),
+            "clients": self._clients(),
         }
 
     def _settings(self) -> SubscriptionGroupConfig | None:
@@ -309,6 +310,14 @@ class GroupView:
             config = groups_of(self._admin).get(self._group)
             self._config = time.monotonic(), config
         return config
+
+    def _clients(self) -> dict[str, Any]:
+        """Returns the clients that have consumed with the group lately, or why no broker has named them."""
+        try:
+            clients = self._admin.consumer_connection(self._group)
+        except RocketSimError as error:
+            return {"rows": [], "total": 0, "trouble": str(error)}
+        return {"rows": [asdict(one) for one in clients[:MAX_ROWS]], "total": len(clients), "trouble": ""}
 
     def _dead_letters(self) -> dict[str, Any] | None:
         """Returns the number of dead letters, or `trouble`, the reason why no broker has answered.  None: the group has

@@ -79,6 +79,22 @@ class GroupCommands(Commands):
             broker_id=self._broker.broker_id,
         )
 
+    @command(user(lambda request: [of_group(request.consumer_group, *GET)]))
+    async def ConsumerConnection(self, request: pb.ConsumerConnectionRequest) -> pb.ConsumerConnectionResponse:
+        now_s = self._broker.clock()
+        return pb.ConsumerConnectionResponse(
+            clients=[
+                pb.ConsumerConnectionResponse.Client(
+                    client_id=seen.client_id,
+                    way=seen.way,
+                    last_ms_ago=int((now_s - seen.at_s) * 1000),
+                    messages=seen.messages,
+                )
+                for seen in self._broker.consumers.of(request.consumer_group, now_s)
+            ],
+            broker_id=self._broker.broker_id,
+        )
+
     @change(user(_reset))
     async def ResetOffsetByTime(self, request: pb.ResetOffsetByTimeRequest) -> pb.ResetOffsetByTimeResponse:
         resets = await self._operations.reset_offset_by_time(

@@ -7,7 +7,6 @@ from broker_service.admin.metrics import Metrics
 from broker_service.admin.status import Status
 from broker_service.broker.core.broker import Broker
 from broker_service.leadership.following import Following
-from broker_service.pop.consumers import Consumers
 from broker_service.runtime.tasks import OwnedTasks
 
 SAMPLE_EVERY_S = 1.0
@@ -22,14 +21,12 @@ class Sampling:
         status: Status,
         metrics: Metrics,
         lags: Lags,
-        consumers: Consumers,
     ) -> None:
         self._broker = broker
         self._following = following
         self._status = status
         self._metrics = metrics
         self._lags = lags
-        self._consumers = consumers
 
     def start(self, tasks: OwnedTasks) -> None:
         tasks.own("sample", self._sample())
@@ -48,7 +45,7 @@ class Sampling:
         broker, groups = self._broker, self._metrics.groups
         while True:
             groups.passed.forget(lambda topic: broker.topics.get(topic) is None)
-            groups.consumers = self._consumers.counts(broker.clock())
+            groups.consumers = broker.consumers.counts(broker.clock())
             if broker.config.metrics_port:
                 groups.lags = await self._lags.take()
             else:

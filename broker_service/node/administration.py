@@ -67,8 +67,7 @@ class Administration:
             groups,
             (wire.puts.seconds, wire.pulls.seconds, wire.ranges.seconds, flusher.seconds),
         )
-        consumers = features.consumption.popping.consumers
-        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.lags, consumers)
+        self._sampling = Sampling(broker, replication.following, self.status, self.metrics, self.lags)
 
     def start(self, tasks: OwnedTasks) -> None:
         self._sampling.start(tasks)

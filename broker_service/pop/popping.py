@@ -16,7 +16,6 @@ from broker_service.broker.reads.selection import Selection
 from broker_service.errors import InvalidParameter, SystemBusy
 from broker_service.names import MAX_RETRY_TOPIC_LENGTH
 from broker_service.pop import outcome, receipt_handle
-from broker_service.pop.consumers import Consumers
 from broker_service.pop.deliveries import MAX_MESSAGES, Counts, Delivery, Pop, Popped, PopStatus
 from broker_service.pop.finder import Finder, QueueBatch
 from broker_service.pop.places import Places
@@ -57,7 +56,6 @@ class Popping:
         self._take_over = take_over
         self._counts = counts
         self._finder = Finder(broker, writer, places, chance)
-        self.consumers = Consumers()
         self.polls = Polls(broker.config.max_long_polls)
         broker.visibility.arrived.append(self.polls.arrived)
         writer.changed.append(self._notify_of_released)
@@ -99,7 +97,7 @@ class Popping:
 
     def _note(self, pop: Pop) -> None:
         if pop.client_id:
-            self.consumers.popped(pop.group, pop.client_id, self._broker.clock())
+            self._broker.consumers.popped(pop.group, pop.client_id, self._broker.clock())
 
     def end_polls(self, group: str, topic: str, client_id: str) -> None:
         """Answers the client's pops that wait for a message."""

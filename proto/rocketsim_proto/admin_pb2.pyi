@@ -236,6 +236,31 @@ class ConsumerProgressResponse(_message.Message):
     broker_id: int
     def __init__(self, entries: _Optional[_Iterable[_Union[ConsumerProgressResponse.Entry, _Mapping]]] = ..., broker_id: _Optional[int] = ...) -> None: ...
 
+class ConsumerConnectionRequest(_message.Message):
+    __slots__ = ("consumer_group",)
+    CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
+    consumer_group: str
+    def __init__(self, consumer_group: _Optional[str] = ...) -> None: ...
+
+class ConsumerConnectionResponse(_message.Message):
+    __slots__ = ("clients", "broker_id")
+    class Client(_message.Message):
+        __slots__ = ("client_id", "way", "last_ms_ago", "messages")
+        CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+        WAY_FIELD_NUMBER: _ClassVar[int]
+        LAST_MS_AGO_FIELD_NUMBER: _ClassVar[int]
+        MESSAGES_FIELD_NUMBER: _ClassVar[int]
+        client_id: str
+        way: str
+        last_ms_ago: int
+        messages: int
+        def __init__(self, client_id: _Optional[str] = ..., way: _Optional[str] = ..., last_ms_ago: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    BROKER_ID_FIELD_NUMBER: _ClassVar[int]
+    clients: _containers.RepeatedCompositeFieldContainer[ConsumerConnectionResponse.Client]
+    broker_id: int
+    def __init__(self, clients: _Optional[_Iterable[_Union[ConsumerConnectionResponse.Client, _Mapping]]] = ..., broker_id: _Optional[int] = ...) -> None: ...
+
 class ResetOffsetByTimeRequest(_message.Message):
     __slots__ = ("group", "topic", "timestamp", "queue_ids", "force")
     GROUP_FIELD_NUMBER: _ClassVar[int]

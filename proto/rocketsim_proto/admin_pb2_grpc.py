@@ -77,6 +77,11 @@ class AdminStub:
                 request_serializer=rocketsim__proto_dot_admin__pb2.ConsumerProgressRequest.SerializeToString,
                 response_deserializer=rocketsim__proto_dot_admin__pb2.ConsumerProgressResponse.FromString,
                 _registered_method=True)
+        self.ConsumerConnection = channel.unary_unary(
+                '/rocketsim.Admin/ConsumerConnection',
+                request_serializer=rocketsim__proto_dot_admin__pb2.ConsumerConnectionRequest.SerializeToString,
+                response_deserializer=rocketsim__proto_dot_admin__pb2.ConsumerConnectionResponse.FromString,
+                _registered_method=True)
         self.ResetOffsetByTime = channel.unary_unary(
                 '/rocketsim.Admin/ResetOffsetByTime',
                 request_serializer=rocketsim__proto_dot_admin__pb2.ResetOffsetByTimeRequest.SerializeToString,
@@ -218,6 +223,12 @@ class AdminServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ConsumerProgress(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ConsumerConnection(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -375,6 +386,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ConsumerProgress,
                     request_deserializer=rocketsim__proto_dot_admin__pb2.ConsumerProgressRequest.FromString,
                     response_serializer=rocketsim__proto_dot_admin__pb2.ConsumerProgressResponse.SerializeToString,
+            ),
+            'ConsumerConnection': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConsumerConnection,
+                    request_deserializer=rocketsim__proto_dot_admin__pb2.ConsumerConnectionRequest.FromString,
+                    response_serializer=rocketsim__proto_dot_admin__pb2.ConsumerConnectionResponse.SerializeToString,
             ),
             'ResetOffsetByTime': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetOffsetByTime,
@@ -686,6 +702,33 @@ class Admin:
             '/rocketsim.Admin/ConsumerProgress',
             rocketsim__proto_dot_admin__pb2.ConsumerProgressRequest.SerializeToString,
             rocketsim__proto_dot_admin__pb2.ConsumerProgressResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConsumerConnection(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/rocketsim.Admin/ConsumerConnection',
+            rocketsim__proto_dot_admin__pb2.ConsumerConnectionRequest.SerializeToString,
+            rocketsim__proto_dot_admin__pb2.ConsumerConnectionResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -261,7 +261,7 @@ class StreamRefusal(_message.Message):
     def __init__(self, status: _Optional[int] = ..., code: _Optional[int] = ..., details: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsRequest(_message.Message):
-    __slots__ = ("consumer_group", "entries")
+    __slots__ = ("consumer_group", "entries", "client_id")
     class Entry(_message.Message):
         __slots__ = ("topic", "queue_id", "offset")
         TOPIC_FIELD_NUMBER: _ClassVar[int]
@@ -273,9 +273,11 @@ class CommitOffsetsRequest(_message.Message):
         def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
     CONSUMER_GROUP_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     consumer_group: str
     entries: _containers.RepeatedCompositeFieldContainer[CommitOffsetsRequest.Entry]
-    def __init__(self, consumer_group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ...) -> None: ...
+    client_id: str
+    def __init__(self, consumer_group: _Optional[str] = ..., entries: _Optional[_Iterable[_Union[CommitOffsetsRequest.Entry, _Mapping]]] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class CommitOffsetsResponse(_message.Message):
     __slots__ = ("offsets", "broker_id", "epoch", "status")

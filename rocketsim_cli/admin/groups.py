@@ -157,6 +157,14 @@ def delete_sub_group(
     show_deleted({"group": group}, deleted, as_json=as_json)
 
 
+def consumer_connection(context: typer.Context, group: Group, name_server: NameServer, as_json: AsJson = False) -> None:
+    """Show the clients that have consumed with a group lately: consumers, Spark's queries, RocketMQ's clients."""
+    with open_admin(context, name_server) as admin:
+        clients = admin.consumer_connection(group)
+    columns = ("brokerName", "clientId", "way", "lastMsAgo", "messages", "brokerId")
+    show_rows(columns, [facts(one) for one in clients], as_json=as_json)
+
+
 def consumer_progress(
     context: typer.Context,
     name_server: NameServer,

@@ -8,7 +8,7 @@ from rocketsim_proto import admin_pb2 as pb
 from rocketsim_proto.metadata_pb2 import SubscriptionGroupConfig as GroupMessage
 
 from rocketsim_client.admin.commands import Commands, at_each, plain, status_of, values_of
-from rocketsim_client.admin_model import ChangedAt, ConsumeProgress, ResetOffset, SubscriptionGroupConfig
+from rocketsim_client.admin_model import ChangedAt, ConsumeProgress, GroupClient, ResetOffset, SubscriptionGroupConfig
 from rocketsim_client.errors import BrokerNotExist, GroupNotExist
 from rocketsim_client.model import MASTER_ID, MessageQueue
 
@@ -63,6 +63,20 @@ class GroupCommands(Commands):
                 place = max(entry, other, key=lambda one: (one.generation, one.consumer_offset))
                 newest[entry.group, entry.queue] = place
             found += newest.values()
+        return found
+
+    def consumer_connection(self, group: str) -> list[GroupClient]:
+        """Returns the clients that have consumed with the group lately, as the master of each broker name saw them,
+        or its slaves while it has no master.  A popping client is listed for a minute, one that commits for ten."""
+        request = pb.ConsumerConnectionRequest(consumer_group=group)
+        found: list[GroupClient] = []
+        for name in sorted({member.broker_name for member in self.cluster_list()}):
+
+            def call(at: str, name: str = name) -> list[GroupClient]:
+                answer = self._call(at, request)
+                return [plain(GroupClient, one, broker_name=name, broker_id=answer.broker_id) for one in answer.clients]
+
+            found += chain.from_iterable(self._cluster.ask_master_or_slaves(name, call))
         return found
 
     def reset_offset_by_time(

@@ -272,6 +272,7 @@ class SourceOptions:
             register_group=self.register_group,
             namespace=self.namespace or "",
             namespace_v2=self.namespace_v2 or "",
+            program="Spark",
         )
 
     @property

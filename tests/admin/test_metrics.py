@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker_service.admin import lags, metrics
+from broker_service.broker.core.consumers import LATELY_S, MAX_CLIENTS, Consumers
 from broker_service.broker.core.traffic import OTHERS, Traffic
 from broker_service.broker.reads.pull import Pull
 from broker_service.broker.reads.pull_range import Range
 from broker_service.errors import TopicNotExist
 from broker_service.node.node import BrokerNode
-from broker_service.pop.consumers import LATELY_S, Consumers
 from broker_service.pop.deliveries import Pop
 from broker_service.replication.log_ages import MOST, LogAges
 from broker_service.runtime.histogram import Histogram
@@ -32,7 +32,7 @@ async def page(node: BrokerNode) -> str:
     node.status.sample()
     node.metrics.take_snapshot()
     node.metrics.groups.lags = await node.administration.lags.take()
-    node.metrics.groups.consumers = node.consumption.popping.consumers.counts(node.broker.clock())
+    node.metrics.groups.consumers = node.broker.consumers.counts(node.broker.clock())
     registry = CollectorRegistry()
     registry.register(node.metrics)
     return (await asyncio.to_thread(generate_latest, registry)).decode()
@@ -305,6 +305,33 @@ def test_consumers_that_have_not_popped_for_a_while_do_not_count() -> None:
     consumers.popped("h", "a", 0.0)
     assert consumers.counts(LATELY_S) == {"g": 2, "h": 1}
     assert consumers.counts(LATELY_S + 1) == {"g": 1}
+
+
+def test_clients_of_a_group_are_listed_until_their_way_of_consuming_makes_them_forgotten() -> None:
+    consumers = Consumers()
+    consumers.popped("g", "popping", 0.0)
+    consumers.sent_heartbeat("g", "beating", 0.0)
+    consumers.committed("g", "committing", 7, 0.0)
+    consumers.sent_heartbeat("h", "another group's", 0.0)
+    assert [(one.client_id, one.way, one.messages) for one in consumers.of("g", 60.0)] == [
+        ("beating", "heartbeat", 0),
+        ("committing", "commit", 7),
+        ("popping", "pop", 0),
+    ]
+    assert [one.client_id for one in consumers.of("g", 61.0)] == ["beating", "committing"]
+    assert [one.client_id for one in consumers.of("g", 121.0)] == ["committing"]
+    assert consumers.of("g", 601.0) == []
+    consumers.left("g", "committing")
+    assert consumers.of("g", 121.0) == [] and consumers.counts(0.0) == {"g": 1}
+
+
+def test_no_more_clients_of_a_group_are_remembered_than_there_is_room_for() -> None:
+    consumers = Consumers()
+    for number in range(MAX_CLIENTS + 1):
+        consumers.popped("g", str(number), 0.0)
+    consumers.popped("g", "0", 30.0)
+    assert len(consumers.of("g", 0.0)) == MAX_CLIENTS
+    assert [one.client_id for one in consumers.of("g", 90.0)] == ["0"]
 
 
 def test_a_histogram_counts_what_took_at_most_its_bounds() -> None:

@@ -175,6 +175,8 @@ def test_a_member_of_a_group_acknowledges_what_it_has_shown(pair, monkeypatch):
     assert {line["deliveryAttempt"] for line in first + second} == {1}
     assert lines(rocketsim(*consume, "members", "--pop").stdout) == []
     assert {row["diff"] for row in pair.admin("consumerProgress", "-g", "members")} == {0}
+    clients = pair.admin("consumerConnection", "-g", "members")
+    assert len(clients) == 3 and {row["way"] for row in clients} == {"pop"}
 
     tagged = lines(rocketsim(*consume, "tagged", "--pop", "--tags", "B").stdout)
     assert sorted(line["body"] for line in tagged) == ["B1", "B2"]

@@ -1,6 +1,8 @@
 """The console over HTTP: what it shows of a real broker, and which requests it refuses."""
 
 import json
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -71,6 +73,9 @@ def test_groups_and_one_group_with_its_lag_and_age(console):
     (row,) = group["rows"]
     assert (row["topic"], row["end"], row["committed"], row["lag"]) == ("T", 2, 1, 1)
     assert row["age_ms"] > 0 and group["dead_letters"] is None
+    (client,) = group["clients"]["rows"]
+    assert (client["way"], client["messages"], client["broker_name"]) == ("commit", 1, "broker-a")
+    assert client["client_id"] == f"{socket.gethostname()[:64]}@{os.getpid()}"
     assert console.get("/api/group?name=unknown").status_code == 404
 
 

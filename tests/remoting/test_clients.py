@@ -199,14 +199,18 @@ async def test_clients_are_known_by_their_heartbeats_until_they_go(
         connections = await client.json(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
         assert [one["clientId"] for one in connections["connectionSet"]] == ["one", "two"]
         assert connections["subscriptionTable"]["orders"]["subString"] == "*"
+        seen = [(one.client_id, one.way) for one in node.broker.consumers.of(GROUP, node.broker.clock())]
+        assert seen == [("one", "heartbeat"), ("two", "heartbeat")]
         producers = await client.json(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="p")
         assert len(producers["connectionSet"]) == 2
         await client.call(RequestCode.UNREGISTER_CLIENT, clientID="one", consumerGroup=GROUP)
         assert await client.json(members_of, consumerGroup=GROUP) == {"consumerIdList": ["two"]}
+        assert [one.client_id for one in node.broker.consumers.of(GROUP, node.broker.clock())] == ["two"]
         second.writer.close()
         assert node.remoting is not None
         known = node.remoting.members
         await until(lambda: not known.consumers(GROUP), "a client whose connection has ended is gone")
+        assert node.broker.consumers.of(GROUP, node.broker.clock()) == []
         offline = await client.refused(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup=GROUP)
         assert offline == ResponseCode.CONSUMER_NOT_ONLINE
         await client.call(RequestCode.HEART_BEAT, heartbeat("silent"))

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rocketsim_client import Admin
 from testbed.polling import wait_until
 from tests.source.bench import TIMEOUT_S, Bench, batches, failure_of, source_progress, wait_idle
 from tests.source.test_offsets import OLD_CHECKPOINT
@@ -26,6 +28,9 @@ def test_an_idle_query_reaches_lag_zero_and_runs_no_empty_batches(pair: Bench, c
     pair.send(topic, ["more"])
     pair.wait_committed(group, topic)
     wait_until(lambda: batches(checkpoint) == planned + 1, "one more batch")
+    with Admin(pair.name_server.address) as admin:
+        (client,) = [one for one in admin.consumer_connection(group) if one.messages == 1]
+    assert client.client_id.startswith(f"Spark {socket.gethostname()[:64]}@") and client.way == "commit"
     query.stop()
 
 

@@ -14,6 +14,7 @@ from rocketsim_proto.reserved import CHANGES_TOPIC
 
 from broker_service.broker.core.broker_time import BrokerTime
 from broker_service.broker.core.changes import MetadataChanges
+from broker_service.broker.core.consumers import Consumers
 from broker_service.broker.core.mastership import Mastership, Standing
 from broker_service.broker.core.peers import Peers
 from broker_service.broker.core.visibility import Visibility
@@ -62,6 +63,7 @@ class Broker:
         self.mastership = mastership
         self.acknowledgements = acknowledgements
         self.peers = Peers()
+        self.consumers = Consumers()
         self.visibility = visibility
         self.long_polling = visibility.long_polling
         self.slaves = slaves

@@ -12,6 +12,7 @@ from broker_service.broker.metadata.groups import SubscriptionGroup
 from broker_service.errors import InvalidParameter, ServiceNotAvailable
 from broker_service.put_result import CommitStatus
 from broker_service.runtime import cold_reads
+from broker_service.state.transaction_changes import MAX_TEXT
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +49,24 @@ class Commits:
         return self._broker.groups.consuming(name, auto_create=self._broker.config.auto_create_subscription_group)
 
     async def commit_and_share(
-        self, group: str, entries: Sequence[CommitEntry], timeout_s: float
+        self, group: str, entries: Sequence[CommitEntry], timeout_s: float, client_id: str = ""
     ) -> tuple[list[int], CommitStatus]:
-        """Commits offsets, and waits at most `timeout_s` until other brokers have them.
+        """Commits offsets, and waits at most `timeout_s` until other brokers have them.  Operators see `client_id`
+        among the group's consumers, unless it is empty.
 
         Returns the offsets that count now, and which brokers have them.  A commit that changes nothing also waits,
         because the commit before it may not have reached the slave yet.
         """
         self._broker.acknowledgements.check_room()
         self._broker.check_answers_for_offsets()
+        if len(client_id.encode()) > MAX_TEXT:
+            raise InvalidParameter(f"client id {client_id[:40]!r}… is longer than {MAX_TEXT} bytes")
         await self.make_group(group)
+        before = [self._broker.offsets.progress(group, one.topic, one.queue_id).offset for one in entries]
         standing = self.commit(group, entries)
+        if client_id:
+            moved = sum(now - max(0, then) for then, now in zip(before, standing, strict=True))
+            self._broker.consumers.committed(group, client_id, moved, self._broker.clock())
         return standing, await self._broker.shared_changes(timeout_s)
 
     def commit(self, group: str, entries: Sequence[CommitEntry]) -> list[int]:

@@ -110,7 +110,7 @@ class BrokerServicer(broker_pb2_grpc.BrokerServicer):
     async def CommitOffsets(self, request: pb.CommitOffsetsRequest, context: Context) -> pb.CommitOffsetsResponse:
         entries = [CommitEntry(entry.topic, entry.queue_id, entry.offset) for entry in request.entries]
         standing, status = await self._commits.commit_and_share(
-            request.consumer_group, entries, longest_wait_s(context)
+            request.consumer_group, entries, longest_wait_s(context), request.client_id
         )
         return pb.CommitOffsetsResponse(
             offsets=standing,

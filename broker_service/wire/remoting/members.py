@@ -94,6 +94,8 @@ class Members:
             request.connection, request.user, header.language, header.version, self._clock(), consumers, producers
         )
         self._push.subscribe(client_id, _push_subscriptions(consumers))
+        for group in consumers:
+            self._broker.consumers.sent_heartbeat(group, client_id, self._clock())
         if self._forget_silent not in request.connection.gone:
             request.connection.gone.append(self._forget_silent)
         joined = consumers.keys() - (before.consumers.keys() if before is not None else ())
@@ -140,6 +142,7 @@ class Members:
         if member is not None:
             group = request.text("consumerGroup", "")
             has_left = member.consumers.pop(group, None) is not None
+            self._broker.consumers.left(group, client_id)
             self._push.subscribe(client_id, _push_subscriptions(member.consumers))
             member.producers -= {request.text("producerGroup", "")}
             if not member.consumers and not member.producers:
@@ -223,7 +226,10 @@ class Members:
         ]
         left: set[str] = set()
         for client_id in gone:
-            left |= self._members.pop(client_id).consumers.keys()
+            groups = self._members.pop(client_id).consumers.keys()
+            for group in groups:
+                self._broker.consumers.left(group, client_id)
+            left |= groups
             self._push.subscribe(client_id, ())
         self._notify_members(left)
 

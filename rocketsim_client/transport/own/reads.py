@@ -1,6 +1,8 @@
 """Makes the calls that read, over gRPC.  Ranges come over a plain socket if the broker offers one."""
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -44,7 +46,8 @@ class RangeStub:
 class GrpcReads:
     """Implements `ReadCalls` over gRPC, and ranges over plain sockets if it gets `streams`."""
 
-    def __init__(self, channels: Channels, streams: RangeStreams | None) -> None:
+    def __init__(self, channels: Channels, streams: RangeStreams | None, program: str = "") -> None:
+        self.program = program
         self.channels = channels
         self.streams = streams
         self._ways: dict[str, str] = {}  # address -> how its last range came: gRPC or a plain socket
@@ -156,6 +159,7 @@ class GrpcReads:
                 pb.CommitOffsetsRequest.Entry(topic=queue.topic, queue_id=queue.queue_id, offset=offset)
                 for queue, offset in offsets.items()
             ],
+            client_id=f"{self.program} {socket.gethostname()[:64]}@{os.getpid()}".strip(),
         )
         answer = self.channels.call(address, BrokerStub, "CommitOffsets", request, timeout_s)
         if len(answer.offsets) != len(offsets):

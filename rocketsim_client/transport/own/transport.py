@@ -26,7 +26,7 @@ class GrpcTransport:
         self.channels = Channels(options, connection.credentials, connection.tls)
         self.streams = RangeStreams(tcp=connection.tls is None) if connection.range_streams else None
         self.routes = GrpcRoutes(self.channels, connection.name_servers)
-        self.reads = GrpcReads(self.channels, self.streams)
+        self.reads = GrpcReads(self.channels, self.streams, connection.program)
         self._sends: GrpcSends | None = None
         self._consumption: GrpcConsumption | None = None
         self._transactions: GrpcTransactions | None = None

@@ -34,12 +34,26 @@ export function open(page) {
         { title: "lag", class: "number", cell: (row) => number(row.lag) },
         { title: "age", class: "number", cell: (row) => duration(row.age_ms) },
       ], value.by_topic), deadLetters(value.dead_letters)),
+      clients(value.clients),
       h("section", { class: "card" }, h("h2", null, "Settings"), config ? facts([
         ["may consume", config.consume_enable ? "yes" : badge("no", "warning")], ["in order", config.consume_message_orderly ? "yes" : "no"],
         ["retries at most", number(config.retry_max_times)], config.group_retry_policy ? ["retry policy", h("code", null, config.group_retry_policy)] : null,
         ["reads from", `broker id ${config.broker_id}, or ${config.which_broker_when_consume_slowly} when it has fallen behind`],
       ]) : h("p", { class: "dim" }, "The brokers have offsets of this group, but no settings.")));
   });
+}
+
+const WAYS = { pop: "pops", commit: "commits", heartbeat: "sends heartbeats" };
+
+function clients({ rows, total, trouble }) {
+  return h("section", { class: "card" }, h("h2", null, "Clients"), trouble ? notice(trouble, "warning") : null,
+    rows.length < total ? notice(`The first ${rows.length} of ${total} are shown.`) : null, table("Clients", [
+      { title: "client", class: "name", cell: (row) => h("span", { class: "mono" }, row.client_id) },
+      { title: "broker", class: "hide-small", cell: (row) => row.broker_name },
+      { title: "", cell: (row) => WAYS[row.way] ?? row.way },
+      { title: "last seen", class: "number", cell: (row) => `${duration(row.last_ms_ago)} ago` },
+      { title: "last commit", class: "number", cell: (row) => (row.way === "commit" ? `${number(row.messages)} messages` : "") },
+    ], rows));
 }
 
 function bar(part) {
