@@ -17,10 +17,10 @@ def parse_name_servers(text: str | Sequence[str]) -> list[str]:
     parts = re.split(r"[;,]", text) if isinstance(text, str) else list(text)
     addresses = [part.strip() for part in parts if part.strip()]
     if not addresses:
-        raise InvalidParameter("no name server given: host:port, several joined by ';'")
+        raise InvalidParameter("no name server is given; give host:port, or several joined by ';'")
     for address in addresses:
         if not is_address(address):
-            raise InvalidParameter(f"name server {address!r}: host:port expected, several joined by ';'")
+            raise InvalidParameter(f"name server {address!r} is not host:port; join several by ';'")
     return addresses
 
 
@@ -29,9 +29,9 @@ def check_brokers(brokers: Brokers) -> None:
     for broker_name, members in brokers.items():
         for address in members.values():
             if not is_address(address):
-                raise InvalidParameter(f"broker {broker_name!r} at {address!r}: host:port expected")
+                raise InvalidParameter(f"broker {broker_name!r}: the address {address!r} is not host:port")
         if not members:
-            raise InvalidParameter(f"broker {broker_name!r} has no address: broker id -> host:port")
+            raise InvalidParameter(f"broker {broker_name!r} has no address; give broker id -> host:port")
 
 
 def is_address(text: str) -> bool:

@@ -111,7 +111,7 @@ class Connection:
         if namespace and namespace_v2:
             raise InvalidParameter("namespace and namespace_v2: give only one of them")
         if max_pulls_per_second < 0:
-            raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: 0 (no limit) or more")
+            raise InvalidParameter(f"max_pulls_per_second {max_pulls_per_second}: it must be 0 (no limit) or more")
         if brokers and name_server:
             raise InvalidParameter("name_server and brokers: give only one of them")
         check_brokers(brokers or {})

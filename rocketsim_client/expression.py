@@ -33,7 +33,7 @@ class TagExpression:
         tags = [tag.strip() for tag in text.split("||")]
         if any(not tag or "|" in tag or any(char.isspace() for char in tag) for tag in tags):
             raise ExpressionInvalid(
-                f"subscription expression {text!r}: tags joined by ||, as in 'TagA || TagB', or '*' for all"
+                f"subscription expression {text!r} is neither tags joined by ||, as in 'TagA || TagB', nor '*' for all"
             )
         return cls(" || ".join(tags), frozenset(tags))
 

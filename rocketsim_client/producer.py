@@ -421,7 +421,7 @@ class Producer:
         """Lets brokers ask this producer's `checker` about transactions of these topics, for example those of a process
         that has died.  Topics of the producer's own transactions need not be named."""
         if self._checker is None:
-            raise InvalidParameter("this producer cannot answer for transactions: Producer(checker=…)")
+            raise InvalidParameter("this producer has no checker to answer for transactions; pass Producer(checker=…)")
         for topic in topics:
             self._admission.check_topic(topic)
         self._check_open()
@@ -448,11 +448,11 @@ class Producer:
         or SpoolUnusable if the spool has failed or belongs to the parent process."""
         spool = self._own_spool()
         if not spool.wait_until_empty(timeout_s):
-            raise CallTimeout(f"not everything was replayed within {timeout_s} s: {spool.status()}")
+            raise CallTimeout(f"messages still wait in the spool after {timeout_s} s: {spool.status()}")
 
     def _own_spool(self) -> "Spool":
         if self._spooling is None:
-            raise InvalidParameter("this producer has no spool: Producer(spool=DIR)")
+            raise InvalidParameter("this producer has no spool; pass Producer(spool=DIR)")
         return self._spooling.spool
 
     # --- admission ------------------------------------------------------------------------------------------------

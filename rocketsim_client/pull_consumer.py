@@ -160,7 +160,8 @@ class PullConsumer:
         """
         if offset < 0 or max_msg_nums < 1 or max_msg_bytes < 0:
             raise InvalidParameter(
-                f"pull from offset {offset}, {max_msg_nums} messages, {max_msg_bytes} bytes: the least are 0, 1 and 0"
+                f"pull from offset {offset}, of {max_msg_nums} messages and {max_msg_bytes} bytes: at least 0, 1 and 0 "
+                "are needed"
             )
         selection = expression_of(expression)
         suspend_s = SUSPEND_S if suspend is True else float(suspend)
@@ -322,7 +323,9 @@ class PullConsumer:
         if isinstance(start, int):
             return self._cluster.search(topic, dict.fromkeys(first, start))
         if isinstance(start, str):
-            raise InvalidParameter(f"start {start!r}: earliest, committed, a time in ms, or an offset for each queue")
+            raise InvalidParameter(
+                f"start {start!r} is not earliest, committed, a time in ms, or an offset for each queue"
+            )
         for queue in start:
             self._is_there(queue, bounds)
         if some and set(start) != first.keys():

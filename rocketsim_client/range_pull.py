@@ -66,5 +66,5 @@ def check_rows(
     in_order = len(offsets) == 1 or bool((offsets[1:] > offsets[:-1]).all())
     if not in_order or offsets[0] < start or offsets[-1] >= end or bool((queue_ids != queue.queue_id).any()):
         raise BadAnswer(
-            f"records of {queue} from {start} to {end} expected, in order; got offsets {offsets[0]} to {offsets[-1]}"
+            f"expected records of {queue} from {start} to {end} in order, but got offsets {offsets[0]} to {offsets[-1]}"
         )

@@ -54,7 +54,9 @@ def _advance(
         rows = slice(row, row + segment.count)
         check_rows(queue, queue_ids[rows], offsets[rows], start, min(until, segment.next_offset))
         if not is_filtered and segment.next_offset - start != segment.count:
-            raise BadAnswer(f"{queue}: {segment.count} records from offset {start} to {segment.next_offset}")
+            raise BadAnswer(
+                f"{queue}: a broker sent {segment.count} records for the offsets {start} to {segment.next_offset}"
+            )
         row += segment.count
         at[segment.range_index] = segment.next_offset
         found.append(OfQueue(queue, segment.count))

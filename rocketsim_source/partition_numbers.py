@@ -19,7 +19,8 @@ NAMES = (1 << 15) - 1
 def partition_number(queue: MessageQueue) -> int:
     if not 0 <= queue.queue_id < QUEUES:
         raise OptionError(
-            f"{queue} has no partition number: queue ids up to {QUEUES - 1} do; use schemaProfile=rocketmq"
+            f"{queue} has no partition number, because only queue ids up to {QUEUES - 1} have one; use "
+            "schemaProfile=rocketmq"
         )
     return QUEUES * name_number(queue.broker_name) + queue.queue_id
 

@@ -204,7 +204,7 @@ class ClientCluster:
             self._collect(found, members, partial(self.client.committed, group, members))
         for queue in set(queues) - found.offsets.keys() - found.unreachable.keys():
             found.unreachable[queue] = LookupError(
-                f"the slave of {queue.broker_name}, whose master is away, has none of group {group}"
+                f"the slave of {queue.broker_name}, whose master is away, has no offset of group {group}"
             )
         found.offsets = {queue: offset for queue, offset in found.offsets.items() if offset >= 0}
         return found

@@ -76,7 +76,9 @@ class PemFiles:
             self._load_ca(found)
             if self.stamps() == stamps:
                 return stamps, found
-        raise PemError(f"tlsCert={self.cert}, tlsKey={self.key}: they were being replaced while they were read")
+        raise PemError(
+            f"tlsCert={self.cert}, tlsKey={self.key}: somebody was replacing these files while they were read"
+        )
 
     def _load_pair(self, context: ssl.SSLContext) -> None:
         """Loads certificate and key.  A key with a passphrase is refused, because nobody could type it."""

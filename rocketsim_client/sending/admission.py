@@ -126,7 +126,8 @@ def delivered_at(message: Message, given: datetime | float | None) -> Message:
         is_time = False
     if not is_time:
         raise MessageIllegal(
-            f"topic {message.topic!r}: deliver_at={deliver_at!r}: a datetime, or seconds, after the beginning of 1970"
+            f"topic {message.topic!r}: deliver_at={deliver_at!r} is not a datetime, or seconds, after the "
+            "beginning of 1970"
         )
     delivered = copy(message)
     delivered.deliver_ms = math.ceil(seconds * 1000)

@@ -126,7 +126,7 @@ class Outbox:
             done = self._done.wait_for(self._accumulator.is_empty, timeout_s)
             self._accumulator.closing = self._closed
         if not done:
-            raise CallTimeout(f"not everything was sent within {timeout_s} s: {self}")
+            raise CallTimeout(f"some messages were not sent within {timeout_s} s: {self}")
 
     def close(self) -> None:
         """Sends the accepted messages, then ends the threads."""

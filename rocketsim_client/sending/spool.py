@@ -177,7 +177,9 @@ class Spool:
         self._look_at_files()
         with self._lock:
             if self.is_parents:
-                raise SpoolFailed(f"spool {self.directory}: it belongs to the parent process; make a producer here")
+                raise SpoolFailed(
+                    f"spool {self.directory}: it belongs to the parent process; make a new producer in this process"
+                )
             if self._refusal:
                 raise SpoolFailed(self._refusal)
             if self._bytes + size > self._max_bytes:

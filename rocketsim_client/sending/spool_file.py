@@ -195,9 +195,7 @@ class SpoolView:
         self._directory = directory
         path = directory / DATABASE
         if not path.exists():
-            raise SpoolUnusable(
-                f"{directory}: there is no {DATABASE} in it; the directory of a Producer(spool=) expected"
-            )
+            raise SpoolUnusable(f"{directory}: there is no {DATABASE} in it; name the directory of a Producer(spool=)")
         try:
             self._database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         except sqlite3.Error as error:

@@ -201,7 +201,7 @@ class SpoolingSender:
             if failure is None:
                 raise
             raise SpoolFailed(
-                f"{failure}; not spooled either: {refusal}",
+                f"{failure}; the messages were not spooled either: {refusal}",
                 attempts=getattr(failure, "attempts", 0),
                 maybe_stored=getattr(failure, "maybe_stored", False) or getattr(refusal, "maybe_stored", False),
                 code=failure.code,

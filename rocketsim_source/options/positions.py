@@ -114,8 +114,8 @@ def position(written: Any) -> Position:
     chain = tuple(word.strip().lower() for word in written.split(",")) if isinstance(written, str) else ()
     if chain not in {(EARLIEST,), (LATEST,), (COMMITTED,), (COMMITTED, EARLIEST), (COMMITTED, LATEST)}:
         raise OptionError(
-            f"has {written!r}; earliest, latest, committed, 'committed,earliest', 'committed,latest' or an offset go "
-            "there"
+            f"has {written!r}, and only earliest, latest, committed, 'committed,earliest', 'committed,latest' or an "
+            "offset are possible"
         )
     return chain
 
@@ -123,7 +123,7 @@ def position(written: Any) -> Position:
 def ending(written: Any) -> Position:
     found = position(written)
     if found[0] in (EARLIEST, COMMITTED):
-        raise OptionError(f"has {written!r}; latest or an offset go there")
+        raise OptionError(f"has {written!r}, and only latest or an offset are possible")
     return found
 
 
@@ -135,7 +135,8 @@ def timestamp_ms(written: Any) -> int:
             moment = datetime.fromisoformat(written.strip())
         except ValueError:
             raise OptionError(
-                f"has {written!r}; milliseconds since 1970 or ISO text such as 2026-01-31T12:00:00Z go there"
+                f"has {written!r}, and only milliseconds since 1970 or ISO text such as 2026-01-31T12:00:00Z are "
+                "possible"
             ) from None
         moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
         written, is_number = int(moment.timestamp() * 1000), False

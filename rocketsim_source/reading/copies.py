@@ -83,6 +83,6 @@ class Copies:
     def _leave_out(self, queue: MessageQueue, members: dict[int, bool], error: Exception) -> None:
         offsets = self._unreadable.leave_out(queue, members)
         logger.warning(
-            "left out as corrupt=skip allows: %s offsets %s, %d records in this task so far. %s",
+            "records are left out, as corrupt=skip allows: %s offsets %s, %d records in this task so far. %s",
             *(queue, offsets, self._unreadable.count, error),
         )

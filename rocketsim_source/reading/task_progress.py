@@ -103,7 +103,9 @@ class TaskProgress:
             GetMessageStatus.FOUND,
             GetMessageStatus.NO_MATCHED_MESSAGE,
         ):
-            raise BadAnswer(f"{queue}: {segment.count} records from {at} to {segment.next_offset}")
+            raise BadAnswer(
+                f"{queue}: a broker sent {segment.count} records for the offsets {at} to {segment.next_offset}"
+            )
 
     def advance(self, moves: list[Move]) -> set[int]:
         """Moves the positions, and returns the ranges that made progress."""

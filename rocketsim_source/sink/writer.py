@@ -107,7 +107,7 @@ def report(plan: SinkPlan, messages: list[WriterCommitMessage | None], what: str
             left_out.update(message.left_out)
     weaker = {status: rows for status, rows in statuses.items() if status != "SEND_OK"}
     if weaker:
-        logger.warning("%s: stored, but less safely than the brokers are set to: %s", what, weaker)
+        logger.warning("%s: messages were stored less safely than the brokers' modes ask for: %s", what, weaker)
     if left_out:
         first = ", ".join(f"{name} ({count})" for name, count in left_out.most_common(5))
         logger.warning(

@@ -135,7 +135,7 @@ def test_records_that_do_not_add_up_are_given_to_nobody(
     end = consumer.max_offset(queue)
     frame = pb.PullFrame(segments=[pb.PullFrame.Segment(range_index=0, next_offset=end, max_offset=end)])
     cluster.brokers[queue.broker_name, 0].script["PullRange"].append(Answer(frame))
-    with pytest.raises(BadAnswer, match=f"0 records from offset 0 to {end}"):
+    with pytest.raises(BadAnswer, match=f"0 records for the offsets 0 to {end}"):
         consumer.read("T", queues=[queue]).read_all()
 
 

@@ -17,9 +17,9 @@ from tests.support.fake_broker import FakeCluster
     ("given", "says"),
     [
         ({"name_server": "h:1", "brokers": {"a": {0: "h:2"}}}, "give only one of them"),
-        ({"brokers": {"a": {0: "nowhere"}}}, "broker 'a' at 'nowhere': host:port expected"),
+        ({"brokers": {"a": {0: "nowhere"}}}, "broker 'a': the address 'nowhere' is not host:port"),
         ({"brokers": {"a": {}}}, "broker 'a' has no address"),
-        ({}, "no name server given"),
+        ({}, "no name server is given"),
     ],
 )
 def test_what_does_not_say_where_the_cluster_is_is_refused(given: dict, says: str) -> None:

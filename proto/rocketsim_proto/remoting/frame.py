@@ -138,7 +138,7 @@ def decode(frame: bytes | bytearray | memoryview) -> tuple[Header, bytes]:
         raise FrameError(f"{len(view)} bytes are less than the beginning of a frame")
     form, header_bytes, body_bytes = lengths(view[: HEAD.size])
     if len(view) != HEAD.size + header_bytes + body_bytes:
-        raise FrameError(f"{len(view)} bytes instead of {HEAD.size + header_bytes + body_bytes}")
+        raise FrameError(f"a frame of {len(view)} bytes instead of {HEAD.size + header_bytes + body_bytes}")
     body_at = HEAD.size + header_bytes
     return decode_header(form, view[HEAD.size : body_at]), bytes(view[body_at:])
 

@@ -33,7 +33,7 @@ def acknowledged(answer: pb.SendResponse, queue_ids: Sequence[int], sizes: Seque
     queues, extents = answer.queues, answer.runs
     if sum([extent.count for extent in extents]) != count or sum([queue.count for queue in queues]) != count:
         raise BadAnswer(
-            f"{address} did not acknowledge the {count} messages that it was sent, but another number", address=address
+            f"{address} acknowledged another number of messages than the {count} that it was sent", address=address
         )
     if count == 1:
         only_queue, only_extent = queues[0].first_queue_offset, extents[0].commit_log_offset
@@ -72,7 +72,9 @@ def queue_bounds(answer: pb.QueueBoundsResponse, address: str) -> dict[int, Queu
     log_epoch = LogEpoch(answer.log_epoch.epoch, answer.log_epoch.epoch_id)
     ends = {LogEpoch(item.epoch.epoch, item.epoch.epoch_id): item.offsets for item in answer.epoch_ends}
     if any(len(offsets) != len(answer.entries) for offsets in ends.values()):
-        raise BadAnswer(f"{address} sent the ends of epochs for another number of queues than it has", address=address)
+        raise BadAnswer(
+            f"{address} sent the ends of epochs for another number of queues than its answer has", address=address
+        )
     return {
         entry.queue_id: QueueBounds(
             entry.min_offset,

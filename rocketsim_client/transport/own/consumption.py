@@ -43,8 +43,8 @@ class GrpcConsumption:
             records.check()
         except RecordError as error:
             raise BadAnswer(
-                f"{call.topic} at {address}: damaged records: {error}; they come again after their invisible time; "
-                "check the broker's store with `rocketsim store verify` if it happens again",
+                f"{call.topic} at {address}: the broker sent damaged records: {error}; they come again after "
+                "their invisible time; check the broker's store with `rocketsim store verify` if it happens again",
                 address=address,
             ) from error
         columns = (records.starts, records.sizes, records.body_start, records.body_size, records.sys_flag)
