@@ -247,9 +247,9 @@ class Producer:
         deliver_at: datetime | float | None = None,
     ) -> SendResult:
         """Sends a message, and returns when a broker has acknowledged it.  The result's `send_status` says how safely
-        it is stored.  Messages of one `message_group` (RocketMQ 4's sharding key) go to the same queue, in the order of
-        their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key` is an
-        older name of `message_group`.  The message itself may also have its message group and delivery time.
+        the message is stored.  Messages of one `message_group` (RocketMQ 4's sharding key) go to the same queue, in the
+        order of their sends, while the same brokers take writes.  With `queue` the message goes to that queue.  `key`
+        is an older name of `message_group`.  The message itself may also have its message group and delivery time.
 
         With `deliver_at` the message reaches its topic at that time of the broker's clock, or up to a second later.
         `deliver_at` is a datetime (without a time zone: this machine's local time), or seconds since 1970, at most

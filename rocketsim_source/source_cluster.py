@@ -112,7 +112,8 @@ class SourceCluster(Protocol):
         """Maps each broker id of the queue's broker name to False if that broker failed a moment ago, else to True."""
 
     def suspect(self, queue: MessageQueue, broker_id: int) -> None:
-        """Notes that a broker stopped answering in the middle of a call, so that it is not asked for a moment."""
+        """Notes that a broker stopped answering in the middle of a call, so that other brokers are asked first for a
+        while."""
 
     def probe(self, queue: MessageQueue, offset: int, group: str) -> int:
         """Returns the broker id that the master suggests for reading the queue at this offset."""

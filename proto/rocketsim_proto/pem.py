@@ -41,7 +41,9 @@ class Pem(NamedTuple):
         if found is None:
             return None
         short, long = found.groups()
-        text = long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"  # as in RFC 5280
+        text = (
+            long.decode() if long else f"{'20' if short < b'50' else '19'}{short.decode()}"
+        )  # RFC 5280 reads two digits of a year like this
         return datetime.strptime(text, "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()
 
     def __repr__(self) -> str:

@@ -125,7 +125,8 @@ class InFlight:
         ]
 
     def settle_with_those_behind(self, handle: str) -> None:
-        """Forgets the message and those behind it in its group.  The broker delivers all of these messages again."""
+        """Forgets the message and the messages behind it in its message group.  The broker delivers all of these
+        messages again."""
         for message in self.behind(handle):
             self._remove(message.receipt_handle)
         self.settle(handle)

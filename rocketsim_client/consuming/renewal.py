@@ -61,7 +61,7 @@ class Renewal:
                 except ClientClosed:
                     pass
                 except RocketSimError as error:
-                    logger.warning("%s: not renewed: %s", self._inbox, error)
+                    logger.warning("%s: the deadlines of some messages were not extended: %s", self._inbox, error)
                     has_failed = True
         with self._inbox.changed:
             now = self._clock()

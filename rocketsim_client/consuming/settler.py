@@ -83,7 +83,7 @@ class Settler:
     def nack(self, messages: Sequence[ReceivedMessage], delay_s: float | None, timeout_s: float | None) -> CommitStatus:
         with self.moving(messages):
             # In an ordered group the messages behind the given ones are given back as well, to be delivered after them.
-            # They are kept until the broker has answered, because the caller may still settle the given ones otherwise.
+            # All of them stay in flight until the broker has answered, because the caller may still acknowledge some.
             in_flight = self._inbox.in_flight
             with self._inbox.changed:
                 behind = {one.receipt_handle: in_flight.behind(one.receipt_handle) for one in messages}
@@ -99,8 +99,8 @@ class Settler:
                 ]
                 return self._change(some, changes, address, left_s)
 
-            # This settles the messages that were behind it before the call.  By now others may be behind it, because
-            # the broker may have delivered the message again before it answered.
+            # Only messages that were behind the handle's before the call are settled with it.  The broker may have
+            # delivered the handle's message again before it answered, and other messages may be behind it by now.
             def done(handle: str) -> None:
                 for other in behind.get(handle, ()):
                     in_flight.settle(other.receipt_handle)

@@ -230,8 +230,8 @@ class Replay:
                 self._report_failure()
 
     def _forget_failures(self, but: Set[str]) -> None:
-        """Forgets the failures of all brokers and topics except those in `but`, because the others have no records
-        to get any more."""
+        """Forgets the failures of brokers and topics for which no records wait any more.  `but` has the names of all
+        others."""
         with self._lock:
             for name in self._failures.keys() - but:
                 del self._failures[name]

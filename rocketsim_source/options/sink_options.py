@@ -70,7 +70,7 @@ class SinkOptions:
     compress_over: int = option("compressMsgBodyOverHowmuch", size_bytes(), 4096)
     compress_type: str = option("compressType", choice("ZLIB", "LZ4", "ZSTD"), "ZLIB")
     max_message_size: int = option("maxMessageSize", size_bytes(), 4 << 20)
-    # What the sink does with properties (headers) that a message cannot have.
+    # Says if properties (headers) that a message cannot have fail the write or are left out.
     invalid_properties: str = option("invalidProperties", choice("fail", "skip"), "fail")
     unsynced_send_policy: str = option("unsyncedSendPolicy", choice("warn", "fail"), "warn")
     strict: bool = option("strictOptions", boolean, True)

@@ -32,7 +32,7 @@ class OffsetError(ValueError):
 class StreamOffset:
     offsets: Offsets
     anchor: bool = False
-    # These say how a batch was planned, and do not count when two offsets are compared.
+    # `split` and `read_in` say how a batch was planned, and do not count when two offsets are compared.
     split: Parallelism | None = field(default=None, compare=False)
     read_in: ReadIn = field(default_factory=dict, compare=False)
     # Where the query's first batch starts; None for later batches.

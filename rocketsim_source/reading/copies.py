@@ -49,8 +49,8 @@ class Copies:
         self._ask_another_or_give_up(places[0])
 
     def is_missing_too(self, end: EarlyEnd) -> bool:
-        """Returns True if the broker was asked for another copy of an unreadable record and does not have one,
-        because it deleted the record or has not received it yet.  Another broker is asked next."""
+        """Returns True if the broker was asked for another copy of an unreadable record and has no copy, because the
+        broker deleted the record or has not received it yet.  Another broker is asked next."""
         queue = self._progress.ranges[end.index].queue
         if not self._brokers.was_asked_instead(queue, end.broker_id):
             return False

@@ -63,7 +63,7 @@ def hash_rows(table: Bytes, low: Bytes, high: Bytes, before: int = 0) -> npt.NDA
 
 
 def _go_on(hashes: Hashes, table: Bytes, low: Bytes | None = None, high: Bytes | None = None) -> Hashes:
-    """Continues each hash, in place, with a row of characters."""
+    """Adds a row of characters to each hash, in place."""
     if low is None or high is None:
         low, high = extremes(table)
     powers = _powers(len(low) + 1)[::-1]

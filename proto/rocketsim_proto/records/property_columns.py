@@ -44,7 +44,7 @@ def encode_property_columns(columns: Mapping[str, pa.Array], further: pa.Array |
 
 
 def _encode_maps(maps: pa.MapArray) -> pa.BinaryArray:
-    import pyarrow.compute as pc  # as in columnar.py
+    import pyarrow.compute as pc  # imported late, as in columnar.py
 
     places = numpy_of(maps.offsets)
     entries = slice(places[0], places[-1])
@@ -91,7 +91,7 @@ def joined(pieces: Sequence[bytes | pa.BinaryArray]) -> pa.BinaryArray:
 
 def _join(*pieces: bytes | pa.BinaryArray, **nulls: str) -> pa.BinaryArray:
     """Joins all pieces of each row with Arrow.  A null piece makes the row null, unless `nulls` says otherwise."""
-    import pyarrow.compute as pc  # as in columnar.py
+    import pyarrow.compute as pc  # imported late, as in columnar.py
 
     constants = [binaries([piece])[0] if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(*constants, _NOTHING, **nulls)

@@ -1,7 +1,7 @@
 """Signs requests for RocketMQ's access control, version 1.0 (4.x to 5.3.2) and 2.0 (from 5.3.0) alike.  Pure.
 
 The signature covers the values of all fields and the body, but neither the request's code nor its opaque number.
-Somebody who has seen a request can therefore send it again.  TLS protects against that.
+Somebody who has seen a request can therefore send it again.  TLS keeps others from seeing requests.
 """
 
 import base64

@@ -22,7 +22,8 @@ class LooseJsonError(ValueError):
 
 
 class ObjectKey(tuple[tuple[str, Any], ...]):
-    """A key that is an object, as its names and values, sorted by name.  `dict(key)` makes a dict of them."""
+    """A key that is an object, as its names and values, sorted by name.  `dict(key)` makes a dict of the names and
+    values."""
 
 
 def loads(body: bytes | bytearray | memoryview | str) -> Any:

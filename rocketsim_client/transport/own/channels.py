@@ -243,7 +243,7 @@ def translate(error: grpc.RpcError, address: str, method: str, timeout_s: float)
 
 
 def _rocketmq_code(error: grpc.RpcError) -> int | None:
-    metadata: Any = error.trailing_metadata() or ()  # It yields pairs, but gRPC's type stubs do not say so.
+    metadata: Any = error.trailing_metadata() or ()  # the metadata are pairs, but gRPC's type stubs do not say so
     for name, value in metadata:
         if name == CODE_METADATA and str(value).lstrip("-").isdigit():
             return int(value)

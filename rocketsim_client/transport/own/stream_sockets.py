@@ -12,7 +12,7 @@ class StreamSockets:
     copies.  Thread-safe."""
 
     def __init__(self) -> None:
-        self.open: set[socket.socket] = set()  # those that this process has opened
+        self.open: set[socket.socket] = set()  # the sockets that this process has opened
         self._lock = threading.Lock()
         self._closed = False
         forks.watch(self)
